@@ -1,1 +1,33 @@
-#![doc = "placeholder"]
+//! Switchyard: train language models that switch between text and latent reasoning, and take them apart.
+//!
+//! # Module map
+//! | room | what it knows |
+//! | --- | --- |
+//! | [`ops`] | the handful of tensor functions a decoder is made of |
+//! | [`model`] | configuration, decoder, cache, hooks, LoRA, checkpoints; nothing of text or training |
+//! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
+//! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
+//! | [`tasks`] | generated problems with known intermediate values (no tensors) |
+//! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
+//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
+//! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
+//! | [`interventions`] | one small documented value per file |
+//! | [`experiments`] | one file per experiment: Config, Row, run |
+//! | [`report`] | tables, figures and pages from rows alone (no tensors) |
+//!
+//! # Glossary of axes
+//! `B` rows of a batch, `L` positions, `D` model width, `V` vocabulary, `H` query heads, `Hkv` key/value heads, `dh` head
+//! width, `F` feed-forward width. A *span* is a run of positions handed to the model in one call; a *block* is
+//! `<swi> … </swi>`; a *step* is one latent position inside a block.
+
+pub mod experiments;
+pub mod grade;
+pub mod interventions;
+pub mod latent;
+pub mod model;
+pub mod ops;
+pub mod report;
+pub mod stats;
+pub mod tasks;
+pub mod text;
+pub mod train;

@@ -1,0 +1,1 @@
+//! One file per experiment: its settings, its typed rows, and how it runs.

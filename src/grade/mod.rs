@@ -1,0 +1,1 @@
+//! Answer extraction and mathematical equivalence. Plain Rust: knows nothing of tensors.

@@ -1,0 +1,1 @@
+//! Interventions on latent states, one small documented value per file.

@@ -1,0 +1,1 @@
+//! The hidden-state recurrence, written once: unroll, decode, trace, replay.

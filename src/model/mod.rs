@@ -1,0 +1,1 @@
+//! The instrumented decoder. Knows nothing of text or training.

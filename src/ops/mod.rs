@@ -1,0 +1,1 @@
+//! The tensor functions a decoder is made of, each a plain composition.

@@ -1,0 +1,1 @@
+//! Tables, figures and pages, from rows alone. Knows nothing of tensors.

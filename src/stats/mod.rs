@@ -1,0 +1,1 @@
+//! Intervals, paired tests, bootstrap and the protocol of probes. Plain Rust.

@@ -1,0 +1,1 @@
+//! Generated problems whose intermediate values are known. Plain Rust.

@@ -1,0 +1,1 @@
+//! Vocabulary, prompt templates, problems and span annotation. Plain Rust: knows nothing of tensors.

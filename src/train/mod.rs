@@ -1,0 +1,1 @@
+//! Training: base, Switch-SFT, Switch-GRPO and the baselines.
