@@ -1,0 +1,103 @@
+//! Self-attention of one block: projections, optional QK-norm, RoPE, cache, grouped attention.
+
+use anyhow::Result;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+
+use super::cache::KvCache;
+use super::config::ModelConfig;
+use super::hooks::{HookPoint, Hooks, Kind};
+use super::linear::Linear;
+use super::norm::RmsNorm;
+use super::span::Span;
+use crate::ops::{self, Rotation};
+
+/// Weights of one block's attention.
+#[derive(Module, Debug)]
+pub struct Attention {
+    pub q_proj: Linear,
+    pub k_proj: Linear,
+    pub v_proj: Linear,
+    pub o_proj: Linear,
+    /// Per-head norms of q and k, `[dh]` (Qwen3).
+    pub q_norm: Option<RmsNorm>,
+    pub k_norm: Option<RmsNorm>,
+}
+
+/// What every block of one call shares.
+pub(super) struct Call<'a> {
+    pub span: &'a Span,
+    pub rotation: Rotation,
+    pub mask: Option<Tensor<4>>,
+}
+
+impl Attention {
+    pub(super) fn zeros(config: &ModelConfig, device: &Device) -> Self {
+        let (d, dh) = (config.hidden_size, config.head_dim);
+        let (h, kv) = (config.num_attention_heads, config.num_key_value_heads);
+        let norm = || config.qk_norm.then(|| RmsNorm::ones(dh, config.rms_norm_eps, device));
+        Self {
+            q_proj: Linear::zeros(d, h * dh, device),
+            k_proj: Linear::zeros(d, kv * dh, device),
+            v_proj: Linear::zeros(d, kv * dh, device),
+            o_proj: Linear::zeros(h * dh, d, device),
+            q_norm: norm(),
+            k_norm: norm(),
+        }
+    }
+
+    /// Normalised stream `[B, L, D]` → what is added to the stream, `[B, L, D]`.
+    pub(super) fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        head_dim: usize,
+        call: &Call,
+        cache: &mut KvCache,
+        hooks: &mut Hooks,
+    ) -> Result<Tensor<3>> {
+        let [b, l, _] = x.dims();
+        let at = |kind| HookPoint::at(layer, kind);
+        let span = call.span;
+        let heads = |y: Tensor<3>| {
+            let h = y.dims()[2] / head_dim;
+            y.reshape([b, l, h, head_dim])
+        };
+        let q = hooks.apply(at(Kind::Q), span, heads(self.q_proj.forward(x.clone())))?;
+        let k = hooks.apply(at(Kind::K), span, heads(self.k_proj.forward(x.clone())))?;
+        let v = hooks.apply(at(Kind::V), span, heads(self.v_proj.forward(x)))?;
+        let q = ops::rotate(normed(&self.q_norm, q), &call.rotation);
+        let k = ops::rotate(normed(&self.k_norm, k), &call.rotation);
+        let q = hooks.apply(at(Kind::RotQ), span, q)?;
+        let k = hooks.apply(at(Kind::RotK), span, k)?;
+
+        let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
+        let scores = hooks.apply(at(Kind::AttnScores), span, ops::grouped_scores(q, k, call.mask.clone()))?;
+        let pattern = hooks.apply(at(Kind::Pattern), span, ops::grouped_pattern(scores))?;
+        let z = hooks.apply(at(Kind::Z), span, ops::grouped_values(pattern, v))?;
+
+        if hooks.wants(at(Kind::Result)) {
+            let result = hooks.apply(at(Kind::Result), span, self.per_head(z))?;
+            let [b, l, _, d] = result.dims();
+            return Ok(result.sum_dim(2).reshape([b, l, d]));
+        }
+        let width = z.dims()[2] * head_dim;
+        Ok(self.o_proj.forward(z.reshape([b, l, width])))
+    }
+
+    /// Each head's share of the output: z `[B, L, H, dh]` → `[B, L, H, D]`.
+    fn per_head(&self, z: Tensor<4>) -> Tensor<4> {
+        let [b, l, h, dh] = z.dims();
+        let weight = self.o_proj.weight.val();
+        let d = weight.dims()[1];
+        let weight = weight.reshape([1, h, dh, d]);
+        z.swap_dims(1, 2).matmul(weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d])
+    }
+}
+
+fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+    match norm {
+        Some(norm) => ops::rms_norm(x, Param::val(&norm.weight), norm.eps),
+        None => x,
+    }
+}

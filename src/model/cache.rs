@@ -1,0 +1,192 @@
+//! The key/value cache: passed into each call and owned by the caller, so that a forward is a function.
+//!
+//! The slot axis `T` is shared by all rows; a row that had padding in a span has *holes* there, which no query sees.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::span::Span;
+use crate::ops;
+
+/// Keys (rotated) and values of every layer, `[B, Hkv, T, dh]` each.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
+    /// `[B][T]`: the true position that a slot holds, or a hole.
+    slots: Vec<Vec<Option<usize>>>,
+}
+
+impl KvCache {
+    /// An empty cache for `rows` rows of a model with `layers` blocks.
+    pub fn new(layers: usize, rows: usize) -> Self {
+        Self { layers: vec![None; layers], slots: vec![vec![]; rows] }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Slots of the shared axis `T`, holes included.
+    pub fn width(&self) -> usize {
+        self.slots.first().map_or(0, Vec::len)
+    }
+
+    /// `[B][T]`: the true position in each slot; `None` is a hole.
+    pub fn slots(&self) -> &[Vec<Option<usize>>] {
+        &self.slots
+    }
+
+    /// Positions that a row really holds.
+    pub fn held(&self, row: usize) -> usize {
+        self.slots[row].iter().flatten().count()
+    }
+
+    /// Keys and values of one layer, if anything was appended: `[B, Hkv, T, dh]`.
+    pub fn layer(&self, layer: usize) -> Option<&(Tensor<4>, Tensor<4>)> {
+        self.layers.get(layer).and_then(Option::as_ref)
+    }
+
+    /// Opens slots for a span; the model then appends each layer's keys and values.
+    ///
+    /// # Errors
+    /// A batch of another size, or a position that the row already holds or has passed.
+    pub(super) fn open(&mut self, span: &Span) -> Result<()> {
+        ensure!(
+            span.rows.len() == self.rows(),
+            "the cache has {} rows, the span {}: repeat or keep the cache's rows first",
+            self.rows(),
+            span.rows.len()
+        );
+        for (b, slots) in self.slots.iter_mut().enumerate() {
+            let mut last = slots.iter().rev().find_map(|slot| *slot);
+            for (index, step) in span.steps[b].iter().enumerate() {
+                let position = step.map(|_| span.positions[b][index]);
+                if let (Some(position), Some(last)) = (position, last) {
+                    ensure!(
+                        position > last,
+                        "row {b} of the span feeds position {position} after position {last}: positions must increase"
+                    );
+                }
+                last = position.or(last);
+                slots.push(position);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a span's keys and values `[B, Hkv, L, dh]`; returns all of the layer's, `[B, Hkv, T, dh]`.
+    pub(super) fn append(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+        let (k, v) = match self.layers[layer].take() {
+            Some((past_k, past_v)) => (Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2)),
+            None => (k, v),
+        };
+        self.layers[layer] = Some((k.clone(), v.clone()));
+        (k, v)
+    }
+
+    /// Additive mask `[B, 1, L, T]` of the last `width` slots' queries; `None` when every query sees every slot.
+    pub(super) fn mask(&self, width: usize, dtype: DType, device: &Device) -> Option<Tensor<4>> {
+        let t = self.width();
+        let past = t - width;
+        let full = self.slots.iter().all(|row| row.iter().all(Option::is_some));
+        if width == 1 && full {
+            return None;
+        }
+        let mut visible = Vec::with_capacity(self.rows() * width * t);
+        for row in &self.slots {
+            for query in 0..width {
+                visible.extend(row.iter().enumerate().map(|(slot, held)| held.is_some() && slot <= past + query));
+            }
+        }
+        Some(ops::additive_mask(&visible, [self.rows(), width, t], dtype, device))
+    }
+
+    /// Each row `times` times in a row: `[a, b]` → `[a, a, b, b]`.
+    #[must_use]
+    pub fn repeat(&self, times: usize) -> Self {
+        let rows: Vec<usize> = (0..self.rows()).flat_map(|row| std::iter::repeat_n(row, times)).collect();
+        self.keep(&rows)
+    }
+
+    /// The named rows, in that order; a row may be named more than once.
+    #[must_use]
+    pub fn keep(&self, rows: &[usize]) -> Self {
+        let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+        self.map(
+            |x| {
+                let index = TensorData::new(index.clone(), [rows.len()]);
+                let index = Tensor::<1, Int>::from_data(index, &x.device());
+                x.select(0, index)
+            },
+            rows.iter().map(|&row| self.slots[row].clone()).collect(),
+        )
+    }
+
+    /// The first `width` slots.
+    #[must_use]
+    pub fn truncate(&self, width: usize) -> Self {
+        let width = width.min(self.width());
+        if width == 0 {
+            return Self::new(self.layers.len(), self.rows());
+        }
+        self.map(|x| x.narrow(2, 0, width), self.slots.iter().map(|row| row[..width].to_vec()).collect())
+    }
+
+    /// The same values outside any graph: nothing flows back through them.
+    #[must_use]
+    pub fn detach(&self) -> Self {
+        self.map(Tensor::detach, self.slots.clone())
+    }
+
+    /// Replaces one layer's keys and values, for interventions on the cache.
+    ///
+    /// # Errors
+    /// Another shape than the layer has.
+    pub fn set_layer(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> Result<()> {
+        let Some((old, _)) = self.layer(layer) else {
+            anyhow::bail!("cache layer {layer} is empty: nothing to replace");
+        };
+        ensure!(
+            old.dims() == k.dims() && old.dims() == v.dims(),
+            "cache layer {layer} has shape {:?}, the replacement {:?} and {:?}",
+            old.dims(),
+            k.dims(),
+            v.dims()
+        );
+        self.layers[layer] = Some((k, v));
+        Ok(())
+    }
+
+    /// Squeezes out the holes: every row's positions move to the right end of the slot axis.
+    ///
+    /// Worth its copy when many waves left the rows ragged. Attention is unchanged: slots carry no meaning.
+    #[must_use]
+    pub fn compact(&self) -> Self {
+        let width = (0..self.rows()).map(|row| self.held(row)).max().unwrap_or(0);
+        if width == self.width() || width == 0 {
+            return self.clone();
+        }
+        let mut index = vec![];
+        let mut slots = vec![];
+        for row in &self.slots {
+            let held: Vec<usize> = (0..row.len()).filter(|&slot| row[slot].is_some()).collect();
+            let lead = width - held.len();
+            index.extend(std::iter::repeat_n(0, lead).chain(held.iter().copied()).map(|slot| slot as i64));
+            slots.push(std::iter::repeat_n(None, lead).chain(held.iter().map(|&slot| row[slot])).collect());
+        }
+        let rows = self.rows();
+        self.map(
+            |x| {
+                let [_, h, _, dh] = x.dims();
+                let index = Tensor::<2, Int>::from_data(TensorData::new(index.clone(), [rows, width]), &x.device());
+                x.gather(2, index.reshape([rows, 1, width, 1]).expand([rows, h, width, dh]))
+            },
+            slots,
+        )
+    }
+
+    fn map(&self, f: impl Fn(Tensor<4>) -> Tensor<4>, slots: Vec<Vec<Option<usize>>>) -> Self {
+        let layers = self.layers.iter().map(|layer| layer.as_ref().map(|(k, v)| (f(k.clone()), f(v.clone()))));
+        Self { layers: layers.collect(), slots }
+    }
+}

@@ -1,0 +1,101 @@
+//! Gradients by parameter name: reading them out, their global norm, scaling and summing them.
+
+use anyhow::{Result, anyhow};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+use super::checkpoint::{EMBED, HostTensor};
+use super::decoder::Decoder;
+use super::weights::Names;
+
+/// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec<(String, HostTensor)>> {
+    let mut visitor = Read { names: Names::default(), grads, out: vec![], error: None };
+    model.visit(&mut visitor);
+    visitor.error.map_or(Ok(visitor.out), Err)
+}
+
+/// `√Σ g²` over all gradients (what PyTorch's `clip_grad_norm_` returns).
+pub fn global_norm(model: &Decoder, grads: &GradientsParams) -> f64 {
+    let mut visitor = SquaredNorm { grads, total: 0.0 };
+    model.visit(&mut visitor);
+    visitor.total.sqrt()
+}
+
+/// Multiplies every gradient by `factor`.
+pub fn scale(model: &Decoder, grads: &mut GradientsParams, factor: f64) {
+    model.visit(&mut Scale { grads, factor });
+}
+
+/// Scales all gradients so that the global norm is at most `max_norm`; returns the norm before.
+///
+/// PyTorch's rule: the factor is `max_norm / (norm + 1e-6)`, at most 1.
+pub fn clip_global_norm(model: &Decoder, grads: &mut GradientsParams, max_norm: f64) -> f64 {
+    let norm = global_norm(model, grads);
+    let factor = max_norm / (norm + 1e-6);
+    if factor < 1.0 {
+        scale(model, grads, factor);
+    }
+    norm
+}
+
+struct SquaredNorm<'a> {
+    grads: &'a GradientsParams,
+    total: f64,
+}
+
+impl ModuleVisitor for SquaredNorm<'_> {
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        if let Some(grad) = self.grads.get::<R>(param.id) {
+            self.total += f64::from(grad.square().sum().into_scalar::<f32>());
+        }
+    }
+}
+
+struct Scale<'a> {
+    grads: &'a mut GradientsParams,
+    factor: f64,
+}
+
+impl ModuleVisitor for Scale<'_> {
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        if let Some(grad) = self.grads.remove::<R>(param.id) {
+            self.grads.register(param.id, grad.mul_scalar(self.factor));
+        }
+    }
+}
+
+struct Read<'a> {
+    names: Names,
+    grads: &'a GradientsParams,
+    out: Vec<(String, HostTensor)>,
+    error: Option<anyhow::Error>,
+}
+
+impl ModuleVisitor for Read<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let Some(grad) = self.grads.get::<R>(param.id) else { return };
+        let name = self.names.hugging_face();
+        // LoRA factors are not Hugging Face parameters: they stay as Burn keeps them.
+        let transposed = R == 2 && name != EMBED && !name.contains("lora");
+        let grad = if transposed { grad.transpose() } else { grad };
+        let shape = grad.dims().to_vec();
+        let data = grad.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the gradient of `{name}`: {e:?}"));
+        match data.and_then(|data| HostTensor::new(shape, data)) {
+            Ok(host) => self.out.push((name, host)),
+            Err(error) => self.error = Some(error),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Where a hook can stand: the names of TransformerLens, plus the latent block's own.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+
+/// What is seen at a point. Shapes as in the module table of [`super`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Embed,
+    ResidPre,
+    Ln1Scale,
+    Ln1Normalized,
+    Q,
+    K,
+    V,
+    RotQ,
+    RotK,
+    AttnScores,
+    Pattern,
+    Z,
+    /// Per-head output before the sum over heads. Opt-in: no wildcard matches its last segment.
+    Result,
+    AttnOut,
+    ResidMid,
+    Ln2Scale,
+    Ln2Normalized,
+    MlpPre,
+    MlpPreLinear,
+    MlpPost,
+    MlpOut,
+    ResidPost,
+    LnFinalScale,
+    LnFinalNormalized,
+    /// The hidden state that a latent position will read, after the final norm: `[B, 1, D]`.
+    LatentSource,
+    /// What enters the embedding slot of a latent position: `[B, 1, D]`.
+    LatentInjected,
+    /// Logits at the positions where the decoder may switch: `[B, 1, V]`.
+    BoundaryLogits,
+}
+
+const PER_LAYER: [(Kind, &str); 19] = [
+    (Kind::ResidPre, "hook_resid_pre"),
+    (Kind::Ln1Scale, "ln1.hook_scale"),
+    (Kind::Ln1Normalized, "ln1.hook_normalized"),
+    (Kind::Q, "attn.hook_q"),
+    (Kind::K, "attn.hook_k"),
+    (Kind::V, "attn.hook_v"),
+    (Kind::RotQ, "attn.hook_rot_q"),
+    (Kind::RotK, "attn.hook_rot_k"),
+    (Kind::AttnScores, "attn.hook_attn_scores"),
+    (Kind::Pattern, "attn.hook_pattern"),
+    (Kind::Z, "attn.hook_z"),
+    (Kind::Result, "attn.hook_result"),
+    (Kind::AttnOut, "hook_attn_out"),
+    (Kind::ResidMid, "hook_resid_mid"),
+    (Kind::Ln2Scale, "ln2.hook_scale"),
+    (Kind::Ln2Normalized, "ln2.hook_normalized"),
+    (Kind::MlpPre, "mlp.hook_pre"),
+    (Kind::MlpPreLinear, "mlp.hook_pre_linear"),
+    (Kind::MlpPost, "mlp.hook_post"),
+];
+
+const PER_LAYER_TAIL: [(Kind, &str); 2] = [(Kind::MlpOut, "hook_mlp_out"), (Kind::ResidPost, "hook_resid_post")];
+
+const GLOBAL: [(Kind, &str); 6] = [
+    (Kind::Embed, "hook_embed"),
+    (Kind::LnFinalScale, "ln_final.hook_scale"),
+    (Kind::LnFinalNormalized, "ln_final.hook_normalized"),
+    (Kind::LatentSource, "latent.hook_source"),
+    (Kind::LatentInjected, "latent.hook_injected"),
+    (Kind::BoundaryLogits, "boundary.hook_logits"),
+];
+
+impl Kind {
+    fn suffix(self) -> &'static str {
+        let all = PER_LAYER.iter().chain(&PER_LAYER_TAIL).chain(&GLOBAL);
+        all.clone().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    /// The axis that counts positions of the span.
+    pub fn position_axis(self) -> usize {
+        match self {
+            Kind::AttnScores | Kind::Pattern => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// A named place in the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HookPoint {
+    /// `None` for the points outside the blocks.
+    pub layer: Option<usize>,
+    pub kind: Kind,
+}
+
+impl HookPoint {
+    pub const fn new(kind: Kind) -> Self {
+        Self { layer: None, kind }
+    }
+
+    pub const fn at(layer: usize, kind: Kind) -> Self {
+        Self { layer: Some(layer), kind }
+    }
+
+    /// Every point of a model with `layers` blocks, in the order in which they fire.
+    pub fn all(layers: usize) -> Vec<Self> {
+        let mut points = vec![Self::new(Kind::Embed)];
+        for layer in 0..layers {
+            let kinds = PER_LAYER.iter().chain(&PER_LAYER_TAIL);
+            points.extend(kinds.map(|(kind, _)| Self::at(layer, *kind)));
+        }
+        points.extend(GLOBAL.iter().skip(1).map(|(kind, _)| Self::new(*kind)));
+        points
+    }
+
+    /// The points that a pattern names: `*` stands for one segment, a negative layer counts from the end.
+    ///
+    /// # Errors
+    /// A pattern that names nothing, with the nearest existing name.
+    pub fn resolve(pattern: &str, layers: usize) -> Result<Vec<Self>> {
+        let normal = absolute_layer(pattern, layers)?;
+        let opt_in = normal.ends_with(".hook_result");
+        let found: Vec<Self> = Self::all(layers)
+            .into_iter()
+            .filter(|point| point.kind != Kind::Result || opt_in)
+            .filter(|point| matches(&normal, &point.to_string()))
+            .collect();
+        if found.is_empty() {
+            let near = nearest(&normal, layers);
+            bail!(
+                "unknown hook `{pattern}`: this model has {layers} layers (0..={}); did you mean `{near}`?",
+                layers.saturating_sub(1)
+            );
+        }
+        Ok(found)
+    }
+}
+
+impl fmt::Display for HookPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layer {
+            Some(layer) => write!(f, "blocks.{layer}.{}", self.kind.suffix()),
+            None => f.write_str(self.kind.suffix()),
+        }
+    }
+}
+
+fn absolute_layer(pattern: &str, layers: usize) -> Result<String> {
+    let mut parts: Vec<String> = pattern.split('.').map(str::to_owned).collect();
+    if parts.first().is_some_and(|p| p == "blocks")
+        && let Some(layer) = parts.get_mut(1)
+        && let Ok(n) = layer.parse::<i64>()
+    {
+        let wanted = if n < 0 { n + layers as i64 } else { n };
+        if wanted < 0 || wanted >= layers as i64 {
+            bail!("unknown hook `{pattern}`: layer {n} does not exist, the model has {layers} layers");
+        }
+        *layer = wanted.to_string();
+    }
+    Ok(parts.join("."))
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut p, mut n) = (pattern.split('.'), name.split('.'));
+    loop {
+        match (p.next(), n.next()) {
+            (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(a), Some(b)) if a == b || segment_glob(a, b) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// `hook_resid_*` inside one segment: at most one star.
+fn segment_glob(pattern: &str, segment: &str) -> bool {
+    pattern.split_once('*').is_some_and(|(head, tail)| {
+        segment.len() >= head.len() + tail.len() && segment.starts_with(head) && segment.ends_with(tail)
+    })
+}
+
+fn nearest(pattern: &str, layers: usize) -> String {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let wanted = last(pattern);
+    let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
+    names.min_by_key(|name| distance(&last(name), &wanted)).unwrap_or_default()
+}
+
+/// Levenshtein distance of two short names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let substitution = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitution.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

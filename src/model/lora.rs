@@ -1,0 +1,109 @@
+//! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation: attach, name the trained parts, merge.
+
+use anyhow::{Result, ensure};
+use burn::module::{Lora, Module, ModuleMapper, Param, ParamGroup, ParamId};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::HostTensor;
+use super::decoder::Decoder;
+use super::weights::{Names, stable_hash};
+
+/// The projections that can carry factors, by Hugging Face name.
+pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+/// Settings of an adapter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraSettings {
+    pub rank: usize,
+    pub alpha: f64,
+    /// Subset of [`TARGETS`].
+    pub targets: Vec<String>,
+    /// Also train the whole embedding table and head.
+    pub train_embeddings: bool,
+    /// Seed of the factor A; B starts at zero, so the model is unchanged at first.
+    pub seed: u64,
+}
+
+impl Default for LoraSettings {
+    /// The paper's: r 32, alpha 64, all seven projections, embeddings and head in full.
+    fn default() -> Self {
+        let targets = TARGETS.iter().map(|t| (*t).to_owned()).collect();
+        Self { rank: 32, alpha: 64.0, targets, train_embeddings: true, seed: 0 }
+    }
+}
+
+impl Decoder {
+    /// Attaches factors to every target projection; everything else is frozen but for what the settings name.
+    ///
+    /// # Errors
+    /// An unknown or empty target list, or a rank of zero.
+    pub fn with_lora(self, settings: &LoraSettings) -> Result<Self> {
+        ensure!(settings.rank > 0, "lora.rank must be at least 1, found 0");
+        ensure!(!settings.targets.is_empty(), "lora.targets is empty: name some of {TARGETS:?}");
+        for target in &settings.targets {
+            ensure!(TARGETS.contains(&target.as_str()), "lora.targets: unknown `{target}`, expected some of {TARGETS:?}");
+        }
+        let targets = settings.targets.join("|");
+        let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight$"))
+            .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
+        self.device().seed(settings.seed);
+        let model = self.apply_lora(Lora::new(settings.rank, settings.alpha).set_param_group(group));
+        let mut ids = NameIds { names: Names::default() };
+        let model = model.map(&mut ids);
+        if !settings.train_embeddings {
+            return Ok(model);
+        }
+        let full = ParamGroup::from_paths(vec!["embed_tokens", "lm_head.weight"]);
+        Ok(model.unfreeze_group(full))
+    }
+
+    /// The factors of one projection, in PEFT's layout: A `[r, in]`, B `[out, r]`; `None` where none is attached.
+    pub fn lora_factors(&self, layer: usize, target: &str) -> Option<(HostTensor, HostTensor)> {
+        let adapter = self.target(layer, target)?.adapter()?;
+        let host = |x: Tensor<2>| {
+            let x = x.transpose();
+            let shape = x.dims().to_vec();
+            HostTensor::new(shape, x.try_into_vec_as::<f32>().ok()?).ok()
+        };
+        Some((host(adapter.a.val())?, host(adapter.b.val())?))
+    }
+
+    fn target(&self, layer: usize, target: &str) -> Option<&Param<Tensor<2>>> {
+        let block = self.layers.get(layer)?;
+        Some(match target {
+            "q_proj" => &block.self_attn.q_proj.weight,
+            "k_proj" => &block.self_attn.k_proj.weight,
+            "v_proj" => &block.self_attn.v_proj.weight,
+            "o_proj" => &block.self_attn.o_proj.weight,
+            "gate_proj" => &block.mlp.gate_proj.weight,
+            "up_proj" => &block.mlp.up_proj.weight,
+            "down_proj" => &block.mlp.down_proj.weight,
+            _ => return None,
+        })
+    }
+}
+
+/// Gives each LoRA factor an id that follows its name, as every other parameter has.
+struct NameIds {
+    names: Names,
+}
+
+impl ModuleMapper for NameIds {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn map_float<const R: usize>(&mut self, mut param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        let name = self.names.hugging_face();
+        if name.contains("lora") {
+            param.id = ParamId::from(stable_hash(&name));
+        }
+        param
+    }
+}

@@ -1,0 +1,270 @@
+//! Between the decoder's parameters and host tensors under Hugging Face names.
+//!
+//! Burn keeps matrices `[in, out]`, files keep them `[out, in]`; the embedding table is `[V, D]` in both.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters};
+use super::config::ModelConfig;
+use super::decoder::Decoder;
+
+impl Decoder {
+    /// Builds a decoder from `get(name)`, called once per parameter with its Hugging Face name.
+    ///
+    /// # Errors
+    /// What `get` returns, and a tensor of another shape than the configuration says.
+    pub fn from_weights(
+        config: &ModelConfig,
+        device: &Device,
+        get: impl FnMut(&str) -> Result<HostTensor>,
+    ) -> Result<Self> {
+        let shapes = expected_parameters(config).into_iter().collect();
+        let mut mapper = Fill { names: Names::default(), shapes, device: device.clone(), get, error: None };
+        let decoder = Decoder::zeros(config, device).map(&mut mapper);
+        match mapper.error {
+            Some(error) => Err(error),
+            None => Ok(decoder),
+        }
+    }
+
+    /// Reads every weight of an opened checkpoint.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read.
+    pub fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+        Self::from_weights(&checkpoint.config, device, |name| {
+            checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
+        })
+    }
+
+    /// A decoder with random weights: embedding (and head) of standard deviation `d^-½`, matrices `in^-½`, those that
+    /// write into the stream divided by `√(2·layers)` (GPT-2's rule), norms one.
+    ///
+    /// # Errors
+    /// A configuration that is not valid.
+    pub fn random(config: &ModelConfig, seed: u64, device: &Device) -> Result<Self> {
+        config.validate("the model settings")?;
+        let shapes: BTreeMap<String, Vec<usize>> = expected_parameters(config).into_iter().collect();
+        let residual = 1.0 / (2.0 * config.num_hidden_layers as f64).sqrt();
+        Self::from_weights(config, device, |name| {
+            let shape = shapes.get(name).cloned().unwrap_or_default();
+            let count = shape.iter().product();
+            if shape.len() == 1 {
+                return HostTensor::new(shape, vec![1.0; count]);
+            }
+            let mut std = 1.0 / (shape[1] as f64).sqrt();
+            if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+                std *= residual;
+            }
+            HostTensor::new(shape, normals(count, std, seed, name))
+        })
+    }
+
+    /// Every parameter's effective value (LoRA merged), by Hugging Face name, `[out, in]`.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub fn export(&self) -> Result<Vec<(String, HostTensor)>> {
+        let mut visitor = Collect { names: Names::default(), out: vec![], error: None };
+        self.clone().valid().materialize().visit(&mut visitor);
+        match visitor.error {
+            Some(error) => Err(error),
+            None => Ok(visitor.out),
+        }
+    }
+
+    /// Hugging Face name of every parameter, with its id and whether it is trained.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let mut visitor = List { names: Names::default(), out: vec![] };
+        self.visit(&mut visitor);
+        visitor.out
+    }
+
+    /// The same decoder with another number of token rows in embedding and head: cut, or extended with `rows`.
+    ///
+    /// # Errors
+    /// Rows of another width than the model.
+    pub fn resize_tokens(
+        self,
+        vocab_size: usize,
+        mut rows: impl FnMut(&HostTensor) -> Result<HostTensor>,
+    ) -> Result<Self> {
+        let device = self.device();
+        let mut config = self.config().clone();
+        config.vocab_size = vocab_size;
+        let mut held: BTreeMap<String, HostTensor> = self.export()?.into_iter().collect();
+        for name in [EMBED, HEAD] {
+            if let Some(table) = held.get_mut(name) {
+                *table = rows(table)?;
+            }
+        }
+        Self::from_weights(&config, &device, |name| {
+            held.remove(name).ok_or_else(|| anyhow!("parameter `{name}` is missing after resizing to {vocab_size} tokens"))
+        })
+    }
+}
+
+/// One parameter of a decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Hugging Face name; a LoRA factor carries its own suffix.
+    pub name: String,
+    pub id: ParamId,
+    pub shape: Vec<usize>,
+    pub trained: bool,
+}
+
+/// `count` normal draws, keyed by seed and name so that they do not depend on the order of construction.
+fn normals(count: usize, std: f64, seed: u64, name: &str) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ stable_hash(name));
+    let mut draw = || {
+        // Box–Muller; 1 - u is in (0, 1].
+        let (u, v): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
+        ((-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos() * std) as f32
+    };
+    (0..count).map(|_| draw()).collect()
+}
+
+/// FNV-1a: the same in every process, unlike the standard library's hasher.
+pub(super) fn stable_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The stack of module names during a traversal.
+#[derive(Default)]
+pub(super) struct Names(Vec<String>);
+
+impl Names {
+    pub(super) fn enter(&mut self, name: &str) {
+        self.0.push(name.to_owned());
+    }
+
+    pub(super) fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`.
+    pub(super) fn hugging_face(&self) -> String {
+        let path = self.0.join(".");
+        match path.as_str() {
+            "embed_tokens" => EMBED.to_owned(),
+            HEAD => path,
+            _ => format!("model.{path}"),
+        }
+    }
+}
+
+struct Fill<F> {
+    names: Names,
+    shapes: BTreeMap<String, Vec<usize>>,
+    device: Device,
+    get: F,
+    error: Option<anyhow::Error>,
+}
+
+impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
+    fn read<const R: usize>(&mut self, name: &str) -> Result<Tensor<R>> {
+        let host = (self.get)(name)?;
+        let expected = self.shapes.get(name).with_context(|| format!("`{name}` is not a parameter of this model"))?;
+        ensure!(&host.shape == expected, "`{name}` has shape {:?}, expected {expected:?}", host.shape);
+        let tensor = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device);
+        let transposed = R == 2 && name != EMBED;
+        // A fresh buffer: a transposed view would be re-packed by every matrix product.
+        Ok(if transposed { contiguous(tensor.transpose()) } else { tensor })
+    }
+}
+
+/// The same values laid out in row-major order.
+fn contiguous<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    let device = x.device();
+    Tensor::from_data(x.into_data(), &device)
+}
+
+impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        if self.error.is_some() {
+            return param;
+        }
+        let name = self.names.hugging_face();
+        match self.read::<R>(&name) {
+            Ok(value) => {
+                // Ids follow names, so that optimiser state saved by one process fits the next.
+                let (_, _, mapper) = param.consume();
+                let mut param = Param::from_mapped_value(ParamId::from(stable_hash(&name)), value, mapper);
+                param = param.set_require_grad(true);
+                param
+            }
+            Err(error) => {
+                self.error = Some(error);
+                param
+            }
+        }
+    }
+}
+
+struct Collect {
+    names: Names,
+    out: Vec<(String, HostTensor)>,
+    error: Option<anyhow::Error>,
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let name = self.names.hugging_face();
+        let value = param.val();
+        let value = if R == 2 && name != EMBED { value.transpose() } else { value };
+        let shape = value.dims().to_vec();
+        let data = value.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading parameter `{name}`: {e:?}"));
+        match data.and_then(|data| HostTensor::new(shape, data)) {
+            Ok(host) => self.out.push((name, host)),
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+struct List {
+    names: Names,
+    out: Vec<Parameter>,
+}
+
+impl ModuleVisitor for List {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let value = param.val();
+        self.out.push(Parameter {
+            name: self.names.hugging_face(),
+            id: param.id,
+            shape: value.dims().to_vec(),
+            trained: value.is_require_grad(),
+        });
+    }
+}

@@ -1,0 +1,41 @@
+//! Grouped-query attention in explicit steps, so that scores and pattern can be observed.
+//!
+//! The `rep = H / Hkv` query heads of a group are folded into rows: keys and values are never copied.
+//! Query head `h` reads group `h / rep`, as in Hugging Face's `repeat_kv`.
+
+use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
+
+use super::MASKED;
+
+/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, plus `mask` `[B, 1, L, T]`.
+pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    let [b, l, h, dh] = q.dims();
+    let [_, groups, t, _] = k.dims();
+    // Scaling q costs L·dh instead of L·T products.
+    let q = q.swap_dims(1, 2).mul_scalar(1.0 / (dh as f64).sqrt());
+    let q = q.reshape([b, groups, (h / groups) * l, dh]);
+    let scores = q.matmul(k.swap_dims(2, 3)).reshape([b, h, l, t]);
+    match mask {
+        Some(mask) => scores + mask,
+        None => scores,
+    }
+}
+
+/// Softmax over keys: `[B, H, L, T]` → `[B, H, L, T]`.
+pub fn grouped_pattern(scores: Tensor<4>) -> Tensor<4> {
+    softmax(scores, 3)
+}
+
+/// Mixes values by the pattern: `[B, H, L, T]`, v `[B, Hkv, T, dh]` → z `[B, L, H, dh]`.
+pub fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
+    let [b, h, l, t] = pattern.dims();
+    let [_, groups, _, dh] = v.dims();
+    let z = pattern.reshape([b, groups, (h / groups) * l, t]).matmul(v);
+    z.reshape([b, h, l, dh]).swap_dims(1, 2)
+}
+
+/// Additive mask `[B, 1, L, T]` from `visible[b][l][t]` flattened in that order.
+pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
+    let bias: Vec<f32> = visible.iter().map(|&seen| if seen { 0.0 } else { MASKED }).collect();
+    Tensor::from_data(TensorData::new(bias, [b, 1, l, t]).convert_dtype(dtype), (device, dtype))
+}
