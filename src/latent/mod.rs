@@ -1,1 +1,21 @@
-//! The hidden-state recurrence, written once: unroll, decode, trace, replay.
+//! The hidden-state recurrence, written once: stream, unroll, decode, trace, replay.
+//!
+//! Input at position t is `E[x_t]`, or the hidden state `h_{t-1}` where `x_t` is `<latent>` (the paper's Eq. 1).
+//! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known rows, [`decode()`] what it samples.
+
+mod decode;
+pub mod replay;
+pub mod sampling;
+pub mod sequence;
+pub mod source;
+mod stream;
+pub mod trace;
+mod unroll;
+
+pub use decode::{Decode, DecodeSettings, Request, Switching, decode, text_mask};
+pub use sampling::Sampling;
+pub use sequence::{Sequence, SwitchIds};
+pub use source::{FixedEmbedding, HiddenState, LatentSource, VocabularyMixture};
+pub use stream::{Gradient, Piece, Stream, Wave};
+pub use trace::{End, Trace};
+pub use unroll::{Unrolled, Walk, unroll};

@@ -138,6 +138,32 @@ impl KvCache {
         self.map(Tensor::detach, self.slots.clone())
     }
 
+    /// The same values on the device without autodiff.
+    #[must_use]
+    pub fn without_autodiff(&self) -> Self {
+        self.map(Tensor::without_autodiff, self.slots.clone())
+    }
+
+    /// Appends the last `width` slots of `other`, as constants, to this cache's own (gradient-carrying) values.
+    pub fn extend_from(&mut self, other: &Self, width: usize) {
+        let from = other.width() - width;
+        for (mine, theirs) in self.layers.iter_mut().zip(&other.layers) {
+            let Some((k, v)) = theirs else { continue };
+            let tail = |x: &Tensor<4>| x.clone().narrow(2, from, width);
+            *mine = Some(match mine.take() {
+                Some((past_k, past_v)) => {
+                    let like = |x: Tensor<4>| if past_k.is_autodiff() { Tensor::from_inner(x) } else { x };
+                    let (k, v) = (like(tail(k)), like(tail(v)));
+                    (Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2))
+                }
+                None => (tail(k), tail(v)),
+            });
+        }
+        for (mine, theirs) in self.slots.iter_mut().zip(&other.slots) {
+            mine.extend_from_slice(&theirs[from..]);
+        }
+    }
+
     /// Replaces one layer's keys and values, for interventions on the cache.
     ///
     /// # Errors

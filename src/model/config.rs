@@ -62,7 +62,8 @@ impl Llama3Scaling {
         } else if wavelength > original / self.low_freq_factor {
             self.factor
         } else {
-            let smooth = (original / wavelength - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
+            let smooth =
+                (original / wavelength - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
             1.0 / ((1.0 - smooth) / self.factor + smooth)
         }
     }
@@ -138,12 +139,20 @@ impl ModelConfig {
             ensure!((1..=max).contains(&found), "{origin}: `{key}` must be between 1 and {max}, found {found}");
         }
         let (heads, kv) = (self.num_attention_heads, self.num_key_value_heads);
-        ensure!(heads * self.head_dim <= MAX_DIM, "{origin}: `num_attention_heads` x `head_dim` is too large, found {heads} x {}", self.head_dim);
+        ensure!(
+            heads * self.head_dim <= MAX_DIM,
+            "{origin}: `num_attention_heads` x `head_dim` is too large, found {heads} x {}",
+            self.head_dim
+        );
         ensure!(
             heads.is_multiple_of(kv),
             "{origin}: `num_attention_heads` must be a multiple of `num_key_value_heads`, found {heads} and {kv}"
         );
-        ensure!(self.head_dim.is_multiple_of(2), "{origin}: `head_dim` must be even (RoPE turns pairs), found {}", self.head_dim);
+        ensure!(
+            self.head_dim.is_multiple_of(2),
+            "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
+            self.head_dim
+        );
         ensure!(
             self.qk_norm == self.family.qk_norm(),
             "{origin}: `qk_norm` must be {} for {}, found {}",
@@ -226,7 +235,11 @@ impl ModelConfig {
 impl Llama3Scaling {
     fn validate(&self, origin: &str) -> Result<()> {
         let (low, high) = (self.low_freq_factor, self.high_freq_factor);
-        ensure!(self.factor.is_finite() && self.factor >= 1.0, "{origin}: llama3 `factor` must be at least 1, found {}", self.factor);
+        ensure!(
+            self.factor.is_finite() && self.factor >= 1.0,
+            "{origin}: llama3 `factor` must be at least 1, found {}",
+            self.factor
+        );
         ensure!(
             low.is_finite() && high.is_finite() && 0.0 < low && low < high,
             "{origin}: llama3 scaling needs 0 < `low_freq_factor` < `high_freq_factor`, found {low} and {high}"

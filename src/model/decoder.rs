@@ -153,11 +153,7 @@ impl Decoder {
     /// left with the span half appended: drop it.
     pub fn hidden(&self, x: Tensor<3>, span: &Span, cache: &mut KvCache, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let [b, l, d] = x.dims();
-        ensure!(
-            d == self.config.hidden_size,
-            "embeddings have width {d}, the model {}",
-            self.config.hidden_size
-        );
+        ensure!(d == self.config.hidden_size, "embeddings have width {d}, the model {}", self.config.hidden_size);
         span.check(b, l)?;
         cache.open(span)?;
         let (device, dtype) = (x.device(), x.dtype());

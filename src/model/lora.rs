@@ -43,7 +43,10 @@ impl Decoder {
         ensure!(settings.rank > 0, "lora.rank must be at least 1, found 0");
         ensure!(!settings.targets.is_empty(), "lora.targets is empty: name some of {TARGETS:?}");
         for target in &settings.targets {
-            ensure!(TARGETS.contains(&target.as_str()), "lora.targets: unknown `{target}`, expected some of {TARGETS:?}");
+            ensure!(
+                TARGETS.contains(&target.as_str()),
+                "lora.targets: unknown `{target}`, expected some of {TARGETS:?}"
+            );
         }
         let targets = settings.targets.join("|");
         let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight$"))

@@ -13,7 +13,10 @@ pub enum Step {
     /// The t-th response position that is not latent (boundary tokens included).
     Text(usize),
     /// Step `step` of block `block`, both from 0.
-    Latent { block: usize, step: usize },
+    Latent {
+        block: usize,
+        step: usize,
+    },
 }
 
 impl fmt::Display for Step {
@@ -52,7 +55,11 @@ impl Span {
 
     /// One row, all prompt, starting at `start`.
     pub fn one(start: usize, len: usize) -> Self {
-        Self { rows: vec![0], positions: vec![(start..start + len).collect()], steps: vec![vec![Some(Step::Prompt); len]] }
+        Self {
+            rows: vec![0],
+            positions: vec![(start..start + len).collect()],
+            steps: vec![vec![Some(Step::Prompt); len]],
+        }
     }
 
     pub fn width(&self) -> usize {

@@ -105,7 +105,8 @@ impl Decoder {
             }
         }
         Self::from_weights(&config, &device, |name| {
-            held.remove(name).ok_or_else(|| anyhow!("parameter `{name}` is missing after resizing to {vocab_size} tokens"))
+            held.remove(name)
+                .ok_or_else(|| anyhow!("parameter `{name}` is missing after resizing to {vocab_size} tokens"))
         })
     }
 }
@@ -266,5 +267,24 @@ impl ModuleVisitor for List {
             shape: value.dims().to_vec(),
             trained: value.is_require_grad(),
         });
+    }
+}
+
+impl Decoder {
+    /// The same decoder computing in another float type. Keep f32 masters for training: Burn's operations do not promote.
+    #[must_use]
+    pub fn cast(self, dtype: burn::tensor::FloatDType) -> Self {
+        self.map(&mut CastTo(dtype))
+    }
+}
+
+struct CastTo(burn::tensor::FloatDType);
+
+impl ModuleMapper for CastTo {
+    fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        let (id, value, mapper) = param.consume();
+        let trained = value.is_require_grad();
+        let value = value.detach().cast(self.0).detach().set_require_grad(trained);
+        Param::from_mapped_value(id, value, mapper)
     }
 }

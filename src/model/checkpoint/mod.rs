@@ -51,20 +51,12 @@ impl Checkpoint {
             dir.display()
         );
         let config = ModelConfig::read(dir.join("config.json"))?;
-        Self::checked(
-            config,
-            dir.to_path_buf(),
-            Box::new(SafetensorsFolder::open(dir)?),
-        )
+        Self::checked(config, dir.to_path_buf(), Box::new(SafetensorsFolder::open(dir)?))
     }
 
     fn checked(config: ModelConfig, path: PathBuf, weights: Box<dyn Weights>) -> Result<Self> {
         params::check(weights.as_ref(), &config)?;
-        Ok(Self {
-            config,
-            path,
-            weights,
-        })
+        Ok(Self { config, path, weights })
     }
 
     /// One parameter, `[out, in]`. Peak memory is this tensor.
@@ -82,9 +74,7 @@ impl Checkpoint {
 
     /// Every parameter the configuration has, in forward order, read as the iterator advances.
     pub fn tensors(&self) -> impl Iterator<Item = Result<(String, HostTensor)>> + '_ {
-        expected_parameters(&self.config)
-            .into_iter()
-            .map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
+        expected_parameters(&self.config).into_iter().map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
     }
 }
 
@@ -92,6 +82,5 @@ impl Checkpoint {
 fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
-    unsafe { Mmap::map(&file) }
-        .with_context(|| format!("{}: cannot map into memory", path.display()))
+    unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot map into memory", path.display()))
 }

@@ -10,7 +10,8 @@ use super::{Family, Llama3Scaling, ModelConfig};
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
     let value: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
     from_json(&value, &origin)
 }
@@ -56,7 +57,11 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         qk_norm: family.qk_norm(),
         tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
         max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(2048),
-        bos_token_id: if map.contains_key("bos_token_id") { first(keys.token_ids("bos_token_id")?) } else { default_bos },
+        bos_token_id: if map.contains_key("bos_token_id") {
+            first(keys.token_ids("bos_token_id")?)
+        } else {
+            default_bos
+        },
         eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
         pad_token_id: first(keys.token_ids("pad_token_id")?),
     };
@@ -103,7 +108,8 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
     }
-    for key in ["attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "is_encoder_decoder"] {
+    for key in ["attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "is_encoder_decoder"]
+    {
         if keys.bool(key)? == Some(true) {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
         }
@@ -128,7 +134,11 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         return Err(keys.refuse("per_layer_config", "the same settings for every layer", found));
     }
     if keys.f64("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(keys.refuse("partial_rotary_factor", "1 (all of the head is turned)", &keys.map["partial_rotary_factor"]));
+        return Err(keys.refuse(
+            "partial_rotary_factor",
+            "1 (all of the head is turned)",
+            &keys.map["partial_rotary_factor"],
+        ));
     }
     Ok(())
 }
@@ -157,7 +167,11 @@ fn scaling(keys: &Keys) -> Result<Option<Llama3Scaling>> {
         }
     }
     if keys.f64("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(keys.refuse("partial_rotary_factor", "1 (all of the head is turned)", &keys.map["partial_rotary_factor"]));
+        return Err(keys.refuse(
+            "partial_rotary_factor",
+            "1 (all of the head is turned)",
+            &keys.map["partial_rotary_factor"],
+        ));
     }
     let kind = match keys.string("rope_type")? {
         Some(kind) => Some(kind),
@@ -193,7 +207,9 @@ impl<'a> Keys<'a> {
 
     fn usize(&self, key: &str) -> Result<Option<usize>> {
         // 8192.0 is a whole number too: some writers print floats everywhere.
-        let whole = |v: &Value| v.as_u64().or_else(|| v.as_f64().filter(|f| f.fract() == 0.0 && (0.0..1e15).contains(f)).map(|f| f as u64));
+        let whole = |v: &Value| {
+            v.as_u64().or_else(|| v.as_f64().filter(|f| f.fract() == 0.0 && (0.0..1e15).contains(f)).map(|f| f as u64))
+        };
         self.typed(key, "a whole number", |v| whole(v).and_then(|n| usize::try_from(n).ok()))
     }
 
@@ -232,7 +248,12 @@ impl<'a> Keys<'a> {
             match value.as_i64() {
                 Some(n) if n < 0 => {}
                 Some(n) if u32::try_from(n).is_ok() => ids.push(n as u32),
-                _ => bail!("{}: `{}` must be a token id or a list of them, found {}", self.origin, self.full(key), brief(found)),
+                _ => bail!(
+                    "{}: `{}` must be a token id or a list of them, found {}",
+                    self.origin,
+                    self.full(key),
+                    brief(found)
+                ),
             }
         }
         Ok(ids)

@@ -14,7 +14,10 @@ pub enum Select {
     All,
     Prompt,
     Text(Option<usize>),
-    Latent { block: Option<usize>, step: Option<usize> },
+    Latent {
+        block: Option<usize>,
+        step: Option<usize>,
+    },
     /// A true position of the row.
     Position(usize),
 }

@@ -1,0 +1,187 @@
+//! A trace's log-probabilities again, from its known ids: what the GRPO ratio compares with the rollout's.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Bool, Int, Tensor, TensorData, activation::log_softmax};
+
+use super::decode::{DecodeSettings, text_mask};
+use super::sequence::{Sequence, SwitchIds};
+use super::source::LatentSource;
+use super::stream::{Gradient, Wave};
+use super::trace::{Kind, Trace};
+use super::unroll::Walk;
+use crate::model::{Decoder, Hooks};
+use crate::ops::MASKED;
+
+/// Which sampled positions of a batch of traces a wave decides: `(trace, response position)`.
+pub type Decision = (usize, usize);
+
+/// Log-probabilities of one wave's decisions.
+pub struct ReplayedWave {
+    pub decisions: Vec<Decision>,
+    /// `[n]`, in the order of `decisions`; in the graph where the model is.
+    pub logprobs: Tensor<1>,
+    /// Full-softmax log-probabilities of `</swi>` at the latents where the row could have left and stayed: `[m]`.
+    pub stayed: Option<Tensor<1>>,
+    /// The latents behind `stayed`.
+    pub stays: Vec<Decision>,
+}
+
+/// Replays traces wave by wave, so that each wave can be back-propagated and dropped before the next.
+pub struct Replay<'m> {
+    walk: Walk<'m>,
+    model: &'m Decoder,
+    traces: &'m [Trace],
+    switch: SwitchIds,
+    settings: &'m DecodeSettings,
+}
+
+/// The known rows of a batch of traces.
+///
+/// # Errors
+/// A trace with an empty prompt.
+pub fn sequences(traces: &[Trace], switch: &SwitchIds) -> Result<Vec<Sequence>> {
+    traces.iter().map(|trace| trace.sequence(switch)).collect()
+}
+
+impl<'m> Replay<'m> {
+    /// `sequences` are the traces' own ([`sequences`]); settings are the rollout's.
+    ///
+    /// # Errors
+    /// No traces.
+    pub fn new(
+        model: &'m Decoder,
+        traces: &'m [Trace],
+        sequences: &'m [Sequence],
+        source: &'m dyn LatentSource,
+        gradient: Gradient,
+        switch: SwitchIds,
+        settings: &'m DecodeSettings,
+    ) -> Result<Self> {
+        ensure!(traces.len() == sequences.len(), "{} traces, {} sequences", traces.len(), sequences.len());
+        Ok(Self { walk: Walk::new(model, sequences, source, gradient)?, model, traces, switch, settings })
+    }
+
+    /// The next wave that decides anything; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Walk::next_wave`].
+    pub fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<ReplayedWave>> {
+        while let Some(wave) = self.walk.next_wave(hooks)? {
+            let (decided, stays) = self.places(&wave);
+            if decided.is_empty() && stays.is_empty() {
+                continue;
+            }
+            let logprobs = self.logprobs(&wave, &decided)?;
+            let stayed = if stays.is_empty() { None } else { Some(self.logprobs(&wave, &stays)?) };
+            let named = |at: Vec<Place>| at.into_iter().map(|p| (p.trace, p.response)).collect();
+            return Ok(Some(ReplayedWave { decisions: named(decided), logprobs, stayed, stays: named(stays) }));
+        }
+        Ok(None)
+    }
+
+    fn places(&self, wave: &Wave) -> (Vec<Place>, Vec<Place>) {
+        let width = wave.hidden.dims()[1];
+        let (mut decided, mut stays) = (vec![], vec![]);
+        for (row, columns) in wave.columns.iter().enumerate() {
+            let trace = &self.traces[row];
+            for (column, position) in columns.iter().enumerate() {
+                // The state at position t decides position t + 1.
+                let Some(response) = position.map(|p| p + 1).and_then(|p| p.checked_sub(trace.prompt.len())) else {
+                    continue;
+                };
+                let Some(next) = trace.positions.get(response) else { continue };
+                let in_block = response > 0 && trace.positions[response - 1].kind == Kind::Latent;
+                let place = Place {
+                    trace: row,
+                    response,
+                    flat: row * width + column,
+                    token: next.token,
+                    full_softmax: in_block,
+                };
+                if next.kind.is_sampled() {
+                    decided.push(place);
+                } else if next.kind == Kind::Latent
+                    && in_block
+                    && self.step_of(row, response - 1) >= self.settings.k_min
+                {
+                    stays.push(Place { token: self.switch.swi_end, ..place });
+                }
+            }
+        }
+        (decided, stays)
+    }
+
+    /// How many latents of its block had been fed at this latent position (it included).
+    fn step_of(&self, trace: usize, response: usize) -> usize {
+        let positions = &self.traces[trace].positions;
+        (0..=response).rev().take_while(|&r| positions[r].kind == Kind::Latent).count()
+    }
+
+    fn logprobs(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
+        let [b, w, d] = wave.hidden.dims();
+        let device = wave.hidden.device();
+        let n = places.len();
+        if n == 0 {
+            return Ok(Tensor::zeros([0], &device));
+        }
+        let ints = |values: Vec<i64>| Tensor::<1, Int>::from_data(TensorData::new(values, [n]), &device);
+        let rows = ints(places.iter().map(|p| p.flat as i64).collect());
+        let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
+        let logits = self.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        let vocab = logits.dims()[1];
+        let logits = logits.div_scalar(self.settings.sampling.scale());
+        let logits = logits.clone().mask_fill(self.mask(places, vocab, &device), MASKED);
+        let targets = ints(places.iter().map(|p| i64::from(p.token)).collect());
+        Ok(log_softmax(logits, 1).gather(1, targets.reshape([n, 1])).reshape([n]))
+    }
+
+    /// The tokens that each decision could not draw, `[n, V]`.
+    fn mask(&self, places: &[Place], vocab: usize, device: &burn::tensor::Device) -> Tensor<2, Bool> {
+        let mut banned = self.settings.masked.clone();
+        banned.extend(text_mask(&self.switch, self.settings.switching));
+        let mut mask = vec![false; places.len() * vocab];
+        for (row, _) in places.iter().enumerate().filter(|(_, p)| !p.full_softmax) {
+            for &token in banned.iter().filter(|&&t| (t as usize) < vocab) {
+                mask[row * vocab + token as usize] = true;
+            }
+        }
+        Tensor::from_data(TensorData::new(mask, [places.len(), vocab]), device)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    trace: usize,
+    response: usize,
+    /// Row of the wave's hidden states, flattened.
+    flat: usize,
+    token: u32,
+    /// Inside a block the draw is from the full softmax; in text mode some tokens are masked.
+    full_softmax: bool,
+}
+
+/// Replayed log-probabilities of every sampled position, per trace (`None` where nothing was sampled).
+///
+/// # Errors
+/// As [`Replay::next_wave`].
+pub fn logprobs(
+    model: &Decoder,
+    traces: &[Trace],
+    source: &dyn LatentSource,
+    switch: SwitchIds,
+    settings: &DecodeSettings,
+) -> Result<Vec<Vec<Option<f64>>>> {
+    let rows = sequences(traces, &switch)?;
+    let mut replay = Replay::new(model, traces, &rows, source, Gradient::Through, switch, settings)?;
+    let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();
+    while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
+        if wave.decisions.is_empty() {
+            continue;
+        }
+        let values = wave.logprobs.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading log-probs: {e:?}"))?;
+        for ((trace, response), value) in wave.decisions.into_iter().zip(values) {
+            out[trace][response] = Some(f64::from(value));
+        }
+    }
+    Ok(out)
+}

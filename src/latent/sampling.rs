@@ -1,0 +1,132 @@
+//! From logits to a token: masks, temperature, top-k, top-p, and randomness that belongs to the position.
+
+use anyhow::{Result, ensure};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+/// How a token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// 0 keeps all.
+    pub top_k: usize,
+    /// 1 keeps all.
+    pub top_p: f64,
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+    }
+}
+
+impl Sampling {
+    /// # Errors
+    /// A value out of range, by name.
+    pub fn check(&self) -> Result<()> {
+        let t = self.temperature;
+        ensure!(t.is_finite() && t >= 0.0, "temperature must be 0 (greedy) or above, found {t}");
+        ensure!(self.top_p > 0.0 && self.top_p <= 1.0, "top_p must be in (0, 1], found {}", self.top_p);
+        Ok(())
+    }
+
+    /// What log-probabilities are divided by: the temperature, or 1 when greedy.
+    pub fn scale(&self) -> f64 {
+        if self.temperature == 0.0 { 1.0 } else { self.temperature }
+    }
+}
+
+/// Which draw this is: results must not depend on batch order or size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    pub problem: u64,
+    pub rollout: u64,
+    pub position: u64,
+}
+
+impl Key {
+    /// Uniform in [0, 1), a function of seed and key alone.
+    pub fn uniform(self, seed: u64) -> f64 {
+        let mut state = [0_u8; 32];
+        for (chunk, value) in state.chunks_mut(8).zip([seed, self.problem, self.rollout, self.position]) {
+            chunk.copy_from_slice(&value.to_le_bytes());
+        }
+        ChaCha8Rng::from_seed(state).random()
+    }
+}
+
+/// `log softmax(logits / scale)` with the masked tokens at −∞, in f64.
+pub fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64> {
+    let mut out: Vec<f64> = logits.iter().map(|&x| f64::from(x) / scale).collect();
+    for &token in masked {
+        if let Some(x) = out.get_mut(token as usize) {
+            *x = f64::NEG_INFINITY;
+        }
+    }
+    let max = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let log_sum = max + out.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
+    out.iter_mut().for_each(|x| *x -= log_sum);
+    out
+}
+
+/// Shannon entropy in nats of log-probabilities.
+pub fn entropy(log_probs: &[f64]) -> f64 {
+    -log_probs.iter().filter(|p| p.is_finite()).map(|p| p.exp() * p).sum::<f64>()
+}
+
+/// The first of the most probable tokens.
+pub fn argmax(log_probs: &[f64]) -> u32 {
+    let mut best = 0;
+    for (token, p) in log_probs.iter().enumerate() {
+        if *p > log_probs[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+/// Draws a token; greedy at temperature 0. `log_probs` are already at the temperature.
+pub fn draw(log_probs: &[f64], sampling: &Sampling, key: Key) -> u32 {
+    if sampling.temperature == 0.0 {
+        return argmax(log_probs);
+    }
+    let u = key.uniform(sampling.seed);
+    if sampling.top_k == 0 && sampling.top_p >= 1.0 {
+        return walk((0..log_probs.len()).map(|t| (t, log_probs[t].exp())), u);
+    }
+    let mut order: Vec<usize> = (0..log_probs.len()).filter(|&t| log_probs[t].is_finite()).collect();
+    order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
+    if sampling.top_k > 0 {
+        order.truncate(sampling.top_k);
+    }
+    let mut kept = vec![];
+    let mut mass = 0.0;
+    for token in order {
+        let p = log_probs[token].exp();
+        kept.push((token, p));
+        mass += p;
+        if mass >= sampling.top_p {
+            break;
+        }
+    }
+    walk(kept.into_iter(), u * mass)
+}
+
+fn walk(weights: impl Iterator<Item = (usize, f64)>, target: f64) -> u32 {
+    let (mut sum, mut last) = (0.0, 0);
+    for (token, p) in weights {
+        if p > 0.0 {
+            last = token;
+        }
+        sum += p;
+        if sum > target {
+            return token as u32;
+        }
+    }
+    // Rounding can leave the sum a hair below 1.
+    last as u32
+}

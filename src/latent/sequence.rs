@@ -1,0 +1,68 @@
+//! Known token rows: which positions are text, which are latent, and what each is called.
+
+use anyhow::{Result, ensure};
+
+use crate::model::Step;
+
+/// The ids of the three added tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SwitchIds {
+    /// `<swi>`
+    pub swi: u32,
+    /// `</swi>`
+    pub swi_end: u32,
+    /// `<latent>`
+    pub latent: u32,
+}
+
+/// One row of known tokens. Its input at a latent position is not the token's embedding but the recurrence's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// Which problem or sample this is; hooks see it as the row.
+    pub row: usize,
+    pub ids: Vec<u32>,
+    /// What each position is, `[ids.len()]`.
+    pub steps: Vec<Step>,
+}
+
+impl Sequence {
+    /// Names every position: the first `prompt` ones are prompt, `<latent>` ids are latent, a block is a run of them.
+    ///
+    /// # Errors
+    /// No tokens, or a latent position at 0: it would have no hidden state to read.
+    pub fn new(row: usize, ids: Vec<u32>, prompt: usize, latent: Option<u32>) -> Result<Self> {
+        ensure!(!ids.is_empty(), "sequence {row} has no tokens");
+        ensure!(
+            Some(ids[0]) != latent,
+            "sequence {row} begins with a latent position: there is no hidden state before it to read"
+        );
+        let (mut text, mut blocks, mut step) = (0, 0, 0);
+        let mut steps = Vec::with_capacity(ids.len());
+        for (position, &id) in ids.iter().enumerate() {
+            if Some(id) == latent {
+                if step == 0 {
+                    blocks += 1;
+                }
+                steps.push(Step::Latent { block: blocks - 1, step });
+                step += 1;
+                continue;
+            }
+            step = 0;
+            if position < prompt {
+                steps.push(Step::Prompt);
+            } else {
+                steps.push(Step::Text(text));
+                text += 1;
+            }
+        }
+        Ok(Self { row, ids, steps })
+    }
+
+    pub fn is_latent(&self, position: usize) -> bool {
+        matches!(self.steps.get(position), Some(Step::Latent { .. }))
+    }
+
+    pub fn latents(&self) -> usize {
+        (0..self.ids.len()).filter(|&p| self.is_latent(p)).count()
+    }
+}

@@ -1,0 +1,73 @@
+//! What enters the embedding slot of a latent position.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Tensor, activation::softmax};
+
+use crate::model::Decoder;
+
+/// Turns the hidden state before a latent position into its input.
+pub trait LatentSource: Send + Sync {
+    /// Hidden states after the final norm `[B, 1, D]` → input embeddings `[B, 1, D]`.
+    ///
+    /// # Errors
+    /// A source that does not fit the model.
+    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>>;
+
+    /// As it is written into results.
+    fn name(&self) -> String;
+}
+
+/// Coconut's recurrence (Hao et al. 2024): the hidden state itself, unscaled. The paper's Eq. 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HiddenState;
+
+impl LatentSource for HiddenState {
+    fn inject(&self, h: Tensor<3>, _model: &Decoder) -> Result<Tensor<3>> {
+        Ok(h)
+    }
+
+    fn name(&self) -> String {
+        "hidden_state".into()
+    }
+}
+
+/// The same token's embedding at every step: sequential compute without recurrence (the control of method §6).
+#[derive(Clone, Copy, Debug)]
+pub struct FixedEmbedding {
+    pub token: u32,
+}
+
+impl LatentSource for FixedEmbedding {
+    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>> {
+        let [b, _, d] = h.dims();
+        Ok(model.embed(&[vec![self.token]])?.expand([b, 1, d]))
+    }
+
+    fn name(&self) -> String {
+        format!("fixed_embedding({})", self.token)
+    }
+}
+
+/// `Σ p_v E[v]` over the `top_k` most probable tokens, renormalised (Soft-Thinking, Zhang et al. 2025).
+#[derive(Clone, Copy, Debug)]
+pub struct VocabularyMixture {
+    pub top_k: usize,
+    pub temperature: f64,
+}
+
+impl LatentSource for VocabularyMixture {
+    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>> {
+        ensure!(self.top_k > 0, "vocabulary mixture: top_k must be at least 1, found 0");
+        ensure!(self.temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {}", self.temperature);
+        let [b, _, d] = h.dims();
+        let logits = model.unembed(h).div_scalar(self.temperature);
+        let k = self.top_k.min(logits.dims()[2]);
+        let (top, index) = logits.topk_with_indices(k, 2);
+        let rows = model.embed_tokens.val().select(0, index.reshape([b * k])).reshape([b, k, d]);
+        Ok(softmax(top, 2).matmul(rows))
+    }
+
+    fn name(&self) -> String {
+        format!("vocabulary_mixture({}, {})", self.top_k, self.temperature)
+    }
+}

@@ -1,0 +1,136 @@
+//! What a decode leaves behind: every position, what it was and how likely. Enough to replay it.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::sequence::{Sequence, SwitchIds};
+
+/// What a response position is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Text,
+    Swi,
+    Latent,
+    SwiEndSampled,
+    SwiEndForced,
+}
+
+impl Kind {
+    /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss.
+    pub fn is_sampled(self) -> bool {
+        matches!(self, Kind::Text | Kind::Swi | Kind::SwiEndSampled)
+    }
+}
+
+/// Why a row ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// A stop token.
+    Stop,
+    /// The token budget: the response is truncated.
+    Budget,
+    /// Logits that are not finite.
+    NonFinite,
+    Cancelled,
+}
+
+/// One response position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    pub token: u32,
+    pub kind: Kind,
+    /// Log-probability (nats) under the policy that drew it (its masks, its temperature); only where sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprob: Option<f64>,
+    /// Entropy (nats, temperature 1) of the distribution it was drawn from; at a latent, of its own next token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entropy: Option<f64>,
+    /// p(`<swi>`) before it, temperature 1, in text mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p_swi: Option<f64>,
+    /// p(`</swi>`) after a latent step, temperature 1, full softmax.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p_exit: Option<f64>,
+}
+
+/// One decoded row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    pub problem: usize,
+    pub rollout: usize,
+    pub prompt: Vec<u32>,
+    pub positions: Vec<Position>,
+    pub end: End,
+}
+
+/// One latent block of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    /// Visible tokens before it.
+    pub after: usize,
+    /// p(`</swi>`) after each latent step.
+    pub p_exit: Vec<f64>,
+    pub forced: bool,
+}
+
+impl Trace {
+    pub fn truncated(&self) -> bool {
+        self.end == End::Budget
+    }
+
+    /// Response tokens without latents, boundary tokens included.
+    pub fn visible(&self) -> Vec<u32> {
+        self.positions.iter().filter(|p| p.kind != Kind::Latent).map(|p| p.token).collect()
+    }
+
+    /// Response tokens without latents and boundary tokens: what a reader or grader sees.
+    pub fn text(&self) -> Vec<u32> {
+        self.positions.iter().filter(|p| p.kind == Kind::Text).map(|p| p.token).collect()
+    }
+
+    pub fn visible_tokens(&self) -> usize {
+        self.positions.len() - self.latent_calls()
+    }
+
+    pub fn latent_calls(&self) -> usize {
+        self.positions.iter().filter(|p| p.kind == Kind::Latent).count()
+    }
+
+    pub fn switched(&self) -> bool {
+        self.positions.iter().any(|p| p.kind == Kind::Swi)
+    }
+
+    pub fn blocks(&self) -> Vec<Block> {
+        let (mut blocks, mut after) = (vec![], 0);
+        for position in &self.positions {
+            match position.kind {
+                Kind::Swi => blocks.push(Block { after, p_exit: vec![], forced: false }),
+                Kind::Latent => {
+                    if let Some(block) = blocks.last_mut() {
+                        block.p_exit.extend(position.p_exit);
+                    }
+                    continue;
+                }
+                Kind::SwiEndForced => {
+                    if let Some(block) = blocks.last_mut() {
+                        block.forced = true;
+                    }
+                }
+                _ => {}
+            }
+            after += 1;
+        }
+        blocks
+    }
+
+    /// The whole row as known tokens, for [`super::unroll()`].
+    ///
+    /// # Errors
+    /// An empty prompt.
+    pub fn sequence(&self, ids: &SwitchIds) -> Result<Sequence> {
+        let tokens = self.prompt.iter().copied().chain(self.positions.iter().map(|p| p.token)).collect();
+        Sequence::new(self.problem, tokens, self.prompt.len(), Some(ids.latent))
+    }
+}

@@ -1,0 +1,137 @@
+//! Known rows → hidden states and logits of every position, wave by wave.
+//!
+//! Each row has a cursor. A wave runs every row from its cursor up to its own next latent position, so that a batch
+//! costs `1 + max latents` calls, whatever the mix of text and latents and however many blocks a row has.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Int, Tensor, TensorData};
+
+use super::sequence::Sequence;
+use super::source::LatentSource;
+use super::stream::{Gradient, Piece, Stream, Wave};
+use crate::model::{Decoder, Hooks, KvCache};
+
+/// A walk over known rows. Each [`Walk::next_wave`] is one call of the model (two where latents run without gradient).
+pub struct Walk<'m> {
+    stream: Stream<'m>,
+    sequences: &'m [Sequence],
+    cursors: Vec<usize>,
+}
+
+impl<'m> Walk<'m> {
+    /// # Errors
+    /// No rows.
+    pub fn new(
+        model: &'m Decoder,
+        sequences: &'m [Sequence],
+        source: &'m dyn LatentSource,
+        gradient: Gradient,
+    ) -> Result<Self> {
+        ensure!(!sequences.is_empty(), "nothing to unroll: no sequences");
+        let rows = sequences.iter().map(|s| s.row).collect();
+        let stream = Stream::new(model, source, gradient, rows);
+        Ok(Self { stream, sequences, cursors: vec![0; sequences.len()] })
+    }
+
+    /// The next wave, or `None` when every row is through.
+    ///
+    /// # Errors
+    /// As [`Stream::advance`].
+    pub fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
+        let pieces: Vec<Piece> =
+            self.sequences.iter().zip(&self.cursors).map(|(s, &from)| piece_from(s, from)).collect();
+        if pieces.iter().all(|p| p.ids.is_empty()) {
+            return Ok(None);
+        }
+        for (cursor, piece) in self.cursors.iter_mut().zip(&pieces) {
+            *cursor += piece.ids.len();
+        }
+        self.stream.advance(&pieces, hooks).map(Some)
+    }
+
+    pub fn into_stream(self) -> Stream<'m> {
+        self.stream
+    }
+}
+
+/// From `from` up to the next latent position after it.
+fn piece_from(sequence: &Sequence, from: usize) -> Piece {
+    let len = sequence.ids.len();
+    let until = (from + 1..len).find(|&p| sequence.is_latent(p)).unwrap_or(len).max(from);
+    Piece { ids: sequence.ids[from..until].to_vec(), steps: sequence.steps[from..until].to_vec() }
+}
+
+/// All hidden states of an unrolled batch.
+#[derive(Clone, Debug)]
+pub struct Unrolled {
+    /// After the final norm: `[N, D]`, in an order of its own.
+    flat: Tensor<2>,
+    /// `[B][position]` → row of `flat`.
+    index: Vec<Vec<usize>>,
+    /// Keys and values of everything.
+    pub cache: KvCache,
+}
+
+impl Unrolled {
+    /// Hidden states at `(row of the batch, position)`, `[n, D]`.
+    ///
+    /// # Errors
+    /// A place outside the batch.
+    pub fn hidden_at(&self, places: &[(usize, usize)]) -> Result<Tensor<2>> {
+        let mut rows = Vec::with_capacity(places.len());
+        for &(b, position) in places {
+            let Some(&row) = self.index.get(b).and_then(|r| r.get(position)) else {
+                anyhow::bail!("no hidden state at row {b}, position {position}");
+            };
+            rows.push(row as i64);
+        }
+        let index = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &self.flat.device());
+        Ok(self.flat.clone().select(0, index))
+    }
+
+    /// Hidden states of every position, `[B, L, D]`, rows shorter than `L` padded on the right with their last state.
+    ///
+    /// # Errors
+    /// None in practice: every place exists.
+    pub fn hidden(&self) -> Result<Tensor<3>> {
+        let width = self.index.iter().map(Vec::len).max().unwrap_or(0);
+        let places: Vec<(usize, usize)> = self
+            .index
+            .iter()
+            .enumerate()
+            .flat_map(|(b, row)| (0..width).map(move |p| (b, p.min(row.len() - 1))))
+            .collect();
+        let d = self.flat.dims()[1];
+        Ok(self.hidden_at(&places)?.reshape([self.index.len(), width, d]))
+    }
+}
+
+/// Runs known rows to the end: hidden states at every position of every row.
+///
+/// # Errors
+/// As [`Stream::advance`].
+pub fn unroll(
+    model: &Decoder,
+    sequences: &[Sequence],
+    source: &dyn LatentSource,
+    gradient: Gradient,
+    hooks: &mut Hooks,
+) -> Result<Unrolled> {
+    let mut walk = Walk::new(model, sequences, source, gradient)?;
+    let mut index: Vec<Vec<usize>> = sequences.iter().map(|s| vec![0; s.ids.len()]).collect();
+    let mut parts = vec![];
+    let mut offset = 0;
+    while let Some(wave) = walk.next_wave(hooks)? {
+        let [b, w, d] = wave.hidden.dims();
+        for (row, columns) in wave.columns.iter().enumerate() {
+            for (column, position) in columns.iter().enumerate() {
+                if let Some(position) = position {
+                    index[row][*position] = offset + row * w + column;
+                }
+            }
+        }
+        offset += b * w;
+        parts.push(wave.hidden.reshape([b * w, d]));
+    }
+    Ok(Unrolled { flat: Tensor::cat(parts, 0), index, cache: walk.into_stream().cache().clone() })
+}

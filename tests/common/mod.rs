@@ -1,0 +1,62 @@
+//! Tiny random models and helpers that the tests share.
+#![allow(dead_code)]
+
+use burn::tensor::{Device, Tensor};
+use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::{Decoder, Hooks, Span};
+
+pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
+    ModelConfig {
+        family,
+        vocab_size: 24,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 6,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        qk_norm: family.qk_norm(),
+        tie_word_embeddings: tied,
+        max_position_embeddings: 512,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+    }
+}
+
+pub fn tiny(seed: u64) -> Decoder {
+    Decoder::random(&tiny_config(Family::Qwen3, true), seed, &Device::flex()).expect("a valid tiny model")
+}
+
+pub fn values<const R: usize>(x: &Tensor<R>) -> Vec<f32> {
+    x.clone().try_into_vec_as::<f32>().expect("values on the host")
+}
+
+/// max |a − b| ÷ max |b|.
+pub fn relative(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len(), "lengths differ");
+    let scale = b.iter().fold(1e-30_f32, |m, x| m.max(x.abs()));
+    a.iter().zip(b).fold(0.0_f32, |m, (x, y)| m.max((x - y).abs())) / scale
+}
+
+/// Hidden states of one row by the definition: no cache, no batch, the whole prefix again for every position.
+pub fn naive(model: &Decoder, ids: &[u32], latent: u32) -> Vec<Vec<f32>> {
+    let mut inputs: Vec<Tensor<3>> = vec![];
+    let mut hidden: Vec<Tensor<3>> = vec![];
+    for &id in ids {
+        let input = if id == latent {
+            hidden.last().expect("a state before the latent").clone()
+        } else {
+            model.embed(&[vec![id]]).expect("an id in the table")
+        };
+        inputs.push(input);
+        let n = inputs.len();
+        let x = Tensor::cat(inputs.clone(), 1);
+        let h = model.hidden(x, &Span::one(0, n), &mut model.cache(1), &mut Hooks::none()).expect("a forward");
+        hidden.push(h.narrow(1, n - 1, 1));
+    }
+    hidden.iter().map(values).collect()
+}

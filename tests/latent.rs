@@ -1,0 +1,280 @@
+//! The recurrence against its definition, and the decoder's invariants.
+
+mod common;
+
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, FloatDType, Tensor};
+use common::{naive, relative, tiny, values};
+use proptest::prelude::*;
+use switchyard::latent::{
+    Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching, Trace,
+    decode, replay, trace::Kind, unroll,
+};
+use switchyard::model::gradients::gradients_by_name;
+use switchyard::model::{Decoder, Hooks};
+
+const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
+
+/// Prompt, then text and blocks of latents in any order.
+fn row() -> impl Strategy<Value = Vec<u32>> {
+    let text = || prop::collection::vec(0_u32..21, 1..6);
+    let block = (0_usize..16).prop_map(|n| [vec![IDS.swi], vec![IDS.latent; n], vec![IDS.swi_end]].concat());
+    (text(), prop::collection::vec((block, prop::collection::vec(0_u32..21, 0..4)), 0..5))
+        .prop_map(|(prompt, blocks)| blocks.into_iter().fold(prompt, |row, (b, t)| [row, b, t].concat()))
+}
+
+fn sequences(rows: &[Vec<u32>]) -> Vec<Sequence> {
+    let make = |(i, ids): (usize, &Vec<u32>)| Sequence::new(i, ids.clone(), 1, Some(IDS.latent)).expect("a row");
+    rows.iter().enumerate().map(make).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn unroll_is_the_definition(rows in prop::collection::vec(row(), 1..8), seed in 0_u64..4) {
+        // In f64 the two are the same to rounding; in f32 a chain of up to 60 recurrent steps amplifies each rounding.
+        for (dtype, bound) in [(FloatDType::F64, 1e-6), (FloatDType::F32, 5e-5)] {
+        let model = tiny(seed).cast(dtype);
+        let sequences = sequences(&rows);
+        for gradient in [Gradient::Through, Gradient::Frozen, Gradient::Segmented] {
+            let all = unroll(&model, &sequences, &HiddenState, gradient, &mut Hooks::none()).expect("unroll");
+            for (b, ids) in rows.iter().enumerate() {
+                let reference = naive(&model, ids, IDS.latent).concat();
+                let places: Vec<_> = (0..ids.len()).map(|p| (b, p)).collect();
+                let ours = values(&all.hidden_at(&places).expect("places exist"));
+                let off = relative(&ours, &reference);
+                prop_assert!(off <= bound, "row {b} under {gradient:?} in {dtype:?}: off by {off:e}");
+            }
+        }
+        }
+    }
+}
+
+fn requests(n: usize) -> Vec<Request> {
+    let prompt = |i: usize| (0..2 + i % 5).map(|t| ((i * 7 + t * 3) % 21) as u32).collect();
+    (0..n).map(|i| Request { problem: i, prompt: prompt(i), rollout: 0 }).collect()
+}
+
+fn settings(temperature: f64) -> DecodeSettings {
+    DecodeSettings {
+        sampling: Sampling { temperature, seed: 5, ..Sampling::default() },
+        k_min: 2,
+        k_cap: 6,
+        max_new_tokens: 24,
+        stop: vec![0],
+        ..DecodeSettings::default()
+    }
+}
+
+/// A tiny model that likes to switch: `<swi>` and `</swi>` rows of the tied table are scaled up.
+fn switching_model(seed: u64) -> Decoder {
+    tiny(seed)
+        .resize_tokens(24, |table| {
+            let mut table = table.clone();
+            let d = table.shape[1];
+            for id in [IDS.swi, IDS.swi_end] {
+                table.data[id as usize * d..(id as usize + 1) * d].iter_mut().for_each(|x| *x *= 2.0);
+            }
+            Ok(table)
+        })
+        .expect("same size")
+}
+
+fn run(model: &Decoder, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
+    let how = Decode { model, source: &HiddenState, switch: Some(IDS), settings, cancel: None };
+    decode(how, requests, rollouts, &mut Hooks::none()).expect("decode")
+}
+
+#[test]
+fn batch_of_sixteen_is_sixteen_batches_of_one() {
+    for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 1.5)] {
+        let model = switching_model(seed);
+        let settings = settings(temperature);
+        let together = run(&model, &settings, &requests(16), 1);
+        assert!(together.iter().any(Trace::switched), "no row switched: the test would show nothing");
+        for (request, batched) in requests(16).into_iter().zip(&together) {
+            let alone = run(&model, &settings, &[request], 1).remove(0);
+            let tokens = |t: &Trace| t.positions.iter().map(|p| (p.token, p.kind)).collect::<Vec<_>>();
+            assert_eq!(tokens(&alone), tokens(batched));
+            assert_eq!(alone.end, batched.end);
+        }
+    }
+}
+
+#[test]
+fn rollouts_do_not_depend_on_how_many_there_are() {
+    let model = switching_model(2);
+    let three = run(&model, &settings(1.0), &requests(4), 3);
+    let one = run(&model, &settings(1.0), &requests(4), 1);
+    for (i, trace) in one.iter().enumerate() {
+        assert_eq!(trace.visible(), three[i * 3].visible());
+    }
+    assert_ne!(three[0].visible(), three[1].visible(), "two rollouts of one prompt drew the same tokens");
+}
+
+#[test]
+fn rollout_is_replay() {
+    let mut worst: f64 = 0.0;
+    for (seed, temperature) in [(1, 0.0), (2, 0.7), (4, 1.3)] {
+        let model = switching_model(seed);
+        let settings = settings(temperature);
+        let traces = run(&model, &settings, &requests(8), 2);
+        let again = replay::logprobs(&model, &traces, &HiddenState, IDS, &settings).expect("replay");
+        for (trace, again) in traces.iter().zip(again) {
+            for (position, new) in trace.positions.iter().zip(again) {
+                assert_eq!(position.logprob.is_some(), new.is_some(), "{position:?}");
+                worst = worst.max((position.logprob.unwrap_or(0.0) - new.unwrap_or(0.0)).abs());
+            }
+        }
+    }
+    println!("rollout against replay: max |Δ log-prob| = {worst:.2e}");
+    assert!(worst <= 1e-4, "drift {worst:e}");
+}
+
+#[test]
+fn the_block_obeys_its_bounds() {
+    let model = switching_model(2);
+    for (k_min, k_cap) in [(0, 3), (4, 4), (2, 6)] {
+        let settings = DecodeSettings { k_min, k_cap, ..settings(1.5) };
+        let traces = run(&model, &settings, &requests(16), 2);
+        let blocks: Vec<_> = traces.iter().filter(|t| t.end == End::Stop).flat_map(Trace::blocks).collect();
+        assert!(!blocks.is_empty());
+        for block in blocks {
+            assert!(block.p_exit.len() >= k_min.max(1) && block.p_exit.len() <= k_cap, "{block:?}");
+            assert!(!block.forced || block.p_exit.len() == k_cap);
+        }
+        for position in traces.iter().flat_map(|t| &t.positions) {
+            assert!(position.kind != Kind::Text || (position.token != IDS.latent && position.token != IDS.swi_end));
+        }
+    }
+}
+
+#[test]
+fn switching_can_be_suppressed_and_forced() {
+    let model = switching_model(2);
+    let with = |switching| run(&model, &DecodeSettings { switching, ..settings(1.0) }, &requests(8), 1);
+    assert!(with(Switching::Suppressed).iter().all(|t| !t.switched()));
+    assert!(with(Switching::Forced).iter().all(|t| t.positions[0].kind == Kind::Swi));
+}
+
+#[test]
+fn an_error_in_one_row_ends_that_row_only() {
+    let model = switching_model(1);
+    let spec = "boundary.hook_logits@text[1]".parse().expect("a spec");
+    let mut hooks = Hooks::none();
+    hooks
+        .replace(&spec, 2, |site, value| {
+            let x = value.three()?;
+            let mut data = values(&x);
+            let v = x.dims()[2];
+            for place in site.places.iter().filter(|p| p.row == 3) {
+                data[place.batch * v] = f32::NAN;
+            }
+            let new = Tensor::from_data(burn::tensor::TensorData::new(data, x.dims()), &x.device());
+            Ok(switchyard::model::Activation::Three(new))
+        })
+        .expect("a known hook");
+    let s = settings(0.0);
+    let how = Decode { model: &model, source: &HiddenState, switch: Some(IDS), settings: &s, cancel: None };
+    let traces = decode(how, &requests(6), 1, &mut hooks).expect("decode");
+    let clean = run(&model, &s, &requests(6), 1);
+    for (i, (hit, clean)) in traces.iter().zip(&clean).enumerate() {
+        if i == 3 && clean.positions.len() > 2 {
+            assert_eq!(hit.end, End::NonFinite);
+        } else {
+            assert_eq!(hit.visible(), clean.visible());
+        }
+    }
+}
+
+/// Mean of a fixed projection of the hidden states after the blocks, as a function of the model.
+fn probe_loss(model: &Decoder, rows: &[Vec<u32>], gradient: Gradient) -> Tensor<1> {
+    let sequences = sequences(rows);
+    let all = unroll(model, &sequences, &HiddenState, gradient, &mut Hooks::none()).expect("unroll");
+    let places: Vec<_> = rows.iter().enumerate().map(|(b, r)| (b, r.len() - 1)).collect();
+    let h = all.hidden_at(&places).expect("places");
+    let [n, d] = h.dims();
+    let weights: Vec<f32> = (0..n * d).map(|i| ((i * 37 % 11) as f32 - 5.0) / 7.0).collect();
+    let weights = Tensor::<2>::from_data(burn::tensor::TensorData::new(weights, [n, d]), &h.device()).cast(h.dtype());
+    (h * weights).sum()
+}
+
+#[test]
+fn through_gradients_agree_with_finite_differences() {
+    let rows = vec![vec![3, 5, 21, 23, 23, 23, 22, 7], vec![4, 21, 23, 22, 9, 21, 23, 23, 22, 2]];
+    let device = Device::flex();
+    let base = tiny(7);
+    let model = Decoder::from_weights(base.config(), &device.clone().autodiff(), {
+        let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
+        move |name| Ok(held[name].clone())
+    })
+    .expect("a model")
+    .cast(FloatDType::F64);
+    let loss = probe_loss(&model, &rows, Gradient::Through);
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    let by_name = gradients_by_name(&model, &grads).expect("gradients");
+
+    // Embedding rows of tokens before a block (3, 5, 4), and entries of matrices.
+    let checks = [
+        ("model.embed_tokens.weight", vec![3 * 16 + 2, 5 * 16 + 7, 4 * 16 + 1]),
+        ("model.layers.0.self_attn.k_proj.weight", vec![0, 45]),
+        ("model.layers.1.mlp.down_proj.weight", vec![10, 100]),
+        ("model.norm.weight", vec![3]),
+    ];
+    let step = 1e-3_f32;
+    for (name, entries) in checks {
+        let (_, grad) = by_name.iter().find(|(n, _)| n == name).expect("a gradient for every parameter");
+        for entry in entries {
+            let at = |delta: f32| -> f64 {
+                let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
+                let moved = Decoder::from_weights(base.config(), &device, |n| {
+                    let mut t = held[n].clone();
+                    if n == name {
+                        t.data[entry] += delta;
+                    }
+                    Ok(t)
+                });
+                let moved = moved.expect("a model").cast(FloatDType::F64);
+                probe_loss(&moved, &rows, Gradient::Through).into_scalar::<f64>()
+            };
+            // The step that f32 weights really took.
+            let held = base.export().expect("weights");
+            let value = held.iter().find(|(n, _)| n == name).expect("a weight").1.data[entry];
+            let width = f64::from(value + step) - f64::from(value - step);
+            let numeric = (at(step) - at(-step)) / width;
+            let ours = f64::from(grad.data[entry]);
+            let off = (ours - numeric).abs() / numeric.abs().max(1e-2);
+            assert!(off < 1e-3, "{name}[{entry}]: gradient {ours}, finite difference {numeric}");
+        }
+    }
+}
+
+#[test]
+fn frozen_latents_pass_no_gradient() {
+    let device = Device::flex().autodiff();
+    let model = {
+        let base = tiny(7);
+        let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
+        Decoder::from_weights(base.config(), &device, |n| Ok(held[n].clone())).expect("a model")
+    };
+    // The loss reads the state at the last latent itself: everything on the way to it is frozen.
+    let rows = vec![vec![3, 5, 21, 23, 23]];
+    let loss = probe_loss(&model, &rows, Gradient::Frozen);
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    for (name, grad) in gradients_by_name(&model, &grads).expect("gradients") {
+        assert!(grad.data.iter().all(|&g| g == 0.0), "`{name}` has a gradient through frozen latents");
+    }
+    // Text after the block: token 5 reaches the loss by attention, and by the block only where gradients go through.
+    let rows = vec![vec![3, 5, 21, 23, 23, 22, 7]];
+    let norm = |gradient| {
+        let loss = probe_loss(&model, &rows, gradient);
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        values(&grads.get::<2>(model.embed_tokens.id).expect("embedding gradient"))
+    };
+    let (through, frozen, segmented) = (norm(Gradient::Through), norm(Gradient::Frozen), norm(Gradient::Segmented));
+    assert!(relative(&frozen, &through) > 1e-3, "frozen and through gradients must differ");
+    let row = |g: &[f32], id: usize| g[id * 16..(id + 1) * 16].iter().map(|x| x.abs()).sum::<f32>();
+    assert_eq!(row(&segmented, 3), 0.0, "a segment must not reach the text before its block");
+    assert!(row(&frozen, 3) > 0.0);
+}
