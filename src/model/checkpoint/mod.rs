@@ -1,0 +1,97 @@
+//! Checkpoints that people already have, as host tensors under their Hugging Face names.
+//!
+//! [`Checkpoint::open`] reads a folder, a `.gguf` or a hub id; every parameter's presence and shape is checked before
+//! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
+//! what `transformers` loads. Knows nothing of the decoder or of Burn.
+
+mod host;
+mod params;
+mod safetensors;
+mod save;
+mod write;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use memmap2::Mmap;
+
+pub use host::{Dtype, HostTensor};
+pub use params::{EMBED, HEAD, NORM, expected_parameters, is_tolerated};
+pub use safetensors::{SafetensorsFile, SafetensorsFolder};
+pub use save::{SaveOptions, save_hf_folder};
+
+use crate::model::config::ModelConfig;
+
+/// Where values come from: tensors by Hugging Face name, converted on demand.
+pub trait Weights: Send + Sync {
+    fn names(&self) -> Vec<String>;
+    fn shape(&self, name: &str) -> Option<&[usize]>;
+    /// Row-major floats, whatever the file stores.
+    fn tensor(&self, name: &str) -> Result<HostTensor>;
+    /// The file that an error about this tensor should name.
+    fn file_of(&self, name: &str) -> &Path;
+}
+
+/// An opened model: its checked settings, its weights (not yet read) and its text side.
+pub struct Checkpoint {
+    pub config: ModelConfig,
+    /// The folder or file it was read from.
+    pub path: PathBuf,
+    weights: Box<dyn Weights>,
+}
+
+impl Checkpoint {
+    /// Opens a Hugging Face folder: `config.json` and `*.safetensors`.
+    pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json and model.safetensors, found no such folder",
+            dir.display()
+        );
+        let config = ModelConfig::read(dir.join("config.json"))?;
+        Self::checked(
+            config,
+            dir.to_path_buf(),
+            Box::new(SafetensorsFolder::open(dir)?),
+        )
+    }
+
+    fn checked(config: ModelConfig, path: PathBuf, weights: Box<dyn Weights>) -> Result<Self> {
+        params::check(weights.as_ref(), &config)?;
+        Ok(Self {
+            config,
+            path,
+            weights,
+        })
+    }
+
+    /// One parameter, `[out, in]`. Peak memory is this tensor.
+    pub fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.weights.tensor(name)
+    }
+
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.weights.shape(name)
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.weights.names()
+    }
+
+    /// Every parameter the configuration has, in forward order, read as the iterator advances.
+    pub fn tensors(&self) -> impl Iterator<Item = Result<(String, HostTensor)>> + '_ {
+        expected_parameters(&self.config)
+            .into_iter()
+            .map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
+    }
+}
+
+/// Read-only map. Sound as long as nobody truncates the file meanwhile, which no reader of weights can rule out.
+fn map_file(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+    // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
+    unsafe { Mmap::map(&file) }
+        .with_context(|| format!("{}: cannot map into memory", path.display()))
+}

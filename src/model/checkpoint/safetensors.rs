@@ -1,0 +1,250 @@
+//! Reading safetensors, one file or a sharded folder, memory-mapped: a tensor is converted when it is asked for.
+//!
+//! The header is parsed here rather than by the `safetensors` crate so that an error can name the tensor it is about.
+//! As with every memory map, truncating a file while it is open is undefined; files are opened read-only and never grown.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use memmap2::Mmap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::host::{Dtype, HostTensor, count};
+use super::{Weights, map_file};
+
+pub const SINGLE: &str = "model.safetensors";
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// The format's own bound; more is a damaged length field.
+const MAX_HEADER: usize = 100_000_000;
+
+#[derive(Deserialize)]
+struct RawEntry {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (usize, usize),
+}
+
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Byte range in the file.
+    range: std::ops::Range<usize>,
+}
+
+/// One mapped file whose header has been checked against its length.
+pub struct SafetensorsFile {
+    path: PathBuf,
+    map: Mmap,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl SafetensorsFile {
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = map_file(path)?;
+        let origin = path.display();
+        let length = map.len();
+        ensure!(
+            length >= 8,
+            "{origin}: truncated safetensors: expected at least 8 bytes, found {length}"
+        );
+        let (head, _) = map.as_chunks::<8>();
+        let header = usize::try_from(u64::from_le_bytes(head[0])).unwrap_or(usize::MAX);
+        ensure!(
+            header <= MAX_HEADER,
+            "{origin}: not a safetensors file: its header claims {header} bytes, at most {MAX_HEADER} are possible"
+        );
+        let start = 8 + header;
+        ensure!(
+            start <= length,
+            "{origin}: truncated safetensors: the header needs {start} bytes, found {length}"
+        );
+        let raw: BTreeMap<String, Value> = serde_json::from_slice(&map[8..start])
+            .map_err(|e| anyhow!("{origin}: the safetensors header is not valid JSON: {e}"))?;
+        let mut entries = BTreeMap::new();
+        for (name, value) in raw {
+            if name != "__metadata__" {
+                let entry = check_entry(value, start, length)
+                    .with_context_one_line(|| format!("{origin}: tensor `{name}`"))?;
+                entries.insert(name, entry);
+            }
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            map,
+            entries,
+        })
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.entries.get(name).map(|e| e.shape.as_slice())
+    }
+
+    pub fn tensor(&self, name: &str) -> Result<HostTensor> {
+        let entry = self
+            .entries
+            .get(name)
+            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))?;
+        HostTensor::new(
+            entry.shape.clone(),
+            entry.dtype.decode(&self.map[entry.range.clone()]),
+        )
+    }
+}
+
+fn check_entry(value: Value, start: usize, length: usize) -> Result<Entry> {
+    let raw: RawEntry =
+        serde_json::from_value(value).map_err(|e| anyhow!("malformed header entry: {e}"))?;
+    let dtype = Dtype::from_tag(&raw.dtype).ok_or_else(|| {
+        anyhow!(
+            "dtype {} is not supported: expected F32, F16 or BF16 (convert it first)",
+            raw.dtype
+        )
+    })?;
+    let (from, to) = raw.data_offsets;
+    let bytes = count(&raw.shape).and_then(|n| n.checked_mul(dtype.size()));
+    ensure!(
+        from <= to && bytes == Some(to - from),
+        "shape {:?} in {} does not fill the bytes {from}..{to} the header gives it",
+        raw.shape,
+        raw.dtype
+    );
+    let end = start.checked_add(to).unwrap_or(usize::MAX);
+    ensure!(
+        end <= length,
+        "truncated file: its data end at byte {end}, the file has {length} (download it again)"
+    );
+    Ok(Entry {
+        dtype,
+        shape: raw.shape,
+        range: start + from..end,
+    })
+}
+
+/// `anyhow`'s context prints as a chain; these errors are one line.
+trait OneLine<T> {
+    fn with_context_one_line(self, prefix: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> OneLine<T> for Result<T> {
+    fn with_context_one_line(self, prefix: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| anyhow!("{}: {e}", prefix()))
+    }
+}
+
+/// The weights of a Hugging Face folder.
+pub struct SafetensorsFolder {
+    /// The index where there is one, else the single file: what an error about a missing name points at.
+    listing: PathBuf,
+    files: Vec<SafetensorsFile>,
+    /// Tensor → its file.
+    home: BTreeMap<String, usize>,
+}
+
+impl SafetensorsFolder {
+    pub fn open(dir: &Path) -> Result<Self> {
+        let index = dir.join(INDEX);
+        let single = dir.join(SINGLE);
+        if single.is_file() {
+            let file = SafetensorsFile::open(&single)?;
+            let home = file.names().map(|name| (name.to_string(), 0)).collect();
+            return Ok(Self {
+                listing: single,
+                files: vec![file],
+                home,
+            });
+        }
+        if index.is_file() {
+            return Self::open_sharded(dir, index);
+        }
+        let hint = if dir.join("pytorch_model.bin").is_file()
+            || dir.join("pytorch_model.bin.index.json").is_file()
+        {
+            "; pytorch_model.bin is not read: save it with safe_serialization=True"
+        } else {
+            ""
+        };
+        bail!(
+            "{}: expected {SINGLE} or {INDEX}, found neither{hint}",
+            dir.display()
+        )
+    }
+
+    fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
+        let origin = index.display().to_string();
+        let file = File::open(&index).with_context(|| format!("{origin}: cannot read"))?;
+        let value: Value = serde_json::from_reader(std::io::BufReader::new(file))
+            .map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
+        let map = value["weight_map"].as_object().ok_or_else(|| {
+            anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file")
+        })?;
+        let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, shard) in map {
+            let shard = shard.as_str().ok_or_else(|| {
+                anyhow!("{origin}: `weight_map.{name}` must be a file name, found {shard}")
+            })?;
+            // An index comes with the download; it must not be able to point outside its folder.
+            ensure!(
+                !shard.contains(['/', '\\']),
+                "{origin}: `weight_map.{name}` must be a file in the same folder, found {shard:?}"
+            );
+            shards.entry(shard).or_default().push(name);
+        }
+        let mut files = Vec::new();
+        let mut home = BTreeMap::new();
+        for (shard, names) in shards {
+            let path = dir.join(shard);
+            ensure!(
+                path.is_file(),
+                "{origin}: shard {shard} is missing: expected {}",
+                path.display()
+            );
+            let file = SafetensorsFile::open(&path)?;
+            for name in names {
+                ensure!(
+                    file.shape(name).is_some(),
+                    "{}: tensor `{name}` is missing: {INDEX} says it is in this file",
+                    path.display()
+                );
+                home.insert(name.to_string(), files.len());
+            }
+            files.push(file);
+        }
+        Ok(Self {
+            listing: index,
+            files,
+            home,
+        })
+    }
+
+    fn file(&self, name: &str) -> Option<&SafetensorsFile> {
+        self.home.get(name).and_then(|i| self.files.get(*i))
+    }
+}
+
+impl Weights for SafetensorsFolder {
+    fn names(&self) -> Vec<String> {
+        self.home.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.file(name)?.shape(name)
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.file(name)
+            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?
+            .tensor(name)
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        self.file(name).map_or(&self.listing, |f| &f.path)
+    }
+}

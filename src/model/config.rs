@@ -1,0 +1,268 @@
+//! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
+//!
+//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
+//! rotary scalings, biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+
+mod read;
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The two architectures the decoder implements. They differ in QK-norm and in nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    Qwen3,
+    Llama,
+}
+
+impl Family {
+    /// `model_type` in `config.json`, and `general.architecture` in a GGUF.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Family::Qwen3 => "qwen3",
+            Family::Llama => "llama",
+        }
+    }
+
+    /// The class that `transformers` loads it with.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::Llama => "LlamaForCausalLM",
+        }
+    }
+
+    /// Whether queries and keys pass an RMSNorm over the head width before RoPE.
+    pub fn qk_norm(self) -> bool {
+        self == Family::Qwen3
+    }
+}
+
+/// Llama 3's stretching of the low rotary frequencies (`rope_type = "llama3"`).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Llama3Scaling {
+    pub factor: f64,
+    pub low_freq_factor: f64,
+    pub high_freq_factor: f64,
+    pub original_max_position_embeddings: usize,
+}
+
+impl Llama3Scaling {
+    /// By what an inverse frequency is divided: 1 for short wavelengths, `factor` for long ones, a blend between
+    /// (`_compute_llama3_parameters` in transformers' `modeling_rope_utils.py`).
+    pub fn divisor(&self, inv_freq: f64) -> f64 {
+        let original = self.original_max_position_embeddings as f64;
+        let wavelength = 2.0 * std::f64::consts::PI / inv_freq;
+        if wavelength < original / self.high_freq_factor {
+            1.0
+        } else if wavelength > original / self.low_freq_factor {
+            self.factor
+        } else {
+            let smooth = (original / wavelength - self.low_freq_factor)
+                / (self.high_freq_factor - self.low_freq_factor);
+            1.0 / ((1.0 - smooth) / self.factor + smooth)
+        }
+    }
+}
+
+/// A decoder of the `qwen3` or `llama` family. Names follow `config.json`; axes follow the glossary:
+/// `vocab_size` V, `hidden_size` D, `intermediate_size` F, heads H and Hkv, `head_dim` dh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelConfig {
+    pub family: Family,
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    pub head_dim: usize,
+    pub rms_norm_eps: f64,
+    pub rope_theta: f64,
+    pub rope_scaling: Option<Llama3Scaling>,
+    /// Follows from the family; kept as a field so that the decoder asks one question.
+    pub qk_norm: bool,
+    pub tie_word_embeddings: bool,
+    pub max_position_embeddings: usize,
+    pub bos_token_id: Option<u32>,
+    pub eos_token_ids: Vec<u32>,
+    pub pad_token_id: Option<u32>,
+}
+
+/// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
+const MAX_DIM: usize = 1 << 28;
+const MAX_LAYERS: usize = 4096;
+
+impl ModelConfig {
+    /// Reads and checks a `config.json`.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        read::read(path.as_ref())
+    }
+
+    /// Reads and checks the parsed form; `origin` is the file named in errors.
+    pub fn from_json(value: &Value, origin: &str) -> Result<Self> {
+        read::from_json(value, origin)
+    }
+
+    /// Inverse rotary frequencies, `[dh / 2]`, scaling included.
+    pub fn inv_freqs(&self) -> Vec<f64> {
+        (0..self.head_dim / 2)
+            .map(|i| {
+                let base = self
+                    .rope_theta
+                    .powf(-((2 * i) as f64) / self.head_dim as f64);
+                self.rope_scaling.map_or(base, |s| base / s.divisor(base))
+            })
+            .collect()
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group(&self) -> usize {
+        self.num_attention_heads / self.num_key_value_heads
+    }
+
+    /// The arithmetic that the decoder relies on; every reader calls it last.
+    pub fn validate(&self, origin: &str) -> Result<()> {
+        let dims = [
+            ("vocab_size", self.vocab_size, MAX_DIM),
+            ("hidden_size", self.hidden_size, MAX_DIM),
+            ("intermediate_size", self.intermediate_size, MAX_DIM),
+            ("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS),
+            ("num_attention_heads", self.num_attention_heads, MAX_DIM),
+            ("num_key_value_heads", self.num_key_value_heads, MAX_DIM),
+            ("head_dim", self.head_dim, MAX_DIM),
+            (
+                "max_position_embeddings",
+                self.max_position_embeddings,
+                usize::MAX,
+            ),
+        ];
+        for (key, found, max) in dims {
+            ensure!(
+                (1..=max).contains(&found),
+                "{origin}: `{key}` must be between 1 and {max}, found {found}"
+            );
+        }
+        let (heads, kv) = (self.num_attention_heads, self.num_key_value_heads);
+        ensure!(
+            heads * self.head_dim <= MAX_DIM,
+            "{origin}: `num_attention_heads` x `head_dim` is too large, found {heads} x {}",
+            self.head_dim
+        );
+        ensure!(
+            heads.is_multiple_of(kv),
+            "{origin}: `num_attention_heads` must be a multiple of `num_key_value_heads`, found {heads} and {kv}"
+        );
+        ensure!(
+            self.head_dim.is_multiple_of(2),
+            "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
+            self.head_dim
+        );
+        ensure!(
+            self.qk_norm == self.family.qk_norm(),
+            "{origin}: `qk_norm` must be {} for {}, found {}",
+            self.family.qk_norm(),
+            self.family.model_type(),
+            self.qk_norm
+        );
+        for (key, found) in [
+            ("rms_norm_eps", self.rms_norm_eps),
+            ("rope_theta", self.rope_theta),
+        ] {
+            ensure!(
+                found.is_finite() && found > 0.0,
+                "{origin}: `{key}` must be a positive number, found {found}"
+            );
+        }
+        if let Some(s) = &self.rope_scaling {
+            s.validate(origin)?;
+        }
+        Ok(())
+    }
+
+    /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, saying the same.
+    pub fn to_json(&self, dtype: &str) -> Value {
+        let mut rope = json!({ "rope_type": "default", "rope_theta": self.rope_theta });
+        let mut scaling = Value::Null;
+        if let Some(s) = &self.rope_scaling {
+            scaling = json!({
+                "rope_type": "llama3",
+                "factor": s.factor,
+                "low_freq_factor": s.low_freq_factor,
+                "high_freq_factor": s.high_freq_factor,
+                "original_max_position_embeddings": s.original_max_position_embeddings,
+            });
+            rope = scaling.clone();
+            rope["rope_theta"] = json!(self.rope_theta);
+        }
+        let mut out = json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.model_type(),
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_json(),
+            "pad_token_id": self.pad_token_id,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": self.hidden_size,
+            "initializer_range": 0.02,
+            "intermediate_size": self.intermediate_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "num_attention_heads": self.num_attention_heads,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_key_value_heads": self.num_key_value_heads,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": scaling,
+            "rope_parameters": rope,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "use_cache": true,
+            "vocab_size": self.vocab_size,
+        });
+        match self.family {
+            Family::Qwen3 => {
+                out["use_sliding_window"] = json!(false);
+                out["sliding_window"] = Value::Null;
+                out["max_window_layers"] = json!(self.num_hidden_layers);
+            }
+            Family::Llama => out["mlp_bias"] = json!(false),
+        }
+        out
+    }
+
+    /// One id as a number, several as a list, none as null.
+    pub fn eos_json(&self) -> Value {
+        match self.eos_token_ids.as_slice() {
+            [] => Value::Null,
+            [one] => json!(one),
+            many => json!(many),
+        }
+    }
+}
+
+impl Llama3Scaling {
+    fn validate(&self, origin: &str) -> Result<()> {
+        let (low, high) = (self.low_freq_factor, self.high_freq_factor);
+        ensure!(
+            self.factor.is_finite() && self.factor >= 1.0,
+            "{origin}: llama3 `factor` must be at least 1, found {}",
+            self.factor
+        );
+        ensure!(
+            low.is_finite() && high.is_finite() && 0.0 < low && low < high,
+            "{origin}: llama3 scaling needs 0 < `low_freq_factor` < `high_freq_factor`, found {low} and {high}"
+        );
+        ensure!(
+            self.original_max_position_embeddings > 0,
+            "{origin}: llama3 `original_max_position_embeddings` must be positive, found 0"
+        );
+        Ok(())
+    }
+}
