@@ -2,4 +2,5 @@
 
 mod config;
 mod folder;
+mod gguf;
 mod support;

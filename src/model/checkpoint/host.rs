@@ -88,12 +88,17 @@ impl Dtype {
         let mut out = vec![0.0f32; bytes.len() / self.size()];
         out.par_chunks_mut(CHUNK)
             .zip(bytes.par_chunks(CHUNK * self.size()))
-            .for_each(|(o, b)| match self {
-                Dtype::F32 => fill(o, b, f32::from_le_bytes),
-                Dtype::F16 => fill(o, b, |v| f16::from_le_bytes(v).to_f32()),
-                Dtype::BF16 => fill(o, b, |v| bf16::from_le_bytes(v).to_f32()),
-            });
+            .for_each(|(o, b)| self.decode_into(b, o));
         out
+    }
+
+    /// [`Dtype::decode`] on this thread, into what is there already.
+    pub(super) fn decode_into(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Dtype::F32 => fill(out, bytes, f32::from_le_bytes),
+            Dtype::F16 => fill(out, bytes, |v| f16::from_le_bytes(v).to_f32()),
+            Dtype::BF16 => fill(out, bytes, |v| bf16::from_le_bytes(v).to_f32()),
+        }
     }
 
     /// Floats to little-endian bytes, rounded to nearest even.
