@@ -15,7 +15,11 @@ impl HostTensor {
     /// Fails when `data` does not fill `shape`.
     pub fn new(shape: Vec<usize>, data: Vec<f32>) -> Result<Self> {
         let wanted = count(&shape);
-        ensure!(wanted == Some(data.len()), "a tensor of shape {shape:?} cannot hold {} values", data.len());
+        ensure!(
+            wanted == Some(data.len()),
+            "a tensor of shape {shape:?} cannot hold {} values",
+            data.len()
+        );
         Ok(Self { shape, data })
     }
 
@@ -57,7 +61,9 @@ impl Dtype {
     }
 
     pub fn from_tag(tag: &str) -> Option<Self> {
-        [Dtype::F32, Dtype::F16, Dtype::BF16].into_iter().find(|d| d.tag() == tag)
+        [Dtype::F32, Dtype::F16, Dtype::BF16]
+            .into_iter()
+            .find(|d| d.tag() == tag)
     }
 
     /// As in `config.json`.
@@ -80,22 +86,31 @@ impl Dtype {
     /// Little-endian bytes to floats; exact. A tail shorter than one value is dropped, so callers check lengths.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         let mut out = vec![0.0f32; bytes.len() / self.size()];
-        out.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * self.size())).for_each(|(o, b)| match self {
-            Dtype::F32 => fill(o, b, f32::from_le_bytes),
-            Dtype::F16 => fill(o, b, |v| f16::from_le_bytes(v).to_f32()),
-            Dtype::BF16 => fill(o, b, |v| bf16::from_le_bytes(v).to_f32()),
-        });
+        out.par_chunks_mut(CHUNK)
+            .zip(bytes.par_chunks(CHUNK * self.size()))
+            .for_each(|(o, b)| self.decode_into(b, o));
         out
+    }
+
+    /// [`Dtype::decode`] on this thread, into what is there already.
+    pub(super) fn decode_into(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Dtype::F32 => fill(out, bytes, f32::from_le_bytes),
+            Dtype::F16 => fill(out, bytes, |v| f16::from_le_bytes(v).to_f32()),
+            Dtype::BF16 => fill(out, bytes, |v| bf16::from_le_bytes(v).to_f32()),
+        }
     }
 
     /// Floats to little-endian bytes, rounded to nearest even.
     pub fn encode(self, data: &[f32]) -> Vec<u8> {
         let mut out = vec![0u8; data.len() * self.size()];
-        out.par_chunks_mut(CHUNK * self.size()).zip(data.par_chunks(CHUNK)).for_each(|(o, d)| match self {
-            Dtype::F32 => spill(o, d, f32::to_le_bytes),
-            Dtype::F16 => spill(o, d, |v| f16::from_f32(v).to_le_bytes()),
-            Dtype::BF16 => spill(o, d, |v| bf16::from_f32(v).to_le_bytes()),
-        });
+        out.par_chunks_mut(CHUNK * self.size())
+            .zip(data.par_chunks(CHUNK))
+            .for_each(|(o, d)| match self {
+                Dtype::F32 => spill(o, d, f32::to_le_bytes),
+                Dtype::F16 => spill(o, d, |v| f16::from_f32(v).to_le_bytes()),
+                Dtype::BF16 => spill(o, d, |v| bf16::from_f32(v).to_le_bytes()),
+            });
         out
     }
 }

@@ -4,22 +4,27 @@
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
+mod gguf;
 mod host;
 mod params;
 mod safetensors;
 mod save;
+mod text;
 mod write;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
 
+pub use gguf::{GgmlType, GgufFile};
 pub use host::{Dtype, HostTensor};
 pub use params::{EMBED, HEAD, NORM, expected_parameters, is_tolerated};
 pub use safetensors::{SafetensorsFile, SafetensorsFolder};
 pub use save::{SaveOptions, save_hf_folder};
+pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
 
@@ -38,7 +43,8 @@ pub struct Checkpoint {
     pub config: ModelConfig,
     /// The folder or file it was read from.
     pub path: PathBuf,
-    weights: Box<dyn Weights>,
+    weights: Arc<dyn Weights>,
+    text: text::Source,
 }
 
 impl Checkpoint {
@@ -51,12 +57,27 @@ impl Checkpoint {
             dir.display()
         );
         let config = ModelConfig::read(dir.join("config.json"))?;
-        Self::checked(config, dir.to_path_buf(), Box::new(SafetensorsFolder::open(dir)?))
+        let weights = SafetensorsFolder::open(dir)?;
+        params::check(&weights, &config)?;
+        let text = text::Source::Folder(dir.to_path_buf());
+        Ok(Self {
+            config,
+            path: dir.to_path_buf(),
+            weights: Arc::new(weights),
+            text,
+        })
     }
 
-    fn checked(config: ModelConfig, path: PathBuf, weights: Box<dyn Weights>) -> Result<Self> {
-        params::check(weights.as_ref(), &config)?;
-        Ok(Self { config, path, weights })
+    /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
+    pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self> {
+        let file = Arc::new(GgufFile::open(path.as_ref())?);
+        params::check(file.as_ref(), file.config())?;
+        Ok(Self {
+            config: file.config().clone(),
+            path: path.as_ref().to_path_buf(),
+            weights: file.clone(),
+            text: text::Source::Gguf(file),
+        })
     }
 
     /// One parameter, `[out, in]`. Peak memory is this tensor.
@@ -74,7 +95,9 @@ impl Checkpoint {
 
     /// Every parameter the configuration has, in forward order, read as the iterator advances.
     pub fn tensors(&self) -> impl Iterator<Item = Result<(String, HostTensor)>> + '_ {
-        expected_parameters(&self.config).into_iter().map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
+        expected_parameters(&self.config)
+            .into_iter()
+            .map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
     }
 }
 
@@ -82,5 +105,6 @@ impl Checkpoint {
 fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
-    unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot map into memory", path.display()))
+    unsafe { Mmap::map(&file) }
+        .with_context(|| format!("{}: cannot map into memory", path.display()))
 }

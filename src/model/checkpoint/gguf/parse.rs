@@ -1,0 +1,232 @@
+//! The GGUF container, versions 2 and 3: metadata and the table of tensors, every length checked against the file
+//! before it is believed. Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+use super::quant::GgmlType;
+
+/// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers ask for what they need.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Number(f64),
+    /// Kept apart from the others because its shortest decimal is what the writer meant (1e-5, not 9.99999974e-6).
+    Float(f32),
+    Text(String),
+    Numbers(Vec<f64>),
+    Texts(Vec<String>),
+}
+
+/// A tensor's place. `shape` is in PyTorch's order: the file's is reversed, fastest axis first.
+#[derive(Clone, Debug)]
+pub struct Info {
+    pub shape: Vec<usize>,
+    pub kind: GgmlType,
+    pub range: Range<usize>,
+}
+
+pub struct Contents {
+    pub meta: BTreeMap<String, Value>,
+    pub tensors: BTreeMap<String, Info>,
+}
+
+/// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
+pub fn parse(bytes: &[u8]) -> Result<Contents> {
+    ensure!(
+        bytes.starts_with(b"GGUF"),
+        "not a GGUF file: expected it to begin with \"GGUF\""
+    );
+    let mut at = Cursor { bytes, pos: 4 };
+    let version = at.u32()?;
+    ensure!(
+        matches!(version, 2 | 3),
+        "GGUF version {version} is not supported: expected 2 or 3"
+    );
+    let tensors = at.u64()?;
+    let keys = at.u64()?;
+    let mut meta = BTreeMap::new();
+    for _ in 0..keys {
+        let key = at.text()?;
+        let value = at
+            .u32()
+            .and_then(|kind| at.value(kind))
+            .map_err(|e| anyhow!("metadata `{key}`: {e}"))?;
+        ensure!(
+            meta.insert(key.clone(), value).is_none(),
+            "metadata `{key}` appears twice"
+        );
+    }
+    let mut raw = Vec::new();
+    for _ in 0..tensors {
+        let name = at.text()?;
+        let info = RawInfo::read(&mut at).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        raw.push((name, info));
+    }
+    let alignment = match meta.get("general.alignment") {
+        Some(Value::Number(n)) if *n >= 1.0 && *n <= 65_536.0 => *n as usize,
+        Some(other) => {
+            bail!("metadata `general.alignment` must be between 1 and 65536, found {other:?}")
+        }
+        None => 32,
+    };
+    let start = at.pos.next_multiple_of(alignment);
+    let mut table = BTreeMap::new();
+    for (name, info) in raw {
+        let info = info
+            .place(start, bytes.len())
+            .map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        ensure!(
+            table.insert(name.clone(), info).is_none(),
+            "tensor `{name}` appears twice"
+        );
+    }
+    Ok(Contents {
+        meta,
+        tensors: table,
+    })
+}
+
+struct RawInfo {
+    shape: Vec<usize>,
+    kind: u32,
+    offset: u64,
+}
+
+impl RawInfo {
+    fn read(at: &mut Cursor) -> Result<Self> {
+        let axes = at.u32()?;
+        ensure!(
+            (1..=4).contains(&axes),
+            "must have 1 to 4 axes, found {axes}"
+        );
+        let mut shape = Vec::new();
+        for _ in 0..axes {
+            shape.push(usize::try_from(at.u64()?)?);
+        }
+        shape.reverse();
+        Ok(Self {
+            shape,
+            kind: at.u32()?,
+            offset: at.u64()?,
+        })
+    }
+
+    fn place(self, start: usize, length: usize) -> Result<Info> {
+        let kind = GgmlType::from_number(self.kind)?;
+        let (width, rows) = self
+            .shape
+            .split_last()
+            .map_or((1, &[][..]), |(w, rest)| (*w, rest));
+        let shape = &self.shape;
+        ensure!(!shape.contains(&0), "shape {shape:?} has an empty axis");
+        let row = kind.row_bytes(width).ok_or_else(|| {
+            anyhow!(
+                "shape {shape:?}: rows of {kind:?} must be a multiple of {} long",
+                kind.block_len()
+            )
+        })?;
+        let size = rows.iter().try_fold(row, |n, d| n.checked_mul(*d));
+        let offset = usize::try_from(self.offset)
+            .ok()
+            .and_then(|o| o.checked_add(start));
+        let range = offset.and_then(|o| Some(o..o.checked_add(size?)?));
+        let end = range.as_ref().map_or(usize::MAX, |r| r.end);
+        match range {
+            Some(range) if end <= length => Ok(Info {
+                shape: self.shape,
+                kind,
+                range,
+            }),
+            _ => bail!(
+                "truncated file: its data (shape {shape:?}) end at byte {end}, the file has {length} (download it again)"
+            ),
+        }
+    }
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    pos: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let end = self
+            .pos
+            .checked_add(n)
+            .filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or_else(|| {
+            anyhow!(
+                "truncated file: expected {n} more bytes at byte {}, the file has {}",
+                self.pos,
+                self.bytes.len()
+            )
+        })?;
+        let part = &self.bytes[self.pos..end];
+        self.pos = end;
+        Ok(part)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        Ok(self.take(N)?.try_into()?)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String> {
+        let length = usize::try_from(self.u64()?)?;
+        let at = self.pos;
+        String::from_utf8(self.take(length)?.to_vec())
+            .map_err(|_| anyhow!("the string at byte {at} is not UTF-8"))
+    }
+
+    fn value(&mut self, kind: u32) -> Result<Value> {
+        Ok(match kind {
+            6 => Value::Float(self.array().map(f32::from_le_bytes)?),
+            8 => Value::Text(self.text()?),
+            9 => self.list()?,
+            _ => Value::Number(self.number(kind)?),
+        })
+    }
+
+    fn number(&mut self, kind: u32) -> Result<f64> {
+        Ok(match kind {
+            0 | 7 => f64::from(self.array().map(u8::from_le_bytes)?),
+            1 => f64::from(self.array().map(i8::from_le_bytes)?),
+            2 => f64::from(self.array().map(u16::from_le_bytes)?),
+            3 => f64::from(self.array().map(i16::from_le_bytes)?),
+            4 => f64::from(self.u32()?),
+            5 => f64::from(self.array().map(i32::from_le_bytes)?),
+            6 => f64::from(self.array().map(f32::from_le_bytes)?),
+            10 => self.u64()? as f64,
+            11 => self.array().map(i64::from_le_bytes)? as f64,
+            12 => self.array().map(f64::from_le_bytes)?,
+            other => bail!("value type {other} is unknown: expected 0 to 12"),
+        })
+    }
+
+    fn list(&mut self) -> Result<Value> {
+        let kind = self.u32()?;
+        let length = usize::try_from(self.u64()?)?;
+        // Nothing is reserved from `length`: a damaged count runs into the end of the file instead.
+        match kind {
+            8 => (0..length)
+                .map(|_| self.text())
+                .collect::<Result<_>>()
+                .map(Value::Texts),
+            9 => bail!("lists of lists are not supported"),
+            _ => (0..length)
+                .map(|_| self.number(kind))
+                .collect::<Result<_>>()
+                .map(Value::Numbers),
+        }
+    }
+}

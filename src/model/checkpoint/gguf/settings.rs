@@ -1,0 +1,249 @@
+//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`), refusing by name what the decoder does not do.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+use super::super::params::HEAD;
+use super::parse::{Info, Value};
+use super::{ROPE_FREQS, hf_name};
+use crate::model::config::{Family, Llama3Scaling, ModelConfig};
+
+/// Typed look-ups in the metadata, whose errors name the file and the key.
+pub struct Keys<'a> {
+    pub origin: &'a str,
+    pub meta: &'a BTreeMap<String, Value>,
+}
+
+impl<'a> Keys<'a> {
+    fn wrong(&self, key: &str, expected: &str, found: &Value) -> anyhow::Error {
+        let found = match found {
+            Value::Numbers(list) => format!("a list of {}", list.len()),
+            Value::Texts(list) => format!("a list of {} strings", list.len()),
+            other => format!("{other:?}"),
+        };
+        anyhow!(
+            "{}: metadata `{key}` must be {expected}, found {found}",
+            self.origin
+        )
+    }
+
+    pub fn missing(&self, key: &str) -> anyhow::Error {
+        anyhow!("{}: metadata `{key}` is missing", self.origin)
+    }
+
+    pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, "a string", other)),
+        }
+    }
+
+    pub fn texts(&self, key: &str) -> Result<Option<&'a [String]>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Texts(list)) => Ok(Some(list)),
+            Some(other) => Err(self.wrong(key, "a list of strings", other)),
+        }
+    }
+
+    pub fn numbers(&self, key: &str) -> Result<Option<&'a [f64]>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Numbers(list)) => Ok(Some(list)),
+            Some(other) => Err(self.wrong(key, "a list of numbers", other)),
+        }
+    }
+
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Number(n)) => Ok(Some(*n)),
+            // The shortest decimal of the 32-bit value: what stood in config.json before conversion.
+            Some(Value::Float(f)) => Ok(Some(f.to_string().parse()?)),
+            Some(other) => Err(self.wrong(key, "a number", other)),
+        }
+    }
+
+    pub fn usize(&self, key: &str) -> Result<Option<usize>> {
+        let Some(n) = self.number(key)? else {
+            return Ok(None);
+        };
+        ensure!(
+            (0.0..1e15).contains(&n) && n.fract() == 0.0,
+            "{}: metadata `{key}` must be a whole number, found {n}",
+            self.origin
+        );
+        Ok(Some(n as usize))
+    }
+
+    pub fn token_id(&self, name: &str) -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let id = self.usize(&key)?;
+        id.map(|n| {
+            u32::try_from(n).map_err(|_| {
+                anyhow!(
+                    "{}: metadata `{key}` must be a token id, found {n}",
+                    self.origin
+                )
+            })
+        })
+        .transpose()
+    }
+
+    fn need(&self, key: &str) -> Result<usize> {
+        self.usize(key)?.ok_or_else(|| self.missing(key))
+    }
+}
+
+pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Result<ModelConfig> {
+    let origin = keys.origin;
+    let arch = keys
+        .text("general.architecture")?
+        .ok_or_else(|| keys.missing("general.architecture"))?;
+    let family = match arch {
+        "llama" => Family::Llama,
+        "qwen3" => Family::Qwen3,
+        other => bail!(
+            "{origin}: metadata `general.architecture` must be \"llama\" or \"qwen3\", found {other:?}"
+        ),
+    };
+    let key = |name: &str| format!("{arch}.{name}");
+    refuse_unsupported(keys, &key)?;
+
+    let hidden_size = keys.need(&key("embedding_length"))?;
+    let heads = keys.need(&key("attention.head_count"))?;
+    ensure!(
+        heads > 0,
+        "{origin}: metadata `{arch}.attention.head_count` must be positive, found 0"
+    );
+    let head_dim = match keys.usize(&key("attention.key_length"))? {
+        Some(dh) => dh,
+        None => {
+            ensure!(
+                hidden_size.is_multiple_of(heads),
+                "{origin}: metadata `{arch}.embedding_length` must be a multiple of `{arch}.attention.head_count`, found {hidden_size} and {heads}"
+            );
+            hidden_size / heads
+        }
+    };
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        let found = keys.usize(&key(name))?.unwrap_or(head_dim);
+        ensure!(
+            found == head_dim,
+            "{origin}: metadata `{arch}.{name}` must equal the head width {head_dim}, found {found}"
+        );
+    }
+    let vocab_size = tensors
+        .get("token_embd.weight")
+        .and_then(|t| t.shape.first().copied());
+    let mut config = ModelConfig {
+        family,
+        vocab_size: vocab_size
+            .ok_or_else(|| anyhow!("{origin}: tensor `token_embd.weight` is missing"))?,
+        hidden_size,
+        intermediate_size: keys.need(&key("feed_forward_length"))?,
+        num_hidden_layers: keys.need(&key("block_count"))?,
+        num_attention_heads: heads,
+        num_key_value_heads: keys
+            .usize(&key("attention.head_count_kv"))?
+            .unwrap_or(heads),
+        head_dim,
+        rms_norm_eps: keys
+            .number(&key("attention.layer_norm_rms_epsilon"))?
+            .unwrap_or(1e-6),
+        rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
+        rope_scaling: None,
+        qk_norm: family.qk_norm(),
+        tie_word_embeddings: !tensors
+            .keys()
+            .any(|name| hf_name(name).as_deref() == Some(HEAD)),
+        max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
+        bos_token_id: keys.token_id("bos")?,
+        eos_token_ids: keys.token_id("eos")?.into_iter().collect(),
+        pad_token_id: keys.token_id("padding")?,
+    };
+    config.validate(origin)?;
+    if let Some(info) = tensors.get(ROPE_FREQS) {
+        let divisors = info.kind.dequantise(
+            &bytes[info.range.clone()],
+            info.shape.last().copied().unwrap_or(1),
+            |row| row,
+        );
+        config.rope_scaling =
+            Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
+    }
+    Ok(config)
+}
+
+fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
+    let origin = keys.origin;
+    for (name, neutral, what) in [
+        ("expert_count", 0.0, "no mixture of experts"),
+        ("expert_used_count", 0.0, "no mixture of experts"),
+        ("attention.sliding_window", 0.0, "full attention"),
+        ("rope.scale_linear", 1.0, "no linear rotary scaling"),
+        ("logit_scale", 1.0, "unscaled logits"),
+        ("embedding_scale", 1.0, "unscaled embeddings"),
+        ("residual_scale", 1.0, "unscaled residuals"),
+        ("attention.scale", 0.0, "the usual attention scale"),
+    ] {
+        let name = key(name);
+        let found = keys.number(&name)?.unwrap_or(neutral);
+        ensure!(
+            found == neutral,
+            "{origin}: metadata `{name}` is not supported: expected {what}, found {found}"
+        );
+    }
+    let name = key("rope.scaling.type");
+    let found = keys.text(&name)?.unwrap_or("none");
+    ensure!(
+        found == "none",
+        "{origin}: metadata `{name}` is not supported: expected \"none\", found {found:?}"
+    );
+    let name = key("rope.scaling.factor");
+    let found = keys.number(&name)?.unwrap_or(1.0);
+    ensure!(
+        found == 1.0,
+        "{origin}: metadata `{name}` is not supported: expected 1, found {found}"
+    );
+    let parts = keys.usize("split.count")?.unwrap_or(1);
+    ensure!(
+        parts <= 1,
+        "{origin}: a GGUF in {parts} parts is not supported: join them with llama-gguf-split --merge"
+    );
+    Ok(())
+}
+
+/// GGUF keeps llama3 scaling as divisors per frequency instead of its four settings. Every released model has the same
+/// three of them, so they are tried, with `factor` read off the slowest frequency, and must give these divisors back.
+fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
+    let plain = config.inv_freqs();
+    ensure!(
+        divisors.len() == plain.len(),
+        "tensor `{ROPE_FREQS}` must have {} values, found {}",
+        plain.len(),
+        divisors.len()
+    );
+    let factor = divisors.iter().copied().fold(1.0f32, f32::max);
+    ensure!(
+        factor.is_finite(),
+        "tensor `{ROPE_FREQS}` holds a value that is not finite"
+    );
+    let guess = Llama3Scaling {
+        factor: f64::from(factor),
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
+    let fits = divisors.iter().zip(&plain).all(|(d, f)| {
+        let wanted = guess.divisor(*f);
+        (f64::from(*d) - wanted).abs() <= 1e-4 * wanted
+    });
+    ensure!(
+        fits,
+        "tensor `{ROPE_FREQS}` is not llama3 scaling (low 1, high 4, original length 8192): its rotary scaling is not supported"
+    );
+    Ok(guess)
+}

@@ -1,0 +1,200 @@
+//! The text side of a checkpoint: tokenizer, chat template, ids that end a text. Only carried here; what they mean is
+//! the business of `crate::text`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+
+use super::{Checkpoint, GgufFile};
+
+pub(super) enum Source {
+    Folder(PathBuf),
+    Gguf(Arc<GgufFile>),
+}
+
+/// Files of a folder that describe its text side, in the order they are copied.
+const FILES: [&str; 6] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+];
+
+impl Checkpoint {
+    /// The tokenizer, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
+        let (tokenizer, origin) = match &self.text {
+            Source::Gguf(file) => (file.tokenizer()?, self.path.display().to_string()),
+            Source::Folder(dir) => {
+                let path = dir.join("tokenizer.json");
+                let origin = path.display().to_string();
+                if !path.is_file() {
+                    return Ok(None);
+                }
+                (
+                    Some(
+                        Tokenizer::from_file(&path)
+                            .map_err(|e| anyhow!("{origin}: cannot load the tokenizer: {e}"))?,
+                    ),
+                    origin,
+                )
+            }
+        };
+        if let Some(tokenizer) = &tokenizer {
+            check_fits(tokenizer, self.config.vocab_size, &origin)?;
+        }
+        Ok(tokenizer)
+    }
+
+    /// The chat template (Jinja): `chat_template.jinja`, else the default one of `tokenizer_config.json`.
+    pub fn chat_template(&self) -> Result<Option<String>> {
+        match &self.text {
+            Source::Gguf(file) => file.chat_template(),
+            Source::Folder(dir) => {
+                let path = dir.join("chat_template.jinja");
+                if path.is_file() {
+                    return fs::read_to_string(&path)
+                        .map(Some)
+                        .with_context(|| format!("{}: cannot read", path.display()));
+                }
+                let config = read_json(&dir.join("tokenizer_config.json"))?;
+                Ok(config.and_then(|c| template_in(&c["chat_template"])))
+            }
+        }
+    }
+
+    /// Ids that end a generation: those of `config.json` and those of `generation_config.json` (instruct models often
+    /// list more there), in that order.
+    pub fn stop_ids(&self) -> Result<Vec<u32>> {
+        let mut ids = self.config.eos_token_ids.clone();
+        if let Some(generation) = self.generation_config()? {
+            let found = &generation["eos_token_id"];
+            let one = std::slice::from_ref(found);
+            let list = found.as_array().map_or(one, Vec::as_slice).iter();
+            for id in list
+                .filter_map(Value::as_u64)
+                .filter_map(|id| u32::try_from(id).ok())
+            {
+                if !ids.contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
+        Ok(ids)
+    }
+
+    /// `generation_config.json` of a folder, as it is.
+    pub fn generation_config(&self) -> Result<Option<Value>> {
+        match &self.text {
+            Source::Gguf(_) => Ok(None),
+            Source::Folder(dir) => read_json(&dir.join("generation_config.json")),
+        }
+    }
+
+    /// The files to write beside this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a
+    /// `tokenizer` (one that has gained tokens, say) its `tokenizer.json` is written instead of the checkpoint's own.
+    pub fn text_files(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut files = match &self.text {
+            Source::Folder(dir) => copy_files(dir)?,
+            Source::Gguf(file) => match file.tokenizer()? {
+                None => vec![],
+                Some(own) => vec![
+                    ("tokenizer.json".to_string(), to_json(&own)?),
+                    (
+                        "tokenizer_config.json".to_string(),
+                        format!("{:#}\n", file.tokenizer_config()?).into_bytes(),
+                    ),
+                ],
+            },
+        };
+        if let Some(tokenizer) = tokenizer {
+            files.retain(|(name, _)| name != "tokenizer.json");
+            files.insert(0, ("tokenizer.json".to_string(), to_json(tokenizer)?));
+            for (name, bytes) in &mut files {
+                if name == "tokenizer_config.json" {
+                    *bytes = with_added_tokens(bytes, tokenizer)?;
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Every id the tokenizer can give has a row in the embedding.
+pub fn check_fits(tokenizer: &Tokenizer, vocab_size: usize, origin: &str) -> Result<()> {
+    let top = tokenizer
+        .get_vocab(true)
+        .into_iter()
+        .map(|(token, id)| (id, token))
+        .max();
+    if let Some((id, token)) = top {
+        ensure!(
+            (id as usize) < vocab_size,
+            "{origin}: the tokenizer does not fit the embedding: token {token:?} has id {id}, `vocab_size` is {vocab_size}"
+        );
+    }
+    Ok(())
+}
+
+fn copy_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let there = FILES.iter().filter(|name| dir.join(name).is_file());
+    there
+        .map(|name| {
+            let path = dir.join(name);
+            fs::read(&path)
+                .map(|bytes| (name.to_string(), bytes))
+                .with_context(|| format!("{}: cannot read", path.display()))
+        })
+        .collect()
+}
+
+fn to_json(tokenizer: &Tokenizer) -> Result<Vec<u8>> {
+    tokenizer
+        .to_string(true)
+        .map(String::into_bytes)
+        .map_err(|e| anyhow!("cannot write the tokenizer: {e}"))
+}
+
+/// Where `tokenizer_config.json` lists the added tokens, transformers reads them from there too: keep the list whole.
+fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
+    let mut config: Value = serde_json::from_slice(bytes)
+        .map_err(|e| anyhow!("tokenizer_config.json: not valid JSON: {e}"))?;
+    if let Some(list) = config["added_tokens_decoder"].as_object_mut() {
+        let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        added.sort_by_key(|(id, _)| *id);
+        for (id, token) in added {
+            list.entry(id.to_string()).or_insert_with(|| json!(token));
+        }
+    }
+    Ok(format!("{config:#}\n").into_bytes())
+}
+
+/// A string, or transformers' list of named templates.
+fn template_in(value: &Value) -> Option<String> {
+    if let Some(text) = value.as_str() {
+        return Some(text.to_string());
+    }
+    let list = value.as_array()?;
+    let default = list
+        .iter()
+        .find(|t| t["name"] == "default")
+        .or(list.first())?;
+    default["template"].as_str().map(str::to_string)
+}
+
+fn read_json(path: &Path) -> Result<Option<Value>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text =
+        fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|e| anyhow!("{}: not valid JSON: {e}", path.display()))
+}

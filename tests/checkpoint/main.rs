@@ -1,0 +1,6 @@
+//! Checkpoint files in and out: what is read equals what was written, and bad files are one-line errors.
+
+mod config;
+mod folder;
+mod gguf;
+mod support;

@@ -1,0 +1,69 @@
+//! Small models made of counted-up numbers.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use switchyard::model::checkpoint::{HostTensor, SaveOptions, expected_parameters, save_hf_folder};
+use switchyard::model::config::ModelConfig;
+
+pub fn qwen3_json() -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_scaling": null,
+        "tie_word_embeddings": true, "max_position_embeddings": 256, "eos_token_id": [3, 4], "bos_token_id": 1,
+        "attention_bias": false, "use_sliding_window": false, "sliding_window": null, "max_window_layers": 2
+    })
+}
+
+pub fn llama_json() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "max_position_embeddings": 256,
+        "rope_parameters": { "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64 }
+    })
+}
+
+pub fn config(value: &Value) -> ModelConfig {
+    ModelConfig::from_json(value, "config.json").expect("a valid configuration")
+}
+
+/// Quarter steps below 64: exact in all three formats up to F16, and coarse enough to see rounding in BF16.
+pub fn values(n: usize, salt: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 7 + salt * 13) % 509) as f32 / 4.0 - 60.0)
+        .collect()
+}
+
+pub fn tensors(config: &ModelConfig) -> Vec<Result<(String, HostTensor)>> {
+    let list = expected_parameters(config).into_iter().enumerate();
+    list.map(|(i, (name, shape))| {
+        let n = shape.iter().product();
+        HostTensor::new(shape, values(n, i)).map(|t| (name, t))
+    })
+    .collect()
+}
+
+pub fn save(dir: &Path, config: &ModelConfig, options: &SaveOptions) {
+    save_hf_folder(dir, config, tensors(config), options).expect("saves");
+}
+
+/// The message as a user sees it: it must be one line.
+pub fn message<T>(result: Result<T>) -> String {
+    let text = match result {
+        Ok(_) => panic!("expected an error"),
+        Err(e) => format!("{e:#}"),
+    };
+    assert!(!text.contains('\n'), "not one line: {text}");
+    text
+}
+
+#[track_caller]
+pub fn assert_names(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
