@@ -2,12 +2,23 @@
 //!
 //! problem → prompt text (`templates`) → ids (`vocabulary`); base-model entropies → spans → tagged solutions (`annotate`).
 
+pub mod annotate;
+pub mod entropies;
+pub mod formats;
 pub mod problems;
+pub mod samples;
+mod save;
+pub mod sources;
+pub mod spans;
 pub mod special;
+pub mod templates;
 pub mod vocabulary;
 pub mod words;
 
 pub use problems::Problem;
+pub use samples::Sample;
+pub use sources::{Source, read_problems};
+pub use templates::Template;
 pub use vocabulary::{SwitchTokens, Vocabulary};
 
 use std::io::Write;

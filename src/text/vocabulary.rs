@@ -1,12 +1,12 @@
 //! `Vocabulary`: a `tokenizers::Tokenizer` together with the ids the decoder must know by name.
 //!
 //! Knows the files `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and `generation_config.json`.
-//! Knows nothing of embeddings beyond their number of rows ([`Vocabulary::check_fits`]).
+//! They are written back by `save`. Knows nothing of embeddings beyond their number of rows ([`Vocabulary::check_fits`]).
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::special::{self, SpecialIds};
@@ -33,10 +33,10 @@ pub struct Encoded {
 /// A tokenizer and its special ids.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
-    tokenizer: Tokenizer,
+    pub(super) tokenizer: Tokenizer,
     special: SpecialIds,
     /// `tokenizer_config.json` as it was read; written back with the added tokens put in.
-    config: Map<String, Value>,
+    pub(super) config: Map<String, Value>,
     switch: Option<SwitchTokens>,
     source: PathBuf,
 }
@@ -228,6 +228,21 @@ impl Vocabulary {
         self.special.bos
     }
 
+    /// What stands before every text in models that were trained so: `bos`, where `add_bos_token` says true or, where it
+    /// says nothing, where the tokenizer's own post-processor puts it.
+    pub fn leading_bos(&self) -> Vec<u32> {
+        let processed = || match self.tokenizer.encode("", true) {
+            Ok(encoding) => encoding.get_ids().first().copied() == self.bos(),
+            Err(_) => false,
+        };
+        let wanted = self
+            .config
+            .get("add_bos_token")
+            .and_then(Value::as_bool)
+            .unwrap_or_else(processed);
+        self.bos().filter(|_| wanted).into_iter().collect()
+    }
+
     pub fn pad(&self) -> Option<u32> {
         self.special.pad
     }
@@ -248,66 +263,5 @@ impl Vocabulary {
 
     pub fn source(&self) -> &Path {
         &self.source
-    }
-
-    /// Writes `tokenizer.json` and `tokenizer_config.json`, so that `transformers`' AutoTokenizer reads the folder.
-    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        let folder = folder.as_ref();
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("{}: cannot create", folder.display()))?;
-        let tokenizer = self
-            .tokenizer
-            .to_string(true)
-            .map_err(|error| anyhow!("{}: cannot write as JSON: {error}", self.source.display()))?;
-        super::write_atomic(&folder.join("tokenizer.json"), tokenizer.as_bytes())?;
-        let config = serde_json::to_string_pretty(&self.full_config())?;
-        super::write_atomic(&folder.join("tokenizer_config.json"), config.as_bytes())
-    }
-
-    /// The source's configuration, completed: a class that reads any tokenizer.json where none is named, and every
-    /// added token, because `transformers` believes this list and not only the one in `tokenizer.json`.
-    fn full_config(&self) -> Map<String, Value> {
-        let mut config = self.config.clone();
-        config
-            .entry("tokenizer_class")
-            .or_insert_with(|| json!("PreTrainedTokenizerFast"));
-        config
-            .entry("clean_up_tokenization_spaces")
-            .or_insert_with(|| json!(false));
-        let name = |id: Option<u32>| id.and_then(|id| self.token(id));
-        for (key, id) in [
-            ("bos_token", self.bos()),
-            ("eos_token", self.eos()),
-            ("pad_token", self.pad()),
-        ] {
-            if let Some(token) = name(id) {
-                config.entry(key).or_insert_with(|| json!(token));
-            }
-        }
-        let mut added: Vec<(u32, AddedToken)> = self
-            .tokenizer
-            .get_added_tokens_decoder()
-            .into_iter()
-            .collect();
-        added.sort_by_key(|(id, _)| *id);
-        let described = added.into_iter().map(|(id, token)| {
-            let AddedToken {
-                content,
-                lstrip,
-                normalized,
-                rstrip,
-                single_word,
-                special,
-                ..
-            } = token;
-            let value = json!({ "content": content, "lstrip": lstrip, "normalized": normalized,
-                "rstrip": rstrip, "single_word": single_word, "special": special });
-            (id.to_string(), value)
-        });
-        config.insert(
-            "added_tokens_decoder".into(),
-            Value::Object(described.collect()),
-        );
-        config
     }
 }
