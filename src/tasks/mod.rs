@@ -1,1 +1,278 @@
-//! Generated problems whose intermediate values are known. Plain Rust.
+//! Generated problems whose intermediate values are known. Plain Rust: no tensors, no files, no global state.
+//!
+//! A row is a function of (family settings, split, seed, index) and of nothing else: the same four give the same row on
+//! any machine, in any order, in any number. Splits cannot share a problem: each family hashes the *structure* of a
+//! problem (what is left when names, shuffles and distractors are taken away), and `hash mod 8` decides the split
+//! (0 test, 1 validation, the rest training). A draw of the wrong split is thrown away and drawn again.
+//!
+//! A new family is one file that implements [`Family`] and one line in each `match` of [`Task`].
+
+pub mod affine;
+pub mod chains;
+mod draw;
+pub mod graph;
+pub mod multiply;
+
+use std::ops::Range;
+
+use anyhow::{Result, bail, ensure};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+pub use affine::Affine;
+pub use chains::Chains;
+pub use graph::Graph;
+pub use multiply::Multiply;
+
+/// Which part of the data a row belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    Train,
+    Validation,
+    Test,
+}
+
+impl Split {
+    pub const ALL: [Split; 3] = [Split::Train, Split::Validation, Split::Test];
+
+    /// The split of a structure hash.
+    pub fn of(structure: u64) -> Split {
+        match structure % 8 {
+            0 => Split::Test,
+            1 => Split::Validation,
+            _ => Split::Train,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Validation => "validation",
+            Split::Test => "test",
+        }
+    }
+}
+
+/// Inclusive range of difficulty levels, inside 1..=5. Row `i` has level `min + i mod (max - min + 1)`, so that every
+/// run of rows is balanced over levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Levels {
+    pub min: u8,
+    pub max: u8,
+}
+
+impl Levels {
+    pub const ALL: Levels = Levels { min: 1, max: 5 };
+
+    fn check(&self) -> Result<()> {
+        let Levels { min, max } = *self;
+        ensure!(
+            1 <= min && min <= max && max <= 5,
+            "levels: expected 1 <= min <= max <= 5, found min = {min}, max = {max}"
+        );
+        Ok(())
+    }
+
+    fn at(&self, index: u64) -> u8 {
+        self.min + (index % u64::from(self.max - self.min + 1)) as u8
+    }
+}
+
+/// What is known to hold after a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Known {
+    Number(i64),
+    /// A set of names, sorted (the frontier of a breadth-first search).
+    Set(Vec<String>),
+    Text(String),
+}
+
+impl Known {
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Known::Number(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+/// One intermediate value s_j: what it is, and where the solution says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepValue {
+    pub value: Known,
+    /// The part of the step worth replacing by latents: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
+    pub clause: String,
+    /// Where `clause` stands, in whitespace-separated words of the solution.
+    pub words: Range<usize>,
+    /// The words inside `words` that spell the value.
+    pub value_words: Range<usize>,
+}
+
+/// A generated problem. Every text is a sequence of vocabulary words with one space between them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskProblem {
+    pub id: String,
+    pub family: String,
+    pub subject: String,
+    pub level: u8,
+    pub question: String,
+    /// The visible chain of thought, closed by `# answer`.
+    pub solution: String,
+    pub answer: String,
+    /// Where the final answer stands in the solution's words: the marker `#` and what follows it.
+    pub answer_words: Range<usize>,
+    pub steps: Vec<StepValue>,
+    pub split: Split,
+    pub program: Program,
+}
+
+impl TaskProblem {
+    /// What the answer would be if step `step` (from 0) had produced `value` and everything after it were recomputed.
+    /// None where there is no such step, where the step cannot hold `value`, or where steps hold no number (`graph`).
+    pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        match &self.program {
+            Program::Chains(plan) => Chains::answer_if(plan, step, value),
+            Program::Affine(plan) => Affine::answer_if(plan, step, value),
+            Program::Graph(plan) => Graph::answer_if(plan, step, value),
+            Program::Multiply(plan) => Multiply::answer_if(plan, step, value),
+        }
+    }
+}
+
+/// The structure behind a problem's text, without its names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    Chains(chains::Plan),
+    Affine(affine::Plan),
+    Graph(graph::Plan),
+    Multiply(multiply::Plan),
+}
+
+/// The text of a drawn plan.
+pub struct Written {
+    pub question: String,
+    pub solution: String,
+    pub answer: String,
+    pub answer_words: Range<usize>,
+    pub steps: Vec<StepValue>,
+}
+
+/// What one family of problems has to say.
+pub trait Family {
+    const NAME: &'static str;
+    type Plan;
+
+    /// Refuses settings that make no problems, naming the setting.
+    fn check(&self) -> Result<()>;
+    fn levels(&self) -> Levels;
+    /// Every word that may occur in a question or a solution, without special tokens.
+    fn words(&self) -> Vec<String>;
+    fn subject(&self, rng: &mut ChaCha8Rng, split: Split) -> &'static str;
+    fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
+    /// Hash of the problem up to renaming.
+    fn structure(plan: &Self::Plan) -> u64;
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan) -> Written;
+    fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
+    fn program(plan: Self::Plan) -> Program;
+}
+
+/// A family with its settings. In a recipe: `family = "chains"` and the settings beside it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "family", rename_all = "kebab-case")]
+pub enum Task {
+    Chains(Chains),
+    Affine(Affine),
+    Graph(Graph),
+    Multiply(Multiply),
+}
+
+impl Task {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Task::Chains(_) => Chains::NAME,
+            Task::Affine(_) => Affine::NAME,
+            Task::Graph(_) => Graph::NAME,
+            Task::Multiply(_) => Multiply::NAME,
+        }
+    }
+
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Task::Chains(family) => family.check(),
+            Task::Affine(family) => family.check(),
+            Task::Graph(family) => family.check(),
+            Task::Multiply(family) => family.check(),
+        }
+    }
+
+    /// The family's vocabulary, for the word-level tokenizer.
+    pub fn words(&self) -> Vec<String> {
+        match self {
+            Task::Chains(family) => family.words(),
+            Task::Affine(family) => family.words(),
+            Task::Graph(family) => family.words(),
+            Task::Multiply(family) => family.words(),
+        }
+    }
+
+    /// Row `index` of a split. Fails on settings that `check` refuses, or that leave the split empty.
+    pub fn problem(&self, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
+        self.check()?;
+        match self {
+            Task::Chains(family) => generate(family, split, seed, index),
+            Task::Affine(family) => generate(family, split, seed, index),
+            Task::Graph(family) => generate(family, split, seed, index),
+            Task::Multiply(family) => generate(family, split, seed, index),
+        }
+    }
+
+    /// The rows of a range of indices.
+    pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
+        indices
+            .map(|index| self.problem(split, seed, index))
+            .collect()
+    }
+}
+
+/// Draws of one subject before another subject is tried, and how many subjects are tried. A level with few programs may
+/// have none of a subject in a split (modulus 5, level 1); it has some of another.
+const DRAWS_PER_SUBJECT: usize = 512;
+const SUBJECTS_TRIED: usize = 32;
+
+fn generate<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
+    let mut rng = draw::row_rng(F::NAME, split, seed, index);
+    let level = family.levels().at(index);
+    for _ in 0..SUBJECTS_TRIED {
+        let subject = family.subject(&mut rng, split);
+        for _ in 0..DRAWS_PER_SUBJECT {
+            let plan = family.plan(&mut rng, subject, level);
+            if Split::of(F::structure(&plan)) != split {
+                continue;
+            }
+            let text = family.write(&mut rng, &plan);
+            return Ok(TaskProblem {
+                id: format!("{}-{}-{seed}-{index}", F::NAME, split.name()),
+                family: F::NAME.to_string(),
+                subject: subject.to_string(),
+                level,
+                question: text.question,
+                solution: text.solution,
+                answer: text.answer,
+                answer_words: text.answer_words,
+                steps: text.steps,
+                split,
+                program: F::program(plan),
+            });
+        }
+    }
+    bail!(
+        "task {}: no {} problem of level {level} in {} draws; widen the settings",
+        F::NAME,
+        split.name(),
+        SUBJECTS_TRIED * DRAWS_PER_SUBJECT
+    )
+}

@@ -1,0 +1,245 @@
+//! `affine`: x → a·x + b mod m, statements shuffled, so that each hop is retrieval plus arithmetic.
+//!
+//! Question `c = 3 * b + 1 ; a = 5 ; b = 2 * a + 4 ; ? c :`, solution `b = 2 * 5 + 4 = 0 ; c = 3 * 0 + 1 = 1 ; # 1`.
+//! Level = number of hops. Subject `chain` states the path alone; `branch` adds as many statements that hang off it
+//! and lead nowhere. `a` is a unit of the ring and at least 2, so no hop forgets its input, and neighbouring hops never
+//! commute, so their order matters. The split hashes start value and maps; names, order and branches are not part of it.
+
+use anyhow::{Result, ensure};
+use rand::Rng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Pen, distinct, stable_hash};
+use super::{Family, Known, Levels, Program, Split, Written};
+
+const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+
+/// Settings of the family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Affine {
+    pub modulus: u32,
+    pub levels: Levels,
+    /// Share of rows with statements that lead nowhere.
+    pub branch_probability: f64,
+}
+
+impl Default for Affine {
+    fn default() -> Self {
+        Affine {
+            modulus: 7,
+            levels: Levels::ALL,
+            branch_probability: 0.5,
+        }
+    }
+}
+
+/// x → factor · x + shift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    pub factor: u32,
+    pub shift: u32,
+}
+
+impl Map {
+    fn apply(self, x: i64, modulus: i64) -> i64 {
+        (i64::from(self.factor) * x + i64::from(self.shift)) % modulus
+    }
+
+    fn commutes(self, other: Map, modulus: u32) -> bool {
+        // f(g(x)) and g(f(x)) have the same factor; they differ in their value at 0.
+        (self.factor * other.shift + self.shift) % modulus
+            == (other.factor * self.shift + other.shift) % modulus
+    }
+}
+
+/// A problem without its letters and its order. Branch i applies its map to variable `from` (0 = the start value).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub modulus: u32,
+    pub start: u32,
+    pub hops: Vec<Map>,
+    pub branches: Vec<(u32, Map)>,
+}
+
+impl Plan {
+    fn values(&self, forced: Option<(usize, i64)>) -> Vec<i64> {
+        let mut values = vec![i64::from(self.start)];
+        for (index, map) in self.hops.iter().enumerate() {
+            values.push(match forced {
+                Some((step, value)) if step == index => value,
+                _ => map.apply(values[index], i64::from(self.modulus)),
+            });
+        }
+        values
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Affine {
+    fn map(&self, rng: &mut ChaCha8Rng) -> Map {
+        loop {
+            let factor = rng.random_range(2..self.modulus);
+            if gcd(factor, self.modulus) == 1 {
+                return Map {
+                    factor,
+                    shift: rng.random_range(1..self.modulus),
+                };
+            }
+        }
+    }
+}
+
+impl Family for Affine {
+    const NAME: &'static str = "affine";
+    type Plan = Plan;
+
+    fn check(&self) -> Result<()> {
+        // From 5 on, every map has a neighbour that it does not commute with.
+        ensure!(
+            (5..=100).contains(&self.modulus),
+            "affine.modulus: expected 5..=100, found {}",
+            self.modulus
+        );
+        let p = self.branch_probability;
+        ensure!(
+            (0.0..=1.0).contains(&p),
+            "affine.branch_probability: expected 0..=1, found {p}"
+        );
+        self.levels.check()
+    }
+
+    fn levels(&self) -> Levels {
+        self.levels
+    }
+
+    fn words(&self) -> Vec<String> {
+        let marks = ["=", ";", "?", ":", "#", "+", "*"];
+        let digits = (0..self.modulus).map(|value| value.to_string());
+        marks
+            .iter()
+            .chain(&LETTERS)
+            .map(|word| word.to_string())
+            .chain(digits)
+            .collect()
+    }
+
+    fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
+        if rng.random_bool(self.branch_probability) {
+            "branch"
+        } else {
+            "chain"
+        }
+    }
+
+    fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Plan {
+        let start = rng.random_range(0..self.modulus);
+        let mut hops: Vec<Map> = Vec::with_capacity(level.into());
+        while hops.len() < level.into() {
+            let map = self.map(rng);
+            if hops
+                .last()
+                .is_none_or(|before| !before.commutes(map, self.modulus))
+            {
+                hops.push(map);
+            }
+        }
+        let count = if subject == "branch" { level } else { 0 };
+        let branches = (0..count)
+            .map(|_| (rng.random_range(0..u32::from(level)), self.map(rng)))
+            .collect();
+        Plan {
+            modulus: self.modulus,
+            start,
+            hops,
+            branches,
+        }
+    }
+
+    fn structure(plan: &Plan) -> u64 {
+        let hops = plan
+            .hops
+            .iter()
+            .flat_map(|map| [map.factor as u8, map.shift as u8]);
+        stable_hash(std::iter::once(plan.start as u8).chain(hops))
+    }
+
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+        let path = plan.hops.len() + 1;
+        let names = distinct(rng, &LETTERS, path + plan.branches.len());
+        // A statement is its variable, and the variable and map that define it (none for the start value).
+        let mut statements = vec![(0, None)];
+        statements.extend(
+            plan.hops
+                .iter()
+                .enumerate()
+                .map(|(i, &map)| (i + 1, Some((i, map)))),
+        );
+        let branches = plan.branches.iter().enumerate();
+        statements.extend(branches.map(|(i, &(from, map))| (path + i, Some((from as usize, map)))));
+        statements.shuffle(rng);
+
+        let mut question = Pen::default();
+        for (name, definition) in statements {
+            question.word(names[name]);
+            question.word("=");
+            match definition {
+                None => question.number(i64::from(plan.start)),
+                Some((from, map)) => {
+                    question.number(i64::from(map.factor));
+                    question.word("*");
+                    question.word(names[from]);
+                    question.word("+");
+                    question.number(i64::from(map.shift));
+                }
+            }
+            question.word(";");
+        }
+        for word in ["?", names[path - 1], ":"] {
+            question.word(word);
+        }
+
+        let values = plan.values(None);
+        let mut solution = Pen::default();
+        let mut steps = Vec::with_capacity(plan.hops.len());
+        for (index, map) in plan.hops.iter().enumerate() {
+            solution.word(names[index + 1]);
+            solution.word("=");
+            let clause = solution.mark();
+            solution.number(i64::from(map.factor));
+            solution.word("*");
+            solution.number(values[index]);
+            solution.word("+");
+            solution.number(i64::from(map.shift));
+            solution.word("=");
+            let result = solution.mark();
+            solution.number(values[index + 1]);
+            steps.push(solution.step(clause, result, Known::Number(values[index + 1])));
+            solution.word(";");
+        }
+        let mark = solution.mark();
+        solution.word("#");
+        solution.number(values[path - 1]);
+        Written {
+            answer_words: solution.since(mark),
+            question: question.finish(),
+            solution: solution.finish(),
+            answer: values[path - 1].to_string(),
+            steps,
+        }
+    }
+
+    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
+        let holds = step < plan.hops.len() && (0..i64::from(plan.modulus)).contains(&value);
+        holds.then(|| plan.values(Some((step, value)))[plan.hops.len()].to_string())
+    }
+
+    fn program(plan: Plan) -> Program {
+        Program::Affine(plan)
+    }
+}

@@ -1,0 +1,124 @@
+//! What every family draws with: a keyed generator, a stable hash, weighted choice, and a pen that counts words.
+//! Knows nothing of any family.
+
+use std::ops::Range;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Known, Split, StepValue};
+
+/// A generator of its own for each row, so that a row does not depend on the rows drawn before it.
+pub fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
+    let mut key = [0u8; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&index.to_le_bytes());
+    key[16..24].copy_from_slice(&stable_hash(family.bytes()).to_le_bytes());
+    key[24..].copy_from_slice(&stable_hash(split.name().bytes()).to_le_bytes());
+    ChaCha8Rng::from_seed(key)
+}
+
+/// FNV-1a, then a mixer: FNV alone leaves the low three bits, which choose the split, a function of the input's low
+/// three bits. Written out here because std's hasher may change between releases, and with it every split.
+pub fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    mix(hash)
+}
+
+/// The finaliser of SplitMix64.
+pub fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Index drawn in proportion to the weights. The caller has checked that they are finite, not negative and not all zero.
+pub fn weighted(rng: &mut ChaCha8Rng, weights: &[f64]) -> usize {
+    let mut left = rng.random::<f64>() * weights.iter().sum::<f64>();
+    let mut last = 0;
+    for (index, &weight) in weights.iter().enumerate() {
+        if weight > 0.0 {
+            last = index;
+            if left < weight {
+                return index;
+            }
+            left -= weight;
+        }
+    }
+    last
+}
+
+/// Distinct names in random order, the first `count` of `names`.
+pub fn distinct<'a>(rng: &mut ChaCha8Rng, names: &[&'a str], count: usize) -> Vec<&'a str> {
+    let mut names = names.to_vec();
+    for place in 0..count {
+        let other = rng.random_range(place as u32..names.len() as u32) as usize;
+        names.swap(place, other);
+    }
+    names.truncate(count);
+    names
+}
+
+/// Writes words with one space between them and remembers how many there are.
+#[derive(Default)]
+pub struct Pen {
+    text: String,
+    words: usize,
+}
+
+/// A place in the text, to come back to when the clause that starts there is complete.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    byte: usize,
+    word: usize,
+}
+
+impl Pen {
+    pub fn word(&mut self, word: &str) {
+        if self.words > 0 {
+            self.text.push(' ');
+        }
+        self.text.push_str(word);
+        self.words += 1;
+    }
+
+    pub fn number(&mut self, value: i64) {
+        use std::fmt::Write;
+        if self.words > 0 {
+            self.text.push(' ');
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(self.text, "{value}");
+        self.words += 1;
+    }
+
+    /// A place for the next word.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            byte: self.text.len(),
+            word: self.words,
+        }
+    }
+
+    /// Words written since `mark`.
+    pub fn since(&self, mark: Mark) -> Range<usize> {
+        mark.word..self.words
+    }
+
+    /// The step whose clause starts at `clause` and whose value is spelled from `value` to here.
+    pub fn step(&self, clause: Mark, value: Mark, known: Known) -> StepValue {
+        StepValue {
+            value: known,
+            clause: self.text[clause.byte..].trim_start().to_string(),
+            words: self.since(clause),
+            value_words: self.since(value),
+        }
+    }
+
+    pub fn finish(self) -> String {
+        self.text
+    }
+}

@@ -1,0 +1,160 @@
+//! `multiply`: n-digit times n-digit numbers with the long-multiplication scratchpad (iCoT's task).
+//!
+//! Numbers are written digit by digit, least significant first, as iCoT does. Question `2 1 * 3 4 :` asks for
+//! 12 times 43; its solution is `6 3 0 0 ; + 0 8 4 0 = 6 1 5 0 ; # 6 1 5 0`. Step j adds
+//! the partial product of the right factor's digit j; its value is the running sum, which all later steps need.
+//! Every product and sum is padded to 2n digits. Level = n. The answer keeps the digits' order and spaces.
+//!
+//! The split hashes the unordered pair of factors: a·b and b·a never meet across splits. Level 1 has 45 pairs in all,
+//! so only a handful in the test split.
+
+use anyhow::Result;
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Pen, stable_hash};
+use super::{Family, Known, Levels, Program, Split, Written};
+
+/// Settings of the family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Multiply {
+    /// Digits of each factor.
+    pub levels: Levels,
+}
+
+impl Default for Multiply {
+    fn default() -> Self {
+        Multiply {
+            levels: Levels::ALL,
+        }
+    }
+}
+
+/// The two factors, both of `digits` digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub digits: u32,
+    pub left: i64,
+    pub right: i64,
+}
+
+impl Plan {
+    fn partial(&self, step: u32) -> i64 {
+        let place = 10i64.pow(step);
+        self.left * (self.right / place % 10) * place
+    }
+
+    fn width(&self) -> u32 {
+        2 * self.digits
+    }
+}
+
+/// Writes `value` least significant digit first.
+fn digits(pen: &mut Pen, mut value: i64, width: u32) {
+    for _ in 0..width {
+        pen.number(value % 10);
+        value /= 10;
+    }
+}
+
+fn spelled(value: i64, width: u32) -> String {
+    let mut pen = Pen::default();
+    digits(&mut pen, value, width);
+    pen.finish()
+}
+
+impl Family for Multiply {
+    const NAME: &'static str = "multiply";
+    type Plan = Plan;
+
+    fn check(&self) -> Result<()> {
+        self.levels.check()
+    }
+
+    fn levels(&self) -> Levels {
+        self.levels
+    }
+
+    fn words(&self) -> Vec<String> {
+        let marks = ["*", ":", ";", "+", "=", "#"]
+            .iter()
+            .map(|mark| mark.to_string());
+        marks
+            .chain((0..10).map(|digit| digit.to_string()))
+            .collect()
+    }
+
+    /// Nothing is drawn: the level alone says what the problem is like.
+    fn subject(&self, _rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
+        "multiply"
+    }
+
+    fn plan(&self, rng: &mut ChaCha8Rng, _subject: &'static str, level: u8) -> Plan {
+        let digits = u32::from(level);
+        let range = 10i64.pow(digits - 1)..10i64.pow(digits);
+        Plan {
+            digits,
+            left: rng.random_range(range.clone()),
+            right: rng.random_range(range),
+        }
+    }
+
+    fn structure(plan: &Plan) -> u64 {
+        let (low, high) = (plan.left.min(plan.right), plan.left.max(plan.right));
+        stable_hash(low.to_le_bytes().into_iter().chain(high.to_le_bytes()))
+    }
+
+    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+        let mut question = Pen::default();
+        digits(&mut question, plan.left, plan.digits);
+        question.word("*");
+        digits(&mut question, plan.right, plan.digits);
+        question.word(":");
+
+        let mut solution = Pen::default();
+        let mut steps = Vec::with_capacity(plan.digits as usize);
+        let mut sum = 0;
+        for step in 0..plan.digits {
+            sum += plan.partial(step);
+            let clause = solution.mark();
+            if step > 0 {
+                solution.word("+");
+                digits(&mut solution, plan.partial(step), plan.width());
+                solution.word("=");
+            }
+            let value = solution.mark();
+            digits(&mut solution, sum, plan.width());
+            steps.push(solution.step(clause, value, Known::Number(sum)));
+            solution.word(";");
+        }
+        let mark = solution.mark();
+        solution.word("#");
+        digits(&mut solution, sum, plan.width());
+        Written {
+            answer_words: solution.since(mark),
+            question: question.finish(),
+            solution: solution.finish(),
+            answer: spelled(sum, plan.width()),
+            steps,
+        }
+    }
+
+    /// None where the product would no longer fit its digits.
+    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
+        let step = u32::try_from(step)
+            .ok()
+            .filter(|step| *step < plan.digits)?;
+        let rest: i64 = (step + 1..plan.digits)
+            .map(|later| plan.partial(later))
+            .sum();
+        let product = value.checked_add(rest)?;
+        let fits = value >= 0 && product < 10i64.pow(plan.width());
+        fits.then(|| spelled(product, plan.width()))
+    }
+
+    fn program(plan: Plan) -> Program {
+        Program::Multiply(plan)
+    }
+}

@@ -1,0 +1,267 @@
+//! Entropies on disk: parts while scoring, one Parquet file at the end. A row a response position.
+//!
+//! A part is written under a temporary name and renamed, so a folder holds whole parts only; what a crash loses is what
+//! was not yet in a part. `source.json` says what the parts were scored with.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+// Named one by one: the prelude has a `with_context` of its own.
+use polars::prelude::{Column, DataFrame, ParquetReader, ParquetWriter, SerReader};
+use serde_json::json;
+
+use super::annotate::Tagged;
+use super::samples::Sample;
+use super::{special::read_object, write_atomic};
+
+/// Scores of one sample, with the ids they were made from.
+struct Scores {
+    ids: Vec<u32>,
+    entropies: Vec<f32>,
+}
+
+/// The scores of a folder, those on disk and those still to be written.
+pub struct Store {
+    folder: PathBuf,
+    scores: HashMap<String, Scores>,
+    unsaved: Vec<String>,
+    next_part: usize,
+}
+
+impl Store {
+    /// Opens or begins a folder.
+    pub fn open(folder: &Path, source: &str) -> Result<Self> {
+        let parts = folder.join("entropies");
+        std::fs::create_dir_all(&parts)
+            .with_context(|| format!("{}: cannot create", parts.display()))?;
+        let note = folder.join("source.json");
+        match read_object(&note)? {
+            None => write_atomic(&note, json!({ "source": source }).to_string().as_bytes())?,
+            Some(found) => {
+                let found = found
+                    .get("source")
+                    .and_then(|value| value.as_str())
+                    .unwrap_or_default();
+                ensure!(
+                    found == source,
+                    "{}: this folder was scored with {found:?}, not {source:?}; choose another folder or delete it",
+                    note.display()
+                );
+            }
+        }
+        let mut store = Store {
+            folder: parts,
+            scores: HashMap::new(),
+            unsaved: Vec::new(),
+            next_part: 0,
+        };
+        for file in store.part_files()? {
+            store.read_part(&file)?;
+        }
+        Ok(store)
+    }
+
+    /// Parts in order. Temporary files of a crashed run are not parts.
+    fn part_files(&mut self) -> Result<Vec<PathBuf>> {
+        let context = || format!("{}: cannot list", self.folder.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.folder).with_context(context)? {
+            let path = entry.with_context(context)?.path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let number = name
+                .strip_prefix("part-")
+                .and_then(|name| name.strip_suffix(".parquet"));
+            if let Some(number) = number.and_then(|number| number.parse::<usize>().ok()) {
+                files.push((number, path));
+            }
+        }
+        files.sort();
+        self.next_part = files.last().map_or(0, |(number, _)| number + 1);
+        Ok(files.into_iter().map(|(_, path)| path).collect())
+    }
+
+    fn read_part(&mut self, file: &Path) -> Result<()> {
+        let context = || {
+            format!(
+                "{}: not a part of entropies; delete it to score its samples again",
+                file.display()
+            )
+        };
+        let open = std::fs::File::open(file).with_context(context)?;
+        let frame = ParquetReader::new(open).finish().with_context(context)?;
+        let ids = frame
+            .column("id")
+            .and_then(|column| column.str())
+            .with_context(context)?;
+        let tokens = frame
+            .column("token_id")
+            .and_then(|column| column.u32())
+            .with_context(context)?;
+        let entropies = frame
+            .column("entropy")
+            .and_then(|column| column.f32())
+            .with_context(context)?;
+        for ((id, token), entropy) in ids.iter().zip(tokens.iter()).zip(entropies.iter()) {
+            let (Some(id), Some(token), Some(entropy)) = (id, token, entropy) else {
+                bail!("{}", context());
+            };
+            let scores = match self.scores.get_mut(id) {
+                Some(scores) => scores,
+                None => {
+                    let empty = Scores {
+                        ids: Vec::new(),
+                        entropies: Vec::new(),
+                    };
+                    self.scores.entry(id.to_string()).or_insert(empty)
+                }
+            };
+            scores.ids.push(token);
+            scores.entropies.push(entropy);
+        }
+        Ok(())
+    }
+
+    /// Whether a sample has been scored. Fails where one of its name was, with other ids.
+    pub fn has(&self, sample: &Sample) -> Result<bool> {
+        let Some(scores) = self.scores.get(&sample.id) else {
+            return Ok(false);
+        };
+        ensure!(
+            scores.ids == sample.response,
+            "sample {}: its response is not the one in {}; choose another folder or delete it",
+            sample.id,
+            self.folder.display()
+        );
+        Ok(true)
+    }
+
+    /// Samples that are not on disk yet.
+    pub fn unsaved(&self) -> usize {
+        self.unsaved.len()
+    }
+
+    /// Takes the scores of a sample.
+    pub fn add(&mut self, sample: &Sample, entropies: Vec<f32>) -> Result<()> {
+        ensure!(
+            entropies.len() == sample.response.len(),
+            "sample {}: expected {} entropies, one a response token, found {}",
+            sample.id,
+            sample.response.len(),
+            entropies.len()
+        );
+        // A softmax' entropy may come out a rounding error below zero.
+        if let Some(position) = entropies
+            .iter()
+            .position(|entropy| !entropy.is_finite() || *entropy < -1e-3)
+        {
+            bail!(
+                "sample {}: entropy {} at response token {position}",
+                sample.id,
+                entropies[position]
+            );
+        }
+        self.unsaved.push(sample.id.clone());
+        self.scores.insert(
+            sample.id.clone(),
+            Scores {
+                ids: sample.response.clone(),
+                entropies,
+            },
+        );
+        Ok(())
+    }
+
+    /// Writes what is not on disk as a part of its own.
+    pub fn save_part(&mut self) -> Result<()> {
+        if self.unsaved.is_empty() {
+            return Ok(());
+        }
+        let (mut ids, mut positions, mut tokens, mut entropies) = (vec![], vec![], vec![], vec![]);
+        for id in &self.unsaved {
+            let scores = &self.scores[id];
+            for (position, (token, entropy)) in scores.ids.iter().zip(&scores.entropies).enumerate()
+            {
+                ids.push(id.as_str());
+                positions.push(position as u32);
+                tokens.push(*token);
+                entropies.push(*entropy);
+            }
+        }
+        let columns = vec![
+            Column::new("id".into(), ids),
+            Column::new("position".into(), positions),
+            Column::new("token_id".into(), tokens),
+            Column::new("entropy".into(), entropies),
+        ];
+        write_parquet(
+            &self
+                .folder
+                .join(format!("part-{:05}.parquet", self.next_part)),
+            columns,
+        )?;
+        self.next_part += 1;
+        self.unsaved.clear();
+        Ok(())
+    }
+
+    /// The scores of a sample.
+    pub fn get(&self, sample: &Sample) -> Result<Vec<f32>> {
+        let scores = self
+            .scores
+            .get(&sample.id)
+            .with_context(|| format!("sample {}: was not scored", sample.id))?;
+        Ok(scores.entropies.clone())
+    }
+}
+
+/// Every entropy of a corpus, with what became of its position.
+pub fn write_all(
+    file: &Path,
+    samples: &[Sample],
+    entropies: &[Vec<f32>],
+    tagged: &[Tagged],
+) -> Result<()> {
+    let (mut ids, mut positions, mut tokens, mut texts) = (vec![], vec![], vec![], vec![]);
+    let (mut values, mut in_answer, mut in_span) = (vec![], vec![], vec![]);
+    for ((sample, entropies), tagged) in samples.iter().zip(entropies).zip(tagged) {
+        for (position, entropy) in entropies.iter().enumerate() {
+            ids.push(sample.id.as_str());
+            positions.push(position as u32);
+            tokens.push(sample.response[position]);
+            texts.push(sample.token(position));
+            values.push(*entropy);
+            in_answer.push(
+                sample
+                    .answer
+                    .as_ref()
+                    .is_some_and(|answer| answer.contains(&position)),
+            );
+            in_span.push(tagged.spans.iter().any(|span| span.contains(&position)));
+        }
+    }
+    let columns = vec![
+        Column::new("id".into(), ids),
+        Column::new("position".into(), positions),
+        Column::new("token_id".into(), tokens),
+        Column::new("token".into(), texts),
+        Column::new("entropy".into(), values),
+        Column::new("in_answer".into(), in_answer),
+        Column::new("in_span".into(), in_span),
+    ];
+    write_parquet(file, columns)
+}
+
+fn write_parquet(file: &Path, columns: Vec<Column>) -> Result<()> {
+    let context = || format!("{}: cannot write", file.display());
+    let mut frame = DataFrame::new_infer_height(columns).with_context(context)?;
+    let mut bytes = Vec::new();
+    ParquetWriter::new(&mut bytes)
+        .finish(&mut frame)
+        .with_context(context)?;
+    write_atomic(file, &bytes)
+}

@@ -1,0 +1,342 @@
+//! What one record of each problem format means. Knows JSON objects, not files.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Problem;
+use super::sources::Source;
+use super::special::kind;
+use crate::tasks::{Known, StepValue};
+
+/// A format of problem files, by its name in a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// openai/grade-school-math: question, answer (steps, then `#### gold`).
+    Gsm8k,
+    /// GSM8K reduced to its equations: question, steps, answer.
+    GsmEquations,
+    /// problem, solution, answer, subject, level, unique_id.
+    Math500,
+    /// facebookresearch/coconut: question, steps, answer, edges, idx_to_symbol, root.
+    #[serde(rename = "prosqa")]
+    ProsQa,
+    /// OpenR1-Math and its like: problem, solution, answer, and perhaps uuid, problem_type.
+    #[serde(rename = "openr1")]
+    OpenR1,
+    /// Any JSONL whose keys `fields` names.
+    Jsonl,
+}
+
+impl Format {
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Gsm8k => "gsm8k",
+            Format::GsmEquations => "gsm-equations",
+            Format::Math500 => "math500",
+            Format::ProsQa => "prosqa",
+            Format::OpenR1 => "openr1",
+            Format::Jsonl => "jsonl",
+        }
+    }
+
+    /// The format that a record's keys tell.
+    pub fn of(object: &Map<String, Value>) -> Result<Format> {
+        let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
+        let final_line = || {
+            object
+                .get("answer")
+                .and_then(Value::as_str)
+                .is_some_and(|text| text.contains("####"))
+        };
+        if has(&["problem", "solution", "answer", "unique_id"]) {
+            Ok(Format::Math500)
+        } else if has(&["problem", "solution", "answer"]) {
+            Ok(Format::OpenR1)
+        } else if has(&["question", "steps", "answer", "edges", "idx_to_symbol"]) {
+            Ok(Format::ProsQa)
+        } else if has(&["question", "solution", "answer"]) {
+            // Before the equations, because Switchyard's own files have steps as well.
+            Ok(Format::Jsonl)
+        } else if has(&["question", "steps", "answer"]) {
+            Ok(Format::GsmEquations)
+        } else if has(&["question", "answer"]) && final_line() {
+            Ok(Format::Gsm8k)
+        } else if has(&["question", "answer"]) {
+            Ok(Format::Jsonl)
+        } else {
+            let keys: Vec<&String> = object.keys().collect();
+            bail!(
+                "no known format has the keys {keys:?}; set format = \"jsonl\" and name the keys under fields"
+            )
+        }
+    }
+}
+
+/// One record and what messages about it need.
+pub struct Record<'a> {
+    pub object: &'a Map<String, Value>,
+    /// `file:line`, or the record's number in a list.
+    pub place: &'a str,
+    /// The id of a record that has none.
+    pub fallback_id: String,
+    pub source: &'a Source,
+}
+
+impl Record<'_> {
+    pub fn problem(&self, format: Format) -> Result<Problem> {
+        match format {
+            Format::Gsm8k => self.gsm8k(),
+            Format::GsmEquations => self.equations(),
+            Format::Math500 => self.mathematics("unique_id", "subject"),
+            Format::ProsQa => self.prosqa(),
+            Format::OpenR1 => self.mathematics("uuid", "problem_type"),
+            Format::Jsonl => self.generic(),
+        }
+    }
+
+    fn gsm8k(&self) -> Result<Problem> {
+        let text = self.text("answer")?;
+        let (_, gold) = text.rsplit_once("####").with_context(|| {
+            format!(
+                "{}: key \"answer\": expected `#### gold` at its end, found none",
+                self.place
+            )
+        })?;
+        let gold = gold.trim().to_string();
+        ensure!(
+            !gold.is_empty(),
+            "{}: key \"answer\": nothing after ####",
+            self.place
+        );
+        let solution = if self.source.keep_calculator {
+            text.clone()
+        } else {
+            without_calculator(&text)
+        };
+        self.plain(self.text("question")?, solution, gold)
+    }
+
+    fn equations(&self) -> Result<Problem> {
+        let steps = self.texts("steps")?;
+        let answer = self.text("answer")?;
+        let known = steps.iter().map(|step| {
+            let result = step
+                .trim_end_matches(">>")
+                .rsplit('=')
+                .next()
+                .unwrap_or_default();
+            result
+                .parse()
+                .map_or_else(|_| Known::Text(result.to_string()), Known::Number)
+        });
+        let mut problem = self.plain(self.text("question")?, joined(&steps, &answer), answer)?;
+        problem.steps = step_values(&steps, known);
+        Ok(problem)
+    }
+
+    fn prosqa(&self) -> Result<Problem> {
+        let steps = self.texts("steps")?;
+        let answer = self.text("answer")?;
+        let frontiers = self.frontiers(steps.len())?;
+        let mut problem = self.plain(self.text("question")?, joined(&steps, &answer), answer)?;
+        problem.steps = step_values(&steps, frontiers.into_iter().map(Known::Set));
+        Ok(problem)
+    }
+
+    /// Names at distance 1..=hops from the root, each sorted.
+    fn frontiers(&self, hops: usize) -> Result<Vec<Vec<String>>> {
+        let names = self.texts("idx_to_symbol")?;
+        let edges: Vec<(usize, usize)> = self.typed("edges", "a list of pairs of node numbers")?;
+        let root: usize = self.typed("root", "a node number")?;
+        if let Some(bad) = edges
+            .iter()
+            .flat_map(|e| [e.0, e.1])
+            .chain([root])
+            .find(|node| *node >= names.len())
+        {
+            bail!(
+                "{}: key \"edges\": node {bad} has no name in idx_to_symbol ({} names)",
+                self.place,
+                names.len()
+            );
+        }
+        let mut distance = vec![usize::MAX; names.len()];
+        distance[root] = 0;
+        Ok((1..=hops)
+            .map(|hop| {
+                for &(from, to) in &edges {
+                    if distance[from] == hop - 1 && distance[to] > hop {
+                        distance[to] = hop;
+                    }
+                }
+                let reached = names.iter().zip(&distance).filter(|(_, at)| **at == hop);
+                let mut reached: Vec<String> = reached.map(|(name, _)| name.clone()).collect();
+                reached.sort();
+                reached
+            })
+            .collect())
+    }
+
+    fn mathematics(&self, id: &str, subject: &str) -> Result<Problem> {
+        let mut problem = self.plain(
+            self.text("problem")?,
+            self.text("solution")?,
+            self.text("answer")?,
+        )?;
+        problem.id = self.optional(id)?.unwrap_or(problem.id);
+        problem.subject = self.optional(subject)?;
+        problem.level = self.level("level")?;
+        Ok(problem)
+    }
+
+    fn generic(&self) -> Result<Problem> {
+        let fields = &self.source.fields;
+        let solution = self.optional(&fields.solution)?.unwrap_or_default();
+        let mut problem = self.plain(
+            self.text(&fields.question)?,
+            solution,
+            self.text(&fields.answer)?,
+        )?;
+        problem.id = self.optional(&fields.id)?.unwrap_or(problem.id);
+        problem.subject = self.optional(&fields.subject)?;
+        problem.level = self.level(&fields.level)?;
+        if let Some(Value::Array(steps)) = self.object.get("steps")
+            && steps.iter().all(Value::is_object)
+        {
+            // Switchyard's own rows: the word ranges must lie inside the solution they come with.
+            problem.steps = self.typed("steps", "a list of steps as Switchyard writes them")?;
+            let words = problem.solution.split_whitespace().count();
+            let outside = problem
+                .steps
+                .iter()
+                .find(|step| step.words.end > words || step.words.is_empty());
+            if let Some(step) = outside {
+                bail!(
+                    "{}: key \"steps\": words {:?} of a solution of {words} words",
+                    self.place,
+                    step.words
+                );
+            }
+        }
+        Ok(problem)
+    }
+
+    fn plain(&self, question: String, solution: String, answer: String) -> Result<Problem> {
+        ensure!(
+            !question.trim().is_empty(),
+            "{}: the question is empty",
+            self.place
+        );
+        ensure!(
+            !answer.trim().is_empty(),
+            "{}: the answer is empty",
+            self.place
+        );
+        let id = self.fallback_id.clone();
+        Ok(Problem {
+            id,
+            question,
+            solution,
+            answer,
+            subject: None,
+            level: None,
+            steps: Vec::new(),
+        })
+    }
+
+    /// A text that must be there. Numbers count as text: files write golds both ways.
+    fn text(&self, key: &str) -> Result<String> {
+        self.optional(key)?.ok_or_else(|| {
+            let keys: Vec<&String> = self.object.keys().collect();
+            anyhow!("{}: key \"{key}\" is missing; found {keys:?}", self.place)
+        })
+    }
+
+    fn optional(&self, key: &str) -> Result<Option<String>> {
+        match self.object.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(Value::Number(number)) => Ok(Some(number.to_string())),
+            Some(other) => bail!(
+                "{}: key \"{key}\": expected a text, found {}",
+                self.place,
+                kind(other)
+            ),
+        }
+    }
+
+    fn texts(&self, key: &str) -> Result<Vec<String>> {
+        self.typed(key, "a list of texts")
+    }
+
+    fn typed<T: serde::de::DeserializeOwned>(&self, key: &str, expected: &str) -> Result<T> {
+        let value = self
+            .object
+            .get(key)
+            .with_context(|| format!("{}: key \"{key}\" is missing", self.place))?;
+        serde_json::from_value(value.clone()).with_context(|| {
+            format!(
+                "{}: key \"{key}\": expected {expected}, found {}",
+                self.place,
+                kind(value)
+            )
+        })
+    }
+
+    /// A level as a number, or as `Level 3`.
+    fn level(&self, key: &str) -> Result<Option<u8>> {
+        let Some(text) = self.optional(key)? else {
+            return Ok(None);
+        };
+        let number = text.strip_prefix("Level ").unwrap_or(&text).trim();
+        // MATH has a few problems of `Level ?`.
+        if number == "?" {
+            return Ok(None);
+        }
+        let level = number.parse().with_context(|| {
+            format!(
+                "{}: key \"{key}\": expected a level such as 3, found {text:?}",
+                self.place
+            )
+        })?;
+        Ok(Some(level))
+    }
+}
+
+/// Steps a line each, then the answer as GSM8K marks it.
+fn joined(steps: &[String], answer: &str) -> String {
+    let lines = steps.iter().map(|step| format!("{step}\n"));
+    lines.chain([format!("#### {answer}")]).collect()
+}
+
+fn step_values(steps: &[String], known: impl Iterator<Item = Known>) -> Vec<StepValue> {
+    let mut next = 0;
+    let value = |(step, value): (&String, Known)| {
+        let words = next..next + step.split_whitespace().count();
+        next = words.end;
+        StepValue {
+            value,
+            clause: step.clone(),
+            value_words: words.end.saturating_sub(1)..words.end,
+            words,
+        }
+    };
+    steps.iter().zip(known).map(value).collect()
+}
+
+/// GSM8K's text without `<<…>>`.
+fn without_calculator(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("<<") {
+        let Some((_, behind)) = after.split_once(">>") else {
+            break;
+        };
+        kept.push_str(before);
+        rest = behind;
+    }
+    kept.push_str(rest);
+    kept
+}

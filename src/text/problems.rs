@@ -1,0 +1,95 @@
+//! `Problem`: one question with its worked solution and its gold answer, whatever file or generator it came from.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::tasks::{StepValue, TaskProblem};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub id: String,
+    pub question: String,
+    /// The visible chain of thought, with the final answer where the source has it. Empty where the source has none.
+    pub solution: String,
+    pub answer: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<u8>,
+    /// Known intermediate values, where the source has them. Word ranges count whitespace-separated words of `solution`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepValue>,
+}
+
+impl From<TaskProblem> for Problem {
+    fn from(task: TaskProblem) -> Self {
+        Problem {
+            id: task.id,
+            question: task.question,
+            solution: task.solution,
+            answer: task.answer,
+            subject: Some(task.subject),
+            level: Some(task.level),
+            steps: task.steps,
+        }
+    }
+}
+
+impl Problem {
+    /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or
+    /// `####` that stands as a word of its own. None where neither is there.
+    pub fn answer_range(&self) -> Option<Range<usize>> {
+        let solution = self.solution.as_str();
+        let boxed = solution
+            .rfind("\\boxed{")
+            .map(|start| start..closing_brace(solution, start));
+        let hash = word_ranges(solution)
+            .filter(|range| matches!(&solution[range.clone()], "#" | "###" | "####"))
+            .last()
+            .map(|range| range.start..solution.trim_end().len());
+        match (boxed, hash) {
+            (Some(boxed), Some(hash)) => Some(if boxed.start > hash.start {
+                boxed
+            } else {
+                hash
+            }),
+            (boxed, hash) => boxed.or(hash),
+        }
+    }
+
+    /// Bytes of the solution behind a range of its words.
+    pub fn word_bytes(&self, words: Range<usize>) -> Option<Range<usize>> {
+        let start = word_ranges(&self.solution).nth(words.start)?.start;
+        let end = word_ranges(&self.solution)
+            .nth(words.end.checked_sub(1)?)?
+            .end;
+        (start < end).then_some(start..end)
+    }
+}
+
+/// Byte ranges of whitespace-separated words.
+pub fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
+    text.split_whitespace().map(|word| {
+        let start = word.as_ptr() as usize - text.as_ptr() as usize;
+        start..start + word.len()
+    })
+}
+
+/// End of the group whose `{` is the first after `start`; the end of the text where it is never closed.
+fn closing_brace(text: &str, start: usize) -> usize {
+    let mut depth = 0usize;
+    let mut escaped = false;
+    for (index, byte) in text.bytes().enumerate().skip(start) {
+        match byte {
+            // `\{` is a brace to print, not a group; the `\` of `\boxed` escapes only its `b`.
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'{' => depth += 1,
+            b'}' if depth <= 1 => return index + 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}

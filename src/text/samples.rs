@@ -1,0 +1,107 @@
+//! `Sample`: a problem as ids, with its clauses and final answer found among them; and how spans are written back into
+//! ids and text.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+
+use super::vocabulary::{SWI, SWI_END};
+use super::{Problem, SwitchTokens, Template, Vocabulary};
+
+/// What the base model scores. Ranges count response tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub id: String,
+    pub prompt: Vec<u32>,
+    /// Ids of the solution. The token that closes a response is not among them.
+    pub response: Vec<u32>,
+    pub solution: String,
+    /// Bytes of the solution behind each id.
+    pub offsets: Vec<(usize, usize)>,
+    pub clauses: Vec<Range<usize>>,
+    pub answer: Option<Range<usize>>,
+}
+
+impl Sample {
+    pub fn new(problem: &Problem, vocabulary: &Vocabulary, template: Template) -> Result<Self> {
+        let encoded = vocabulary.encode_with_offsets(&problem.solution)?;
+        ensure!(
+            !encoded.ids.is_empty(),
+            "problem {}: has no solution to score",
+            problem.id
+        );
+        let clauses = problem
+            .steps
+            .iter()
+            .filter_map(|step| problem.word_bytes(step.words.clone()))
+            .filter_map(|bytes| tokens_of(&encoded.offsets, &bytes))
+            .collect();
+        Ok(Sample {
+            id: problem.id.clone(),
+            prompt: template.encode_prompt(vocabulary, &problem.question)?,
+            response: encoded.ids,
+            solution: problem.solution.clone(),
+            clauses,
+            answer: problem
+                .answer_range()
+                .and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
+            offsets: encoded.offsets,
+        })
+    }
+
+    /// Prompt and response tokens together.
+    pub fn length(&self) -> usize {
+        self.prompt.len() + self.response.len()
+    }
+
+    /// The text of one response token. Empty where an id is only a part of a character.
+    pub fn token(&self, position: usize) -> &str {
+        let (start, end) = self.offsets[position];
+        self.solution.get(start..end).unwrap_or_default()
+    }
+
+    /// The solution with `<swi>` and `</swi>` put around the spans. Without the tags it is the solution again, byte for
+    /// byte: they carry no spaces of their own.
+    pub fn tagged_solution(&self, spans: &[Range<usize>]) -> String {
+        let mut text =
+            String::with_capacity(self.solution.len() + spans.len() * (SWI.len() + SWI_END.len()));
+        let mut written = 0;
+        for span in spans {
+            for (byte, tag) in [
+                (self.offsets[span.start].0, SWI),
+                (self.offsets[span.end - 1].1, SWI_END),
+            ] {
+                let byte = self.solution.floor_char_boundary(byte).max(written);
+                text.push_str(&self.solution[written..byte]);
+                text.push_str(tag);
+                written = byte;
+            }
+        }
+        text.push_str(&self.solution[written..]);
+        text
+    }
+
+    /// The response's ids with the tags put in. Training takes these and not the tagged text: encoding text anew may
+    /// split words at a tag in another way.
+    pub fn tagged_ids(&self, spans: &[Range<usize>], switch: SwitchTokens) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(self.response.len() + 2 * spans.len());
+        let mut written = 0;
+        for span in spans {
+            ids.extend_from_slice(&self.response[written..span.start]);
+            ids.push(switch.swi);
+            ids.extend_from_slice(&self.response[span.clone()]);
+            ids.push(switch.swi_end);
+            written = span.end;
+        }
+        ids.extend_from_slice(&self.response[written..]);
+        ids
+    }
+}
+
+/// The tokens that share a byte with a range of bytes.
+fn tokens_of(offsets: &[(usize, usize)], bytes: &Range<usize>) -> Option<Range<usize>> {
+    let touches = |(start, end): &(usize, usize)| *start < bytes.end && *end > bytes.start;
+    let first = offsets.iter().position(touches)?;
+    let last = offsets.iter().rposition(touches)?;
+    Some(first..last + 1)
+}

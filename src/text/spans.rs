@@ -1,0 +1,252 @@
+//! Phase 1's span rule (`method.md` §3): entropies of one response → the spans that become latent blocks.
+//!
+//! Knows numbers and ranges only; every range counts response tokens. Entropy `i` is that of the distribution response
+//! token `i` is drawn from, in nats.
+//!
+//! Token rule: positions above the corpus' top-share quantile; runs with gaps of at most `merge_gap` joined; runs shorter
+//! than `min_length` dropped; of a longer run, the window of `max_length` with the greatest entropy. Clause rule
+//! (`snap_to_clause`): whole clauses whose mean entropy is above the corpus' quantile of clauses. Either way nothing
+//! touches the final answer, and spans are taken from the highest mean entropy down while they fit the latent cap.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpanSettings {
+    /// Share of the corpus' response positions that count as uncertain. Ties at the border are left out.
+    pub top_share: f64,
+    pub merge_gap: usize,
+    pub min_length: usize,
+    pub max_length: usize,
+    /// Latents a sample may have at the last stage, over all its spans.
+    pub latent_cap: usize,
+    /// c of phase 2: latents for each replaced token.
+    pub latents_per_token: usize,
+    /// K_max of phase 2: tokens of a span that are replaced at the last stage.
+    pub max_stage: usize,
+    /// Tag whole clauses instead of runs of tokens (`recipe.md`, "what worked" 1).
+    pub snap_to_clause: bool,
+    /// With `snap_to_clause`: clauses above this quantile of the corpus' clause scores are tagged.
+    pub clause_quantile: f64,
+}
+
+impl Default for SpanSettings {
+    fn default() -> Self {
+        SpanSettings {
+            top_share: 0.2,
+            merge_gap: 1,
+            min_length: 2,
+            max_length: 8,
+            latent_cap: 48,
+            latents_per_token: 2,
+            max_stage: 8,
+            snap_to_clause: false,
+            clause_quantile: 0.25,
+        }
+    }
+}
+
+/// One response as the rule sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scored<'a> {
+    pub entropies: &'a [f32],
+    /// Clauses in order, not overlapping. Only the clause rule reads them.
+    pub clauses: &'a [Range<usize>],
+    pub answer: Option<&'a Range<usize>>,
+}
+
+/// Spans of one response, and what the rule left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    pub spans: Vec<Range<usize>>,
+    pub too_short: usize,
+    pub over_cap: usize,
+}
+
+impl SpanSettings {
+    /// Refuses settings that contradict each other, naming them.
+    pub fn check(&self) -> Result<()> {
+        let SpanSettings {
+            top_share,
+            clause_quantile,
+            min_length,
+            max_length,
+            max_stage,
+            ..
+        } = *self;
+        ensure!(
+            top_share > 0.0 && top_share < 1.0,
+            "spans.top_share: expected inside 0..1, found {top_share}"
+        );
+        ensure!(
+            (0.0..1.0).contains(&clause_quantile),
+            "spans.clause_quantile: expected 0 or more and below 1, found {clause_quantile}"
+        );
+        ensure!(
+            min_length >= 1,
+            "spans.min_length: expected at least 1, found 0"
+        );
+        ensure!(
+            min_length <= max_length,
+            "spans.min_length: {min_length} is above spans.max_length {max_length}"
+        );
+        ensure!(
+            max_length <= max_stage,
+            "spans.max_length: {max_length} is above spans.max_stage {max_stage}; the last stage could not replace a whole span"
+        );
+        ensure!(
+            self.latents_per_token >= 1,
+            "spans.latents_per_token: expected at least 1, found 0"
+        );
+        let least = self.latents(&(0..min_length));
+        ensure!(
+            self.latent_cap >= least,
+            "spans.latent_cap: {} is below the {least} latents of the shortest span",
+            self.latent_cap
+        );
+        Ok(())
+    }
+
+    /// Latents of a span at the last stage: c · min(K_max, |S|).
+    pub fn latents(&self, span: &Range<usize>) -> usize {
+        self.latents_per_token * self.max_stage.min(span.len())
+    }
+
+    /// The entropy above which a position, or a clause, counts, over the whole corpus. The answer's positions count
+    /// towards the quantile (they are response positions), its clauses do not.
+    pub fn threshold<'a>(&self, corpus: impl Iterator<Item = Scored<'a>>) -> Result<f32> {
+        let mut scores = Vec::new();
+        for scored in corpus {
+            if self.snap_to_clause {
+                scores.extend(
+                    self.clauses(scored)
+                        .map(|clause| mean(scored.entropies, &clause)),
+                );
+            } else {
+                scores.extend_from_slice(scored.entropies);
+            }
+        }
+        ensure!(
+            !scores.is_empty(),
+            "no {} to score in the whole corpus{}",
+            if self.snap_to_clause {
+                "clause"
+            } else {
+                "response position"
+            },
+            if self.snap_to_clause {
+                "; set spans.snap_to_clause = false"
+            } else {
+                ""
+            }
+        );
+        let share = if self.snap_to_clause {
+            1.0 - self.clause_quantile
+        } else {
+            self.top_share
+        };
+        let above = (share * scores.len() as f64) as usize;
+        if above >= scores.len() {
+            return Ok(f32::NEG_INFINITY);
+        }
+        // At most `above` scores are strictly above the one that stands there in falling order.
+        let (_, threshold, _) = scores.select_nth_unstable_by(above, |a, b| b.total_cmp(a));
+        Ok(*threshold)
+    }
+
+    /// The spans of one response, in order, never adjacent.
+    pub fn choose(&self, scored: Scored, threshold: f32) -> Chosen {
+        let mut chosen = Chosen::default();
+        let candidates: Vec<Range<usize>> = if self.snap_to_clause {
+            self.clauses(scored)
+                .filter(|clause| mean(scored.entropies, clause) > threshold)
+                .collect()
+        } else {
+            self.runs(scored, threshold)
+        };
+        let found = candidates.len();
+        let mut candidates: Vec<Range<usize>> = candidates
+            .into_iter()
+            .filter(|run| run.len() >= self.min_length)
+            .collect();
+        chosen.too_short = found - candidates.len();
+        for span in &mut candidates {
+            *span = self.window(scored.entropies, span);
+        }
+        // Stable, so that equal means keep the order of the text.
+        candidates.sort_by(|a, b| mean(scored.entropies, b).total_cmp(&mean(scored.entropies, a)));
+        let mut left = self.latent_cap;
+        for span in candidates {
+            match left.checked_sub(self.latents(&span)) {
+                Some(rest) => {
+                    left = rest;
+                    chosen.spans.push(span);
+                }
+                None => chosen.over_cap += 1,
+            }
+        }
+        chosen.spans.sort_by_key(|span| span.start);
+        chosen
+    }
+
+    /// Clauses inside the response that do not touch the answer.
+    fn clauses<'a>(&self, scored: Scored<'a>) -> impl Iterator<Item = Range<usize>> + 'a {
+        let fits = move |clause: &&Range<usize>| {
+            let apart = scored
+                .answer
+                .is_none_or(|answer| clause.end <= answer.start || clause.start >= answer.end);
+            !clause.is_empty() && clause.end <= scored.entropies.len() && apart
+        };
+        scored.clauses.iter().filter(fits).cloned()
+    }
+
+    /// Joined runs of positions above the threshold.
+    fn runs(&self, scored: Scored, threshold: f32) -> Vec<Range<usize>> {
+        let in_answer = |position| {
+            scored
+                .answer
+                .is_some_and(|answer| answer.contains(&position))
+        };
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for (position, &entropy) in scored.entropies.iter().enumerate() {
+            if entropy <= threshold || in_answer(position) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run)
+                    if position - run.end <= self.merge_gap
+                        && !(run.end..position).any(in_answer) =>
+                {
+                    run.end = position + 1;
+                }
+                _ => runs.push(position..position + 1),
+            }
+        }
+        runs
+    }
+
+    /// The part of a long run with the greatest entropy, the earliest of equals.
+    fn window(&self, entropies: &[f32], run: &Range<usize>) -> Range<usize> {
+        if run.len() <= self.max_length {
+            return run.clone();
+        }
+        let windows =
+            (run.start..=run.end - self.max_length).map(|start| start..start + self.max_length);
+        let better = |best: Range<usize>, next: Range<usize>| {
+            if mean(entropies, &next) > mean(entropies, &best) {
+                next
+            } else {
+                best
+            }
+        };
+        windows.reduce(better).unwrap_or_else(|| run.clone())
+    }
+}
+
+/// Mean entropy of a range that is not empty.
+pub fn mean(entropies: &[f32], range: &Range<usize>) -> f32 {
+    entropies[range.clone()].iter().sum::<f32>() / range.len() as f32
+}
