@@ -16,7 +16,7 @@ use super::{classify::both_classes, scale::all_finite};
 const MAX_ITERATIONS: u64 = 2000;
 
 /// Norm of the mean gradient (in scaled coordinates) at which a fit counts as converged; scikit-learn stops at 1e-4.
-const TOLERANCE: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-7;
 
 /// A fitted model: `z = x · weights + intercept`, positive where `z > 0`.
 #[derive(Clone, Debug)]

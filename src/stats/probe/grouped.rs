@@ -2,8 +2,10 @@
 //!
 //! Every problem is tested once per repeat (k-fold over problems). Inside a fold's training side: negatives (or positives)
 //! are thinned to balance, columns standardised, C chosen by an inner k-fold over problems. Test rows are never thinned.
-//! The interval resamples problems and takes the fitted probes as given: it speaks of other problems, not of other
-//! training sets.
+//! Intervals resample problems, which takes the fitted probes as given; they are then widened for the training sets that
+//! the folds share (Nadeau & Bengio 2003): variance times `1 + k/(k − 1)`, 2.25 at k = 5. Without it, features that carry
+//! nothing were called readable or anti-readable in 13 % of 400 simulated data sets at the 5 % level (standard deviation over
+//! data sets 0.0325, resampled standard error 0.0264); with it, in fewer than 5 %. It errs on the wide side.
 
 use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
@@ -96,7 +98,11 @@ impl GroupedProtocol {
             draws: self.draws,
             ..Bootstrap::seeded(self.seed)
         };
-        let estimate = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| bootstrap.units(groups.len(), f);
+        let estimate = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| {
+            bootstrap
+                .units(groups.len(), f)
+                .map(|e| self.widened(e, 0.0))
+        };
         let positives = data.labels.iter().filter(|&&l| l).count();
         let prevalence = self
             .prevalence
@@ -114,11 +120,10 @@ impl GroupedProtocol {
                 .context("probe on control labels")?;
             let control = Pooled::new(&folds, &labels, &groups);
             let score = |times: &[u32]| control.rates(times).balanced_accuracy();
+            let gap = |times: &[u32]| pooled.rates(times).balanced_accuracy() - score(times);
             Some(Control {
                 balanced_accuracy: estimate(&score)?,
-                selectivity: estimate(&|times| {
-                    pooled.rates(times).balanced_accuracy() - score(times)
-                })?,
+                selectivity: self.widened(bootstrap.units(groups.len(), gap)?, -1.0),
                 moved,
             })
         } else {
@@ -139,6 +144,15 @@ impl GroupedProtocol {
             c: folds.iter().map(|f| f.c).collect(),
             converged: folds.iter().filter(|f| f.converged).count(),
         })
+    }
+
+    /// Adds the variance of shared training sets to an interval (see the module's head), within `bottom` and 1.
+    fn widened(&self, e: Estimate, bottom: f64) -> Estimate {
+        let k = self.folds as f64;
+        let factor = (1.0 + k / (k - 1.0)).sqrt();
+        let low = (e.value - factor * (e.value - e.low)).max(bottom);
+        let high = (e.value + factor * (e.high - e.value)).min(1.0);
+        Estimate { low, high, ..e }
     }
 
     fn check<F>(&self, data: &ProbeData<'_, F>) -> Result<()> {
