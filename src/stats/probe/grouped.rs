@@ -8,9 +8,6 @@
 //! data sets 0.0325, resampled standard error 0.0264); with it, in fewer than 5 %. It errs on the wide side.
 
 use anyhow::{Context, Result, ensure};
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +15,8 @@ use super::super::{
     Bootstrap, Estimate, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold,
 };
 use super::pooled::{Fold, Pooled};
-use super::{ProbeData, balance, pick};
+use super::score::{Control, GroupedScore};
+use super::{ProbeData, balance, permuted_within, pick};
 
 /// Settings of our protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,36 +53,6 @@ impl Default for GroupedProtocol {
             seed: 0,
         }
     }
-}
-
-/// The same protocol on labels permuted within each problem (after Hewitt & Liang 2019): what the probe can score from the
-/// problem alone, or by memorising.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Control {
-    pub balanced_accuracy: Estimate,
-    /// Balanced accuracy minus the control's, resampled together.
-    pub selectivity: Estimate,
-    /// Share of rows whose label the permutation changed. At 0 every problem has one class and the control says nothing.
-    pub moved: f64,
-}
-
-/// What our protocol yields. Every `n` counts problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GroupedScore {
-    pub balanced_accuracy: Estimate,
-    pub auroc: Estimate,
-    /// Share of positives at which the next two hold.
-    pub prevalence: f64,
-    pub accuracy_at_prevalence: Estimate,
-    /// `None` where the probe calls (nearly) nothing positive.
-    pub precision_at_prevalence: Option<Estimate>,
-    pub control: Option<Control>,
-    pub rows: usize,
-    pub positives: usize,
-    /// The C chosen in each split.
-    pub c: Vec<f64>,
-    /// Splits whose final fit met the solver's tolerance.
-    pub converged: usize,
 }
 
 impl GroupedProtocol {
@@ -293,18 +261,4 @@ impl GroupedProtocol {
             })
             .collect()
     }
-}
-
-/// Labels shuffled among the rows of each group: keeps every problem's share of positives, breaks the tie to position.
-fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xC0_117B01); // another stream than the splits'
-    let mut permuted = labels.to_vec();
-    for rows in &groups.members {
-        let mut shuffled = pick(labels, rows);
-        shuffled.shuffle(&mut rng);
-        rows.iter()
-            .zip(shuffled)
-            .for_each(|(&row, label)| permuted[row] = label);
-    }
-    permuted
 }

@@ -11,6 +11,7 @@
 mod grouped;
 mod paper;
 mod pooled;
+mod score;
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView2};
@@ -18,10 +19,11 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-pub use grouped::{Control, GroupedProtocol, GroupedScore};
+pub use grouped::GroupedProtocol;
 pub use paper::{PaperProtocol, PaperScore};
+pub use score::{Control, GroupedScore};
 
-use super::classify::both_classes;
+use super::{Groups, classify::both_classes};
 
 /// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +94,20 @@ fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
     yes.extend(no);
     yes.sort_unstable();
     yes
+}
+
+/// Labels shuffled among the rows of each group: keeps every problem's share of positives, breaks the tie to position.
+fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xC0_117B01); // another stream than the splits'
+    let mut permuted = labels.to_vec();
+    for rows in &groups.members {
+        let mut shuffled = pick(labels, rows);
+        shuffled.shuffle(&mut rng);
+        rows.iter()
+            .zip(shuffled)
+            .for_each(|(&row, label)| permuted[row] = label);
+    }
+    permuted
 }
 
 /// The labels of the chosen rows.
