@@ -1,1 +1,43 @@
 //! Intervals, paired tests, bootstrap and the protocol of probes. Plain Rust.
+//!
+//! Knows numbers, labels and the problem each row came from; knows nothing of models, text or files.
+//! Every estimate leaves here as an [`Estimate`]: a value with its interval and the number of independent units behind
+//! it, so that no caller can print a number without them. Everything random takes a seed and gives the same answer on
+//! any number of threads.
+//!
+//! | question | here |
+//! | --- | --- |
+//! | how sure is this accuracy? | [`wilson`], [`accuracy`] |
+//! | do two modes differ on the same problems? | [`Flips`] (exact McNemar), [`Bootstrap::paired`] |
+//! | the same, several positions per problem | [`Bootstrap::clustered_mean`], [`Bootstrap::clustered_rows`] |
+//! | many tests at once | [`holm`] |
+//! | can a probe read it? | [`probe`] |
+//!
+//! Checked against SciPy, scikit-learn and statsmodels: `fixtures/stats/make.py` makes the values, `tests/stats.rs` holds them.
+
+mod bootstrap;
+mod classify;
+mod estimate;
+mod groups;
+mod holm;
+mod logistic;
+mod mcnemar;
+pub mod probe;
+mod scale;
+pub mod special;
+mod split;
+mod wilson;
+
+pub use bootstrap::Bootstrap;
+pub use classify::{Rates, auroc, balanced_accuracy};
+pub use estimate::Estimate;
+pub use groups::Groups;
+pub use holm::holm;
+pub use logistic::Logistic;
+pub use mcnemar::{Flips, changed};
+pub use scale::Standardiser;
+pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
+pub use wilson::{accuracy, wilson};
+
+/// The level of every interval unless a caller says otherwise.
+pub const LEVEL: f64 = 0.95;

@@ -1,0 +1,112 @@
+//! A claim the paper makes in words, as comparisons between numbers. Knows names of cells; whose numbers they are (the
+//! paper's or ours) is the caller's part.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+/// A claim made in words.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    pub id: String,
+    pub text: String,
+    /// Labels of the tables and figures it rests on.
+    pub rests_on: Vec<String>,
+    pub scale: Scale,
+    #[serde(default)]
+    pub note: String,
+    /// What the comparisons give on the paper's own numbers; absent where there are none.
+    pub holds_in_paper: Option<bool>,
+    /// All must hold.
+    #[serde(default)]
+    pub compare: Vec<Comparison>,
+}
+
+/// Where a claim can be tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    /// On any model that switches.
+    Any,
+    /// Only on the paper's model and data.
+    #[serde(rename = "8b")]
+    EightB,
+    /// Nothing to measure.
+    None,
+}
+
+/// `left op times · right + plus`, within `tolerance`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    pub left: Term,
+    pub op: Op,
+    pub right: Term,
+    #[serde(default = "one")]
+    pub times: f64,
+    #[serde(default)]
+    pub plus: f64,
+    /// Slack in favour of the claim, in the column's unit.
+    #[serde(default)]
+    pub tolerance: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A cell by name, or a number in the unit of the other side.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Term {
+    Number(f64),
+    Cell(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Op {
+    #[serde(rename = ">")]
+    Above,
+    #[serde(rename = ">=")]
+    AtLeast,
+    #[serde(rename = "<")]
+    Below,
+    #[serde(rename = "<=")]
+    AtMost,
+    #[serde(rename = "=")]
+    About,
+}
+
+impl Claim {
+    /// Whether all comparisons hold on the numbers `cell` gives, in the paper's units; `None` if the claim compares nothing.
+    pub fn check(&self, cell: impl Fn(&str) -> Result<f64>) -> Result<Option<bool>> {
+        let mut all = None;
+        for comparison in &self.compare {
+            all = Some(all.unwrap_or(true) & comparison.check(&cell)?);
+        }
+        Ok(all)
+    }
+}
+
+impl Comparison {
+    /// Whether the comparison holds on the numbers `cell` gives.
+    pub fn check(&self, cell: impl Fn(&str) -> Result<f64>) -> Result<bool> {
+        let value = |term: &Term| match term {
+            Term::Number(x) => Ok(*x),
+            Term::Cell(name) => cell(name),
+        };
+        let (left, right) = (
+            value(&self.left)?,
+            self.times * value(&self.right)? + self.plus,
+        );
+        // Sums of decimals miss by a rounding error; a claim must not fail on it.
+        let slack = self.tolerance + 1e-9 * right.abs().max(1.0);
+        Ok(match self.op {
+            Op::Above => left > right - self.tolerance,
+            Op::AtLeast => left >= right - slack,
+            Op::Below => left < right + self.tolerance,
+            Op::AtMost => left <= right + slack,
+            Op::About => (left - right).abs() <= slack,
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Which rows belong to the same problem. Knows row indices and ids, nothing of what the rows hold.
+
+use anyhow::{Result, ensure};
+
+/// Rows collected by group id. Groups are numbered by sorted id, so the numbering does not depend on row order.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    /// Group number of each row.
+    pub of_row: Vec<usize>,
+    /// Row indices of each group.
+    pub members: Vec<Vec<usize>>,
+}
+
+impl Groups {
+    /// Numbers the distinct ids; one id per row.
+    pub fn new(ids: &[usize]) -> Result<Self> {
+        ensure!(!ids.is_empty(), "no rows: the list of group ids is empty");
+        let mut distinct = ids.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut members = vec![Vec::new(); distinct.len()];
+        let of_row: Vec<usize> = ids
+            .iter()
+            .map(|id| distinct.partition_point(|d| d < id))
+            .collect();
+        for (row, &group) in of_row.iter().enumerate() {
+            members[group].push(row);
+        }
+        Ok(Self { of_row, members })
+    }
+
+    /// Every row its own group.
+    pub fn singletons(n: usize) -> Result<Self> {
+        Self::new(&(0..n).collect::<Vec<_>>())
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Never true of a value made by [`Groups::new`].
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+}

@@ -1,0 +1,116 @@
+//! Linear probes: can a label be read off hidden states? Knows features, labels and problems; knows nothing of layers.
+//!
+//! Two protocols of `method.md` §8, meant to stand side by side in a table:
+//! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. What the paper reports.
+//! - [`GroupedProtocol`]: split by problem, standardised on train, C chosen inside train, at least five splits, control
+//!   labels, intervals that resample problems. What a claim can rest on.
+//!
+//! Neither knows whether negatives are of the same token type as positives. If they are not, a probe reads token identity
+//! and is near perfect at the embedding already (`recipe.md`); choosing them is the caller's part.
+
+mod grouped;
+mod paper;
+mod pooled;
+mod score;
+
+use anyhow::{Context, Result, ensure};
+use ndarray::{Array2, ArrayView2};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+pub use grouped::GroupedProtocol;
+pub use paper::{PaperProtocol, PaperScore};
+pub use score::{Control, GroupedScore};
+
+use super::{Groups, classify::both_classes};
+
+/// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeData<'a, F> {
+    features: ArrayView2<'a, F>,
+    labels: &'a [bool],
+    groups: &'a [usize],
+}
+
+impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
+    /// Checks shapes, that both classes occur, and that every feature is a finite number.
+    pub fn new(
+        features: ArrayView2<'a, F>,
+        labels: &'a [bool],
+        groups: &'a [usize],
+    ) -> Result<Self> {
+        let rows = features.nrows();
+        ensure!(
+            rows > 0 && features.ncols() > 0,
+            "probe features are empty ({rows} × {})",
+            features.ncols()
+        );
+        ensure!(
+            labels.len() == rows,
+            "{rows} feature rows but {} labels",
+            labels.len()
+        );
+        ensure!(
+            groups.len() == rows,
+            "{rows} feature rows but {} group ids",
+            groups.len()
+        );
+        both_classes(labels).context("probe labels")?;
+        for ((row, column), &value) in features.indexed_iter() {
+            let value: f64 = value.into();
+            ensure!(
+                value.is_finite(),
+                "probe feature at row {row}, column {column} is {value}"
+            );
+        }
+        Ok(Self {
+            features,
+            labels,
+            groups,
+        })
+    }
+
+    /// The chosen rows in f64.
+    fn rows(&self, rows: &[usize]) -> Array2<f64> {
+        Array2::from_shape_fn((rows.len(), self.features.ncols()), |(i, j)| {
+            self.features[[rows[i], j]].into()
+        })
+    }
+}
+
+/// Of `rows`, all of the rarer class and as many of the other, drawn by `seed`; sorted.
+fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
+    let (mut yes, mut no): (Vec<usize>, Vec<usize>) =
+        rows.iter().copied().partition(|&r| labels[r]);
+    let keep = yes.len().min(no.len());
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for class in [&mut yes, &mut no] {
+        if class.len() > keep {
+            class.shuffle(&mut rng);
+            class.truncate(keep);
+        }
+    }
+    yes.extend(no);
+    yes.sort_unstable();
+    yes
+}
+
+/// Labels shuffled among the rows of each group: keeps every problem's share of positives, breaks the tie to position.
+fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xC0_117B01); // another stream than the splits'
+    let mut permuted = labels.to_vec();
+    for rows in &groups.members {
+        let mut shuffled = pick(labels, rows);
+        shuffled.shuffle(&mut rng);
+        rows.iter()
+            .zip(shuffled)
+            .for_each(|(&row, label)| permuted[row] = label);
+    }
+    permuted
+}
+
+/// The labels of the chosen rows.
+fn pick<T: Copy>(values: &[T], rows: &[usize]) -> Vec<T> {
+    rows.iter().map(|&r| values[r]).collect()
+}
