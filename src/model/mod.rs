@@ -1,4 +1,24 @@
 //! The instrumented decoder. Knows nothing of text or training.
 
+mod attention;
+pub mod cache;
 pub mod checkpoint;
 pub mod config;
+mod decoder;
+pub mod gradients;
+pub mod hooks;
+mod linear;
+pub mod lora;
+mod norm;
+pub mod span;
+mod weights;
+
+pub use attention::Attention;
+pub use cache::KvCache;
+pub use config::ModelConfig;
+pub use decoder::{Block, Decoder, Mlp};
+pub use hooks::{Activation, HookPoint, HookSpec, Hooks, Kind, Select};
+pub use linear::Linear;
+pub use norm::RmsNorm;
+pub use span::{Span, Step};
+pub use weights::Parameter;
