@@ -26,6 +26,7 @@ pub mod interventions;
 pub mod latent;
 pub mod model;
 pub mod ops;
+pub mod recipe;
 pub mod report;
 pub mod stats;
 pub mod tasks;
