@@ -7,6 +7,8 @@ use super::parser::{Found, Parser};
 use std::rc::Rc;
 
 const MAX_SUM: i64 = 200;
+/// Nodes that a sum or determinant may have when written out.
+const MAX_SIZE: usize = 6000;
 
 impl Parser<'_> {
     pub fn expr(&mut self, i: usize) -> Found {
@@ -298,7 +300,7 @@ impl Parser<'_> {
         let (Expr::Sym(name), Some(a), Some(b)) = (&*var, whole(&from), whole(&to)) else {
             return Some((Expr::func(if sum { "sum" } else { "prod" }, vec![body, var, from, to]), end));
         };
-        if b - a > MAX_SUM {
+        if b.checked_sub(a)? > MAX_SUM || size(&body, MAX_SIZE).saturating_mul((b - a).max(0) as usize) > MAX_SIZE {
             return None;
         }
         let terms: Vec<E> = (a..=b).map(|k| substitute(&body, name, &Expr::int(k))).collect();
@@ -420,10 +422,22 @@ fn substitute(e: &E, name: &str, by: &E) -> E {
     })
 }
 
+/// Nodes of an expression, counted up to `cap`.
+fn size(e: &Expr, cap: usize) -> usize {
+    let mut n = 1;
+    for c in e.children() {
+        if n >= cap {
+            break;
+        }
+        n += size(c, cap - n);
+    }
+    n
+}
+
 /// Expanded along the first row; matrices over 4 × 4 are left alone.
 fn determinant(m: &E) -> Option<E> {
     let Expr::Matrix { rows, cols, items } = &**m else { return None };
-    if rows != cols || *rows > 4 {
+    if rows != cols || *rows > 4 || size(m, MAX_SIZE / 24) >= MAX_SIZE / 24 {
         return None;
     }
     let n = *rows;

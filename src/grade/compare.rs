@@ -213,6 +213,8 @@ fn symbols(gold: &Expr, pred: &Expr) -> Option<bool> {
     };
     let letter = |e: &Expr| if *e == Expr::Euler { Some("e".to_string()) } else { symbol_name(e).map(str::to_string) };
     match other {
+        // \text{12} is a word that spells a number.
+        Expr::Num { value, float: false } => Some(value.to_string() == name),
         Expr::Euler => Some(name.eq_ignore_ascii_case("e")),
         Expr::Mul(v) => {
             let word: String = v.iter().map(|a| letter(a)).collect::<Option<String>>()?;
@@ -224,8 +226,8 @@ fn symbols(gold: &Expr, pred: &Expr) -> Option<bool> {
 
 /// The matrix that sums and products of matrices make.
 fn matrix(e: &E, depth: usize) -> Option<(usize, usize, Vec<E>)> {
-    const MAX_SIDE: usize = 12;
-    if depth > 8 {
+    const MAX_SIDE: usize = 6;
+    if depth > 4 {
         return None;
     }
     match &**e {
@@ -244,6 +246,10 @@ fn matrix(e: &E, depth: usize) -> Option<(usize, usize, Vec<E>)> {
         Expr::Mul(v) => {
             let mut factor: Option<E> = None;
             let mut product: Option<(usize, usize, Vec<E>)> = None;
+            // Products are written out, so their number is bounded.
+            if v.iter().filter(|a| matches!(***a, Expr::Matrix { .. } | Expr::Add(_) | Expr::Mul(_))).count() > 3 {
+                return None;
+            }
             for a in v {
                 match (matrix(a, depth + 1), &mut product) {
                     (Some(m), None) => product = Some(m),
