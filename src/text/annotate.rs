@@ -115,7 +115,13 @@ pub fn annotate(
     let mut done = samples.len() - waiting.len();
     progress(done, samples.len());
     for batch in batches(waiting, settings.batch_rows, settings.batch_tokens) {
-        let entropies = score(&batch)?;
+        let entropies = match score(&batch) {
+            Ok(entropies) => entropies,
+            Err(error) => {
+                store.save_part()?;
+                return Err(error);
+            }
+        };
         ensure!(
             entropies.len() == batch.len(),
             "annotate: asked for entropies of {} samples, got {}",
