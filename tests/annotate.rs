@@ -6,8 +6,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use switchyard::tasks::{Affine, Chains, Split, Task};
-use switchyard::text::annotate::{AnnotateSettings, Annotation, annotate, batches, read_tagged};
+use switchyard::text::annotate::{AnnotateSettings, annotate, batches};
 use switchyard::text::spans::{Scored, SpanSettings, mean};
+use switchyard::text::tagging::{Annotation, read_tagged};
 use switchyard::text::{Problem, Sample, Template, Vocabulary, read_problems};
 
 fn scored<'a>(
@@ -348,8 +349,7 @@ fn outputs(folder: &Path) -> Vec<Vec<u8>> {
 fn a_stopped_run_goes_on_and_ends_the_same() {
     let (_, samples) = corpus(30);
     let settings = AnnotateSettings {
-        batch_rows: 7, // parts do not end where batches do
-
+        batch_rows: 7,
         part_rows: 10,
         ..AnnotateSettings::default()
     };

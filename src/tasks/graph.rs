@@ -131,14 +131,14 @@ impl Family for Graph {
         // stands[half][depth]: node d of each half, d = 0..=hops, holds depth d open; the rest stand anywhere below a root.
         let mut place = [(0, 0); 16];
         let mut stands = [[0 as Nodes; 6]; 2];
-        for node in 0..count as usize {
+        for (node, place) in place.iter_mut().enumerate().take(count as usize) {
             let mut below = |end: u32| rng.random_range(0..end) as usize;
             let (half, depth) = match node {
                 node if node <= hops => (0, node),
                 node if node <= 2 * hops + 1 => (1, node - hops - 1),
                 _ => (below(2), 1 + below(hops as u32 + 1)),
             };
-            place[node] = (half, depth);
+            *place = (half, depth);
             stands[half][depth] |= 1 << node;
         }
 
