@@ -401,6 +401,45 @@ fn a_graph_keeps_its_split_under_renaming() {
     }
 }
 
+/// No look at one candidate's neighbours, or at the order of the text, tells the answer better than chance.
+#[test]
+fn a_graph_is_not_solved_by_counting() {
+    let rows = Task::Graph(Graph::default())
+        .rows(Split::Train, 4, 0..40_000)
+        .unwrap();
+    type Clue = fn(&[&str], &str) -> usize;
+    let clues: [(&str, Clue); 4] = [
+        ("edges in", |words, name| {
+            words.windows(2).filter(|pair| *pair == [">", name]).count()
+                - usize::from(words[words.len() - 4] == name)
+        }),
+        ("edges out", |words, name| {
+            words.windows(2).filter(|pair| *pair == [name, ">"]).count()
+        }),
+        ("named last", |words, name| {
+            words.iter().rposition(|word| *word == name).unwrap()
+        }),
+        ("stated last", |words, name| {
+            words.iter().position(|word| *word == name).unwrap()
+        }),
+    ];
+    for (what, clue) in clues {
+        let (mut right, mut told) = (0.0, 0.0);
+        for row in &rows {
+            let words: Vec<&str> = row.question.split(' ').collect();
+            let candidates = [words[words.len() - 4], words[words.len() - 2]];
+            let [first, second] = candidates.map(|name| clue(&words, name));
+            if first != second {
+                told += 1.0;
+                right += f64::from(candidates[usize::from(second > first)] == row.answer);
+            }
+        }
+        let share: f64 = right / told;
+        println!("{what}: {share:.3} of {told}");
+        assert!((share - 0.5).abs() < 0.02, "{what}: {share:.3} of {told}");
+    }
+}
+
 #[test]
 fn rows_depend_on_seed_split_and_index_only() {
     for task in families() {
@@ -476,8 +515,9 @@ const FIRST_ROWS: [&str; 4] = [
      d = 4 + 2 = 6 ; a = 6 + 5 = 4 ; g = 4 + 6 = 3 ; h = 3 + 1 = 4 ; # 4",
     "c = 6 * h + 5 ; f = 6 * b + 1 ; a = 3 * b + 1 ; k = 3 * f + 3 ; b = 2 ; i = 5 * f + 2 ; g = 3 * i + 6 ; e = 2 * h + 4 ; h = 5 * i + 5 ; ? e : \
      f = 6 * 2 + 1 = 6 ; i = 5 * 6 + 2 = 4 ; h = 5 * 4 + 5 = 4 ; e = 2 * 4 + 4 = 5 ; # 5",
-    "g > y ; j > f ; m > g ; p > m ; m > q ; w > r ; r > t ; n > w ; h > t ; o > h ; g > o ; r > q ; j > r ; a > n ; g > v ; o > j ; r > f ; ? a > r or y : \
-     a > n ; n > w ; w > r ; # r",
+    "r > q ; l > x ; c > t ; z > v ; v > h ; f > q ; a > g ; t > i ; u > z ; i > r ; z > f ; \
+     a > z ; a > l ; u > p ; t > a ; u > i ; ? u > l or q : \
+     u > z ; z > f ; f > q ; # q",
     "0 1 0 8 * 6 9 3 6 : \
      0 6 0 8 4 0 0 0 ; + 0 0 9 0 2 7 0 0 = 0 6 9 8 6 7 0 0 ; + 0 0 0 3 0 4 2 0 = 0 6 9 1 7 1 3 0 ; + 0 0 0 0 6 0 8 4 = 0 6 9 1 3 2 1 5 ; # 0 6 9 1 3 2 1 5",
 ];
