@@ -38,7 +38,7 @@ fn window() -> Figure {
             let y = if k == 0 {
                 peak
             } else {
-                2e-3 * (1.0 + 0.8 * wobble((k + 30) as usize)) * 10f64.powi(-(k.max(0)).min(3))
+                2e-3 * (1.0 + 0.8 * wobble((k + 30) as usize)) * 10f64.powi(-k.clamp(0, 3))
             };
             Point {
                 x: f64::from(k),
@@ -163,7 +163,7 @@ fn heat() -> HeatMap {
         cells: (0..12)
             .map(|r| {
                 (0..8)
-                    .map(|c| (r + c != 5).then(|| (r as f64 - c as f64) * 0.31))
+                    .map(|c| (r + c != 5).then_some((f64::from(r) - f64::from(c)) * 0.31))
                     .collect()
             })
             .collect(),

@@ -1,11 +1,11 @@
-//! Title, legend, axes and grid of a chart, and the map from data to pixels. Knows ranges and names, not what is plotted.
-
-use anyhow::{Result, ensure};
-use plotters::style::RGBColor;
+//! Title, axes and grid of a chart, and the map from data to pixels. Knows ranges and names, not what is plotted.
 
 use super::fonts::width;
-use super::scene::{Anchor, At, Scene, Shape};
+use super::legend::{self, Key};
+use super::scene::{Anchor, At, Scene};
 use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, TITLE, WIDTH};
+use super::ticks::{ticks, wrap};
+use anyhow::{Result, ensure};
 
 /// One axis: its label with unit, whether it is logarithmic, and its range (from the data where not given).
 #[derive(Clone, Debug, Default)]
@@ -73,17 +73,6 @@ impl Axis {
     }
 }
 
-/// What a legend shows beside a name.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Key {
-    /// A line with a series' dash and marker.
-    Line(usize, bool),
-    /// A filled box.
-    Patch(RGBColor),
-    /// The mark of a published value.
-    Diamond,
-}
-
 /// Named positions on the x axis instead of numbers.
 pub(super) type Names<'a> = Option<&'a [String]>;
 
@@ -121,7 +110,7 @@ impl Plot {
             scene.text((PAD, top + 0.5 * TITLE), &line, TITLE, true, Anchor::Left);
             top += TITLE * 1.1;
         }
-        top = draw_legend(&mut scene, legend, top + 4.0) + 0.5 * TICK;
+        top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
         let left = PAD + 1.35 * LABEL + widest + 14.0;
         // The last number under the x axis is centred on its tick and may reach past the axis.
         let ticks_x = if names.is_some() {
@@ -252,117 +241,4 @@ impl Plot {
 fn share(value: f64, (low, high, log): (f64, f64, bool)) -> f64 {
     let f = |v: f64| if log { v.max(1e-300).log10() } else { v };
     ((f(value) - f(low)) / (f(high) - f(low))).clamp(0.0, 1.0)
-}
-
-/// Legend entries in rows from `top`; returns where they end.
-fn draw_legend(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64 {
-    let (mut x, mut y) = (PAD, top);
-    for (name, key) in legend {
-        let needed = 76.0 + width(name, LABEL, false) + 34.0;
-        if x > PAD && x + needed > WIDTH {
-            (x, y) = (PAD, y + 1.2 * LABEL);
-        }
-        let middle = y + 0.5 * LABEL;
-        match key {
-            Key::Line(series, marked) => {
-                let colour = super::style::colour(*series);
-                scene.line(
-                    &[(x, middle), (x + 64.0, middle)],
-                    colour,
-                    5.0,
-                    super::style::dash(*series),
-                );
-                if *marked {
-                    super::lines::marker(scene, (x + 32.0, middle), *series);
-                }
-            }
-            Key::Patch(colour) => {
-                let (from, to) = ((x + 18.0, middle - 14.0), (x + 64.0, middle + 14.0));
-                scene.shapes.push(Shape::Box {
-                    from,
-                    to,
-                    colour: *colour,
-                    alpha: 1.0,
-                });
-            }
-            Key::Diamond => super::bars::diamond(scene, (x + 40.0, middle)),
-        }
-        scene.text((x + 76.0, middle), name, LABEL, false, Anchor::Left);
-        x += needed;
-    }
-    if legend.is_empty() {
-        top
-    } else {
-        y + 1.2 * LABEL
-    }
-}
-
-/// Breaks a text after spaces and hyphens so that each line is at most `room` pixels wide where a break allows it.
-pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for piece in text.split_inclusive([' ', '-']) {
-        match lines.last_mut() {
-            Some(line) if width(format!("{line}{piece}").trim_end(), height, bold) <= room => {
-                line.push_str(piece)
-            }
-            _ => lines.push(piece.to_string()),
-        }
-    }
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_string())
-        .collect()
-}
-
-/// Places and texts of ticks: steps of 1, 2 or 5 times a power of ten; decades on a logarithmic axis.
-fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
-    if log && (high / low).log10() > 1.5 {
-        let (first, last) = (
-            (low.log10() - 1e-9).ceil() as i32,
-            (high.log10() + 1e-9).floor() as i32,
-        );
-        let step = ((last - first) / 6 + 1) as usize;
-        return (first..=last)
-            .rev()
-            .step_by(step)
-            .map(|e| (10f64.powi(e), power(e)))
-            .collect();
-    }
-    // The finest step that leaves at most six intervals.
-    let raw = (high - low) / 6.001;
-    let magnitude = 10f64.powf(raw.log10().floor());
-    let step = [1.0, 2.0, 5.0]
-        .map(|m| m * magnitude)
-        .into_iter()
-        .find(|s| *s >= raw)
-        .unwrap_or(10.0 * magnitude);
-    let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
-    let (first, last) = (
-        (low / step - 1e-9).ceil() as i64,
-        (high / step + 1e-9).floor() as i64,
-    );
-    (first..=last)
-        .map(|i| {
-            let value = i as f64 * step;
-            (value, format!("{value:.decimals$}").replace('-', "−"))
-        })
-        .collect()
-}
-
-/// `10⁻³`.
-fn power(exponent: i32) -> String {
-    let raised = |c: char| match c {
-        '-' => '⁻',
-        '1' => '¹',
-        '2' => '²',
-        '3' => '³',
-        digit => char::from_u32(0x2070 + digit as u32 - '0' as u32).unwrap_or(digit),
-    };
-    match exponent {
-        0 => "1".to_string(),
-        e => format!(
-            "10{}",
-            e.to_string().chars().map(raised).collect::<String>()
-        ),
-    }
 }

@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 use plotters::style::RGBColor;
 use plotters::style::colors::colormaps::{ColorMap, ViridisRGB};
 
-use super::axes::wrap;
 use super::fonts::width;
 use super::scene::{Anchor, Scene, Shape};
 use super::style::{INK, LABEL, MISSING, PAD, PAPER_WHITE, PLOT_HEIGHT, TICK, TITLE, WIDTH};
+use super::ticks::wrap;
 
 /// Cells `[row][column]`, first row at the top; `None` is drawn grey. Colours are viridis, even in lightness and safe for the
 /// colour-blind.

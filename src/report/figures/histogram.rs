@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::axes::{Axis, Key, Plot};
+use super::axes::{Axis, Plot};
+use super::legend::Key;
 use super::scene::{At, Scene, Shape};
 use super::style::{colour, dash};
 

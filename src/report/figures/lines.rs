@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::axes::{Axis, Key, Plot};
+use super::axes::{Axis, Plot};
+use super::legend::Key;
 use super::scene::{At, Scene, Shape};
 use super::style::{INK, colour, dash};
 use crate::stats::Estimate;
@@ -158,6 +159,12 @@ impl LineChart {
 }
 
 fn draw(scene: &mut Scene, plot: &Plot, line: &Line, series: usize, dodge: f64) {
+    let aside = if line.interval == Interval::Bars {
+        dodge
+    } else {
+        0.0
+    };
+    let place = |p: &Point| plot.x(p.x) + aside;
     // NaN has no place; the line breaks there instead of pretending.
     for run in line
         .points
@@ -174,16 +181,11 @@ fn draw(scene: &mut Scene, plot: &Plot, line: &Line, series: usize, dodge: f64) 
             });
         }
         if line.joined {
-            let path: Vec<At> = run.iter().map(|p| plot.at(p.x, p.y)).collect();
+            let path: Vec<At> = run.iter().map(|p| (place(p), plot.y(p.y))).collect();
             scene.line(&path, colour(series), 5.0, dash(series));
         }
         for p in run {
-            let x = plot.x(p.x)
-                + if line.interval == Interval::Bars {
-                    dodge
-                } else {
-                    0.0
-                };
+            let x = place(p);
             if (line.interval == Interval::Bars || run.len() == 1) && p.high > p.low {
                 whisker(scene, x, plot.y(p.low), plot.y(p.high), colour(series));
             }

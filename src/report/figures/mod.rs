@@ -12,11 +12,13 @@ mod ecdf;
 pub mod fonts;
 mod heatmap;
 mod histogram;
+mod legend;
 mod lines;
 mod png;
 mod render;
 mod scene;
 mod style;
+mod ticks;
 
 use std::path::{Path, PathBuf};
 
