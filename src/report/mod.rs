@@ -7,6 +7,7 @@
 
 mod atomic;
 mod claims;
+pub mod figures;
 mod flat;
 mod frame;
 pub mod paper;
