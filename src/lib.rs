@@ -24,6 +24,7 @@ pub mod experiments;
 pub mod grade;
 pub mod interventions;
 pub mod latent;
+pub mod loading;
 pub mod model;
 pub mod ops;
 pub mod recipe;

@@ -17,6 +17,8 @@ pub struct Corpus {
     /// The token that closes a response.
     pub end: u32,
     pub train: Vec<Sample>,
+    /// Gold answers of `train`.
+    pub train_answers: Vec<String>,
     pub test: Vec<Problem>,
     pub test_prompts: Vec<Vec<u32>>,
     /// Training problems that were too long to use.
@@ -43,11 +45,12 @@ impl Corpus {
         let end = template.end_id(&vocabulary)?;
         let found = train.len();
         let limit = recipe.data.max_tokens;
-        let mut samples = vec![];
+        let (mut samples, mut train_answers) = (vec![], vec![]);
         for problem in &train {
             let sample = Sample::new(problem, &vocabulary, template)?;
             if sample.length() < limit {
                 samples.push(sample);
+                train_answers.push(problem.answer.clone());
             }
         }
         ensure!(!samples.is_empty(), "all {found} training problems exceed data.max_tokens = {limit}: raise it");
@@ -58,6 +61,7 @@ impl Corpus {
             end,
             dropped: found - samples.len(),
             train: samples,
+            train_answers,
             test_prompts: prompts?,
             test,
             exact_answers: recipe.task.is_some(),
