@@ -36,6 +36,10 @@ impl Comparer {
         }
         match (gold.is_relation(), pred.is_relation()) {
             (true, true) => return (self.relations(&gold, &pred), Rule::Relation),
+            // A set that holds the relation itself, or the set of its solutions.
+            (true, false) if matches!(&*pred, Expr::Set(v) if v.len() == 1 && v[0].is_relation()) => {
+                return self.sets(&gold, &pred);
+            }
             (true, false) if pred.is_setlike() => {
                 let same = match (solutions(&gold), pieces(&pred)) {
                     (Some(a), Some(b)) => self.same_pieces(&a, &b),

@@ -5,6 +5,7 @@
 
 use super::exact::rational;
 use super::expr::{E, Expr};
+use super::modular::{key, opaque};
 use super::real::Real;
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -171,8 +172,8 @@ impl<'a> Evaluator<'a> {
             Expr::Add(v) => v.iter().try_fold(C::int(0), |s, a| Some(s.add(&self.eval(a)?))),
             Expr::Mul(v) => v.iter().try_fold(C::int(1), |s, a| Some(s.mul(&self.eval(a)?))),
             Expr::Pow(b, x) => self.power(b, x),
-            // An unknown function is opaque: its value depends on its name and arguments as written.
-            Expr::Func(name, _) if name.ends_with("()") => Some(C::real(R::rat(&sample(&format!("{e:?}"), self.trial)))),
+            // An unknown function is opaque: its value depends on its name and arguments.
+            Expr::Func(name, args) if opaque(name) => Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial)))),
             Expr::Func(name, args) => {
                 self.budget = self.budget.checked_sub(FUNCTION_COST)?;
                 let x: C<R> = self.eval(args.first()?)?;

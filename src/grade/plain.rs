@@ -141,7 +141,8 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
 /// Length of `,234,567` or ` 234 567`.
 fn thousands(s: &str) -> usize {
     let mut n = 0;
-    while s[n..].starts_with([',', ' ']) && digits(&s[n + 1..s.len().min(n + 4)]) == 3 && s.is_char_boundary(n + 4) {
+    let b = s.as_bytes();
+    while matches!(b.get(n), Some(b',' | b' ')) && b.get(n + 1..n + 4).is_some_and(|d| d.iter().all(u8::is_ascii_digit)) {
         n += 4;
     }
     n

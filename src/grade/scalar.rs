@@ -121,5 +121,5 @@ impl Scalars {
 }
 
 fn opaque(e: &Expr) -> bool {
-    matches!(e, Expr::Func(name, _) if name.ends_with("()")) || e.children().iter().any(|c| opaque(c))
+    matches!(e, Expr::Func(name, _) if modular::opaque(name)) || e.children().iter().any(|c| opaque(c))
 }

@@ -18,11 +18,9 @@ const UNITS: [&str; 139] = [
 ];
 
 pub fn strip_units(mut t: String) -> String {
-    if let Some(head) = before_text(&t) {
-        let head = head.trim();
-        if !head.is_empty() {
-            t = head.to_string();
-        }
+    let head = before_text(&t).unwrap_or(&t).trim();
+    if !head.is_empty() && head.len() < t.len() {
+        t = head.to_string();
     }
     for _ in 0..2 {
         match without_unit(&t) {
