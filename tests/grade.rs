@@ -156,8 +156,10 @@ fn near_misses_are_not_equal() {
 #[test]
 fn extracts_in_math_verifys_order() {
     for (text, want) in [
-        ("First \\boxed{3}, then $x = 5$ and at last \\boxed{4}.", Some("4")),
-        ("We had $7$; the answer is $\\frac12$. It took $9$ steps.", Some("\\frac{1}{2}")),
+        ("One guess is \\boxed{3}. But then $x = 5$ so that it is in fact \\boxed{4}.", Some("4")),
+        ("It is \\boxed{3} or \\boxed{4}.", Some("3,4")),
+        ("We had $7$; the answer is $\\frac12$. That took us a lot of work and time, in all some $9$ steps.", Some("\\frac{1}{2}")),
+        ("The answer is a percentage: 3 of 9.\n#### 33", Some("33")),
         ("#### 1,234", Some("1234")),
         ("It is 3/4 of 12.", Some("12")),
         ("\\[ x = 2 \\]", Some("x = 2")),

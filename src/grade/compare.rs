@@ -83,6 +83,9 @@ impl Comparer {
                 if !(plain(gl) && plain(gr) && plain(pl) && plain(pr)) {
                     return op == pop && self.same(gl, pl) && self.same(gr, pr);
                 }
+                if op == pop && self.scalars.equal(gl, pl).0 && self.scalars.equal(gr, pr).0 {
+                    return true;
+                }
                 let (g, p) = (minus(gl, gr), minus(pl, pr));
                 if op == pop && self.scalars.equal(&g, &p).0 {
                     return true;

@@ -174,13 +174,16 @@ impl<'a> Evaluator<'a> {
             Expr::Pow(b, x) => self.power(b, x),
             // An unknown function is opaque: its value depends on its name and arguments.
             Expr::Func(name, args) if opaque(name) => Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial)))),
+            Expr::Func(name, _) if matches!(name.as_str(), "factorial" | "binom" | "mod" | "gcd" | "lcm" | "max" | "min") => {
+                rational(e).map(|v| C::real(R::rat(&v)))
+            }
             Expr::Func(name, args) => {
                 self.budget = self.budget.checked_sub(FUNCTION_COST)?;
                 let x: C<R> = self.eval(args.first()?)?;
                 match args.len() {
                     1 => single(name, &x),
                     2 if name == "log" => x.ln()?.div(&self.eval::<R>(&args[1])?.ln()?),
-                    _ => rational(e).map(|v| C::real(R::rat(&v))),
+                    _ => None,
                 }
             }
             _ => None,
@@ -268,15 +271,31 @@ fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
     }
 }
 
-/// The order of two constants where machine floats show it clearly (or exact values decide it); ±∞ counts.
-pub fn order(a: &E, b: &E) -> Option<Ordering> {
-    let endless = |e: &E| match &**e {
+/// 1 or −1 for ±∞ (with finite numbers added, or times a number), else 0.
+pub fn endless(e: &Expr) -> i32 {
+    match e {
         Expr::Infinity => 1,
         Expr::Mul(v) if v.len() == 2 && *v[1] == Expr::Infinity => {
             rational(&v[0]).map_or(0, |r| if r.is_negative() { -1 } else { 1 })
         }
+        Expr::Add(v) => {
+            let (mut sign, mut rest) = (0, 0);
+            for a in v {
+                match endless(a) {
+                    0 if rational(a).is_some() => {}
+                    0 => return 0,
+                    s if sign == 0 || s == sign => sign = s,
+                    _ => rest += 1,
+                }
+            }
+            if rest == 0 { sign } else { 0 }
+        }
         _ => 0,
-    };
+    }
+}
+
+/// The order of two constants where machine floats show it clearly (or exact values decide it); ±∞ counts.
+pub fn order(a: &E, b: &E) -> Option<Ordering> {
     let (ia, ib) = (endless(a), endless(b));
     if ia != 0 || ib != 0 {
         return Some(ia.cmp(&ib));

@@ -5,7 +5,7 @@
 
 use super::expr::{E, Expr, Op, neg};
 use super::lexer::{T, Token, lex};
-use super::numeric::order;
+use super::numeric::{endless, order};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -336,9 +336,6 @@ fn interval(lo: E, hi: E, lo_open: bool, hi_open: bool) -> E {
         Some(Ordering::Greater | Ordering::Equal) => return Rc::new(Expr::Named('0')),
         _ => {}
     }
-    let endless = |e: &E| {
-        **e == Expr::Infinity || matches!(&**e, Expr::Mul(v) if v.len() == 2 && *v[1] == Expr::Infinity)
-    };
-    let (lo_open, hi_open) = (lo_open || endless(&lo), hi_open || endless(&hi));
+    let (lo_open, hi_open) = (lo_open || endless(&lo) != 0, hi_open || endless(&hi) != 0);
     Rc::new(Expr::Interval { lo, hi, lo_open, hi_open })
 }

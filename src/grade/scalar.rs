@@ -5,8 +5,8 @@ use super::Rule;
 use super::exact::rational;
 use super::expr::{E, Expr};
 use super::modular;
-use super::numeric::{Evaluator, sample};
-use super::real::Big;
+use super::numeric::{Evaluator, endless, sample};
+use super::real::{Big, Real};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
@@ -52,6 +52,10 @@ impl Scalars {
         }
         if a == b {
             return (true, Rule::Structure);
+        }
+        let (p, q) = (endless(a), endless(b));
+        if p != 0 || q != 0 {
+            return (p == q, Rule::Exact);
         }
         if let Some(same) = modular::same(a, b) {
             return (same, Rule::Identity);
@@ -109,7 +113,6 @@ impl Scalars {
             self.budget = fine.budget;
             let (Some(x), Some(y)) = pair else { continue };
             let gap = x.sub(&y);
-            use super::real::Real;
             let size = gap.re.log2().max(gap.im.log2());
             if fine.scale > MAX_SCALE || size > fine.scale - PRECISION as f64 + 64.0 {
                 return false;

@@ -32,6 +32,9 @@ pub const GROUPS: usize = 5;
 /// Formulas that "and", "or" or a comma may join to the first.
 const MAX_JOINED: usize = 5;
 
+/// Mentions of "answer" that are followed up, from the end of the text.
+const MAX_ANSWERS: usize = 200;
+
 pub struct Scanner<'a> {
     text: &'a str,
     lower: String,
@@ -43,7 +46,8 @@ pub struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     pub fn new(text: &'a str) -> Self {
         let lower = text.to_ascii_lowercase();
-        let answers = lower.match_indices("answer").map(|(i, _)| i).collect();
+        let all: Vec<usize> = lower.match_indices("answer").map(|(i, _)| i).collect();
+        let answers = all[all.len().saturating_sub(MAX_ANSWERS)..].to_vec();
         Scanner { text, lower, answers, dead: RefCell::new([(0, 0); 4]) }
     }
 
@@ -164,7 +168,7 @@ impl<'a> Scanner<'a> {
         let t = self.text;
         let mut next = 0;
         for &a in &self.answers {
-            let Some(start) = a.checked_sub(6).filter(|s| self.lower[*s..].starts_with("final answer")) else { continue };
+            let Some(start) = a.checked_sub(6).filter(|s| self.lower.as_bytes()[*s..].starts_with(b"final answer")) else { continue };
             if start < next {
                 continue;
             }
