@@ -9,10 +9,12 @@
 //! Every verdict names the rule that decided it. Any input is accepted: work, nesting and sizes are bounded.
 
 mod arith;
+mod boxed;
 mod compare;
 mod exact;
 mod expr;
 mod lexer;
+mod matrix;
 mod modular;
 mod normalize;
 mod numeric;
@@ -20,13 +22,17 @@ pub mod pairs;
 mod parser;
 mod plain;
 mod real;
+mod repair;
 mod scalar;
 mod scan;
+mod series;
 mod sets;
+mod symbols;
 mod units;
 
+use boxed::Boxes;
 use expr::{E, Expr};
-use normalize::{Boxes, normalize};
+use normalize::normalize;
 use scan::{Candidate, GROUPS, Kind, Scanner};
 use serde::Serialize;
 use std::fmt;
@@ -136,12 +142,11 @@ fn compare_answers(gold: &Answer, pred: &Answer) -> Verdict {
         decided = verdict(equal, rule);
     }
     let trimmed = |a: &Answer| a.text.as_deref().map(|t| t.trim().to_string()).filter(|t| !t.is_empty());
-    if !decided.equal {
-        if let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred)) {
-            if g == p {
-                return verdict(true, Rule::Text);
-            }
-        }
+    if !decided.equal
+        && let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred))
+        && g == p
+    {
+        return verdict(true, Rule::Text);
     }
     decided
 }

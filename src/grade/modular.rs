@@ -87,10 +87,8 @@ pub fn opaque(name: &str) -> bool {
 
 /// What names an opaque value: arguments that are the same functions give the same key.
 pub fn key(name: &str, args: &[E], trial: u64) -> String {
-    let args: Vec<String> = args
-        .iter()
-        .map(|a| eval(a, trial).map_or_else(|| format!("{a:?}"), |v| v.to_string()))
-        .collect();
+    let args: Vec<String> =
+        args.iter().map(|a| eval(a, trial).map_or_else(|| format!("{a:?}"), |v| v.to_string())).collect();
     format!("{name}{args:?}")
 }
 

@@ -46,10 +46,7 @@ impl<R: Real> C<R> {
         if self.is_real() && o.is_real() {
             return Self::real(self.re.mul(&o.re));
         }
-        Complex {
-            re: self.re.mul(&o.re).sub(&self.im.mul(&o.im)),
-            im: self.re.mul(&o.im).add(&self.im.mul(&o.re)),
-        }
+        Complex { re: self.re.mul(&o.re).sub(&self.im.mul(&o.im)), im: self.re.mul(&o.im).add(&self.im.mul(&o.re)) }
     }
     fn div(&self, o: &Self) -> Option<Self> {
         if o.is_real() {
@@ -163,9 +160,7 @@ impl<'a> Evaluator<'a> {
         match e {
             Expr::Num { value, .. } => Some(C::real(R::rat(value))),
             Expr::Percent(a) => self.eval(a)?.div(&C::int(100)),
-            Expr::Sym(s) => {
-                self.values.iter().find(|(n, _)| n == s).map(|(_, v)| C::real(R::rat(v)))
-            }
+            Expr::Sym(s) => self.values.iter().find(|(n, _)| n == s).map(|(_, v)| C::real(R::rat(v))),
             Expr::Pi => Some(C::real(R::pi())),
             Expr::Euler => C::int(1).exp(),
             Expr::Imag => Some(C::i()),
@@ -173,8 +168,12 @@ impl<'a> Evaluator<'a> {
             Expr::Mul(v) => v.iter().try_fold(C::int(1), |s, a| Some(s.mul(&self.eval(a)?))),
             Expr::Pow(b, x) => self.power(b, x),
             // An unknown function is opaque: its value depends on its name and arguments.
-            Expr::Func(name, args) if opaque(name) => Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial)))),
-            Expr::Func(name, _) if matches!(name.as_str(), "factorial" | "binom" | "mod" | "gcd" | "lcm" | "max" | "min") => {
+            Expr::Func(name, args) if opaque(name) => {
+                Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial))))
+            }
+            Expr::Func(name, _)
+                if matches!(name.as_str(), "factorial" | "binom" | "mod" | "gcd" | "lcm" | "max" | "min") =>
+            {
                 rational(e).map(|v| C::real(R::rat(&v)))
             }
             Expr::Func(name, args) => {
