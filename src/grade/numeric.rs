@@ -311,16 +311,28 @@ pub fn order(a: &E, b: &E) -> Option<Ordering> {
     (gap > 1e-9 * x.abs().max(y.abs())).then(|| x.total_cmp(&y))
 }
 
-/// A fixed, scattered, non-zero rational for a variable in a trial: the same on every run.
+/// A fixed, scattered, non-zero rational of size 0.2 to 3.2 for a variable: the same on every run. A variable has
+/// opposite signs in trials 2k and 2k + 1.
 pub fn sample(name: &str, trial: u64) -> BigRational {
-    let mut h = 0xcbf2_9ce4_8422_2325u64 ^ trial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut h = 0xcbf2_9ce4_8422_2325u64;
     for b in name.bytes() {
         h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
     }
+    let negative = (h >> 17 ^ trial) & 1 == 1;
+    h ^= trial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     h ^= h >> 29;
     h = h.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     h ^= h >> 32;
     let n = (h % 3000) as i64 + 211;
-    let sign = if (h >> 40) & 1 == 1 { -1 } else { 1 };
-    BigRational::new(BigInt::from(sign * n), BigInt::from(997))
+    BigRational::new(BigInt::from(if negative { -n } else { n }), BigInt::from(997))
+}
+
+/// The largest number in an expression, exponents aside: variables are also sampled well beyond it, because roots and
+/// absolute values change their branch there.
+pub fn reach(e: &Expr) -> BigInt {
+    match e {
+        Expr::Num { value, .. } => value.abs().ceil().to_integer(),
+        Expr::Pow(b, _) => reach(b),
+        _ => e.children().into_iter().map(|c| reach(c)).max().unwrap_or_default(),
+    }
 }
