@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use switchyard::grade::{Rule, equivalent, extract, grade, pairs};
 
@@ -373,6 +374,25 @@ proptest! {
         pred in proptest::collection::vec(proptest::sample::select(PIECES), 0..60),
     ) {
         within_limit(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
+    }
+
+    #[test]
+    fn mutated_answers_are_graded_quickly(
+        row in 0usize..150,
+        cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(PIECES)), 1..6),
+    ) {
+        static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
+        let fixture = || rows(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/grader/pairs.jsonl"));
+        let row = &ROWS.get_or_init(fixture)[row];
+        let mut pred: Vec<char> = field(row, "pred").chars().collect();
+        for (at, length, piece) in cuts {
+            let i = (at * pred.len() as f64) as usize;
+            let j = i + (length * length * (pred.len() - i) as f64) as usize;
+            pred.splice(i..j, piece.chars());
+        }
+        let pred: String = pred.into_iter().collect();
+        within_limit(field(row, "gold"), &pred);
+        within_limit(&pred, field(row, "gold"));
     }
 
     #[test]
