@@ -165,6 +165,10 @@ pub fn solutions(e: &Expr) -> Option<Vec<Piece>> {
             if !names.is_empty() {
                 return None;
             }
+            let modulus = |e: &Expr| matches!(e, Expr::Func(f, _) if f == "abs");
+            if modulus(l) || modulus(r) {
+                return around(op, &bound);
+            }
             let point = Piece { lo: bound.clone(), hi: bound.clone(), lo_open: false, hi_open: false };
             Some(match op {
                 Op::Eq => vec![point],
@@ -173,6 +177,18 @@ pub fn solutions(e: &Expr) -> Option<Vec<Piece>> {
                 Op::Gt | Op::Ge => vec![Piece { lo: bound, lo_open: op == Op::Gt, ..all() }],
             })
         }
+        _ => None,
+    }
+}
+
+/// |x| (op) bound.
+fn around(op: Op, bound: &E) -> Option<Vec<Piece>> {
+    let open = matches!(op, Op::Lt | Op::Ge);
+    let inside = Piece { lo: neg(bound), hi: bound.clone(), lo_open: open, hi_open: open };
+    let inside = if empty(&inside)? { vec![] } else { vec![inside] };
+    match op {
+        Op::Lt | Op::Le => Some(inside),
+        Op::Gt | Op::Ge => Some(complement(&inside)),
         _ => None,
     }
 }
