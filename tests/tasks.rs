@@ -178,6 +178,43 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
     assert_eq!(problem.answer_if(problem.steps.len(), 0), None);
 }
 
+/// What `recipe.md` says of each step: operations by subject, constants from 1, variables strictly earlier than the one
+/// the step works on.
+fn check_chain(problem: &TaskProblem) {
+    let statements: Vec<&str> = problem.question.split(" ; ").collect();
+    for (index, statement) in statements[1..statements.len() - 1].iter().enumerate() {
+        let words: Vec<&str> = statement.split(' ').collect();
+        let defined: Vec<&str> = statements[..=index]
+            .iter()
+            .map(|statement| &statement[..1])
+            .collect();
+        assert_eq!(words[2], defined[index], "works on the variable before it");
+        let allowed: &[&str] = match problem.subject.as_str() {
+            "sum" => &["+"],
+            "sumdiff" => &["+", "-"],
+            "prod" => &["*"],
+            _ => &["+", "-", "*"],
+        };
+        assert!(
+            allowed.contains(&words[3]),
+            "{} in {}",
+            words[3],
+            problem.subject
+        );
+        match words[4].parse::<i64>() {
+            Ok(constant) => assert!(constant > 0),
+            Err(_) => {
+                assert_eq!(problem.subject, "vars");
+                assert!(
+                    defined[..index].contains(&words[4]),
+                    "{statement} in {}",
+                    problem.question
+                );
+            }
+        }
+    }
+}
+
 fn check_graph(problem: &TaskProblem) {
     let (edges, asked) = problem.question.split_once("? ").unwrap();
     let edges: Vec<(&str, &str)> = edges
@@ -294,7 +331,11 @@ fn check_product(problem: &TaskProblem) {
 fn check(task: &Task, problem: &TaskProblem) {
     check_form(task, problem);
     match task {
-        Task::Chains(_) | Task::Affine(_) => check_arithmetic(problem, modulus(task)),
+        Task::Chains(_) => {
+            check_chain(problem);
+            check_arithmetic(problem, modulus(task));
+        }
+        Task::Affine(_) => check_arithmetic(problem, modulus(task)),
         Task::Graph(_) => check_graph(problem),
         Task::Multiply(_) => check_product(problem),
     }
