@@ -3,4 +3,6 @@
 mod config;
 mod folder;
 mod gguf;
+mod hub;
+mod peft;
 mod support;

@@ -6,7 +6,10 @@
 
 mod gguf;
 mod host;
+mod hub;
 mod params;
+pub mod peft;
+pub mod rows;
 mod safetensors;
 mod save;
 mod text;
@@ -21,12 +24,14 @@ use memmap2::Mmap;
 
 pub use gguf::{GgmlType, GgufFile};
 pub use host::{Dtype, HostTensor};
+pub use hub::ModelRef;
 pub use params::{EMBED, HEAD, NORM, expected_parameters, is_tolerated};
 pub use safetensors::{SafetensorsFile, SafetensorsFolder};
 pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
+use peft::{Adapter, Apply, Overlay};
 
 /// Where values come from: tensors by Hugging Face name, converted on demand.
 pub trait Weights: Send + Sync {
@@ -44,7 +49,7 @@ pub struct Checkpoint {
     /// The folder or file it was read from.
     pub path: PathBuf,
     weights: Arc<dyn Weights>,
-    text: text::Source,
+    text: Vec<text::Source>,
 }
 
 impl Checkpoint {
@@ -59,7 +64,7 @@ impl Checkpoint {
         let config = ModelConfig::read(dir.join("config.json"))?;
         let weights = SafetensorsFolder::open(dir)?;
         params::check(&weights, &config)?;
-        let text = text::Source::Folder(dir.to_path_buf());
+        let text = vec![text::Source::Folder(dir.to_path_buf())];
         Ok(Self {
             config,
             path: dir.to_path_buf(),
@@ -76,7 +81,23 @@ impl Checkpoint {
             config: file.config().clone(),
             path: path.as_ref().to_path_buf(),
             weights: file.clone(),
-            text: text::Source::Gguf(file),
+            text: vec![text::Source::Gguf(file)],
+        })
+    }
+
+    /// This model with an adapter over it: settings of the two together, the adapter folder's tokenizer if it has one.
+    pub fn with_adapter(self, adapter: Arc<Adapter>, apply: Apply) -> Result<Self> {
+        let config = adapter.fit(&self.config)?;
+        let mut text = self.text;
+        if let Some(dir) = adapter.path.parent() {
+            text.insert(0, text::Source::Folder(dir.to_path_buf()));
+        }
+        let weights = Arc::new(Overlay::new(self.weights, adapter, apply, &config));
+        Ok(Self {
+            config,
+            path: self.path,
+            weights,
+            text,
         })
     }
 

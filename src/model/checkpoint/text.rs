@@ -26,103 +26,134 @@ const FILES: [&str; 6] = [
     "chat_template.jinja",
 ];
 
+impl Source {
+    fn tokenizer(&self) -> Result<Option<Tokenizer>> {
+        match self {
+            Source::Gguf(file) => file.tokenizer(),
+            Source::Folder(dir) => {
+                let path = dir.join("tokenizer.json");
+                let load = || {
+                    Tokenizer::from_file(&path)
+                        .map_err(|e| anyhow!("{}: cannot load the tokenizer: {e}", path.display()))
+                };
+                path.is_file().then(load).transpose()
+            }
+        }
+    }
+
+    fn chat_template(&self) -> Result<Option<String>> {
+        let dir = match self {
+            Source::Gguf(file) => return file.chat_template(),
+            Source::Folder(dir) => dir,
+        };
+        let path = dir.join("chat_template.jinja");
+        if path.is_file() {
+            return fs::read_to_string(&path)
+                .map(Some)
+                .with_context(|| format!("{}: cannot read", path.display()));
+        }
+        let config = read_json(&dir.join("tokenizer_config.json"))?;
+        Ok(config.and_then(|c| template_in(&c["chat_template"])))
+    }
+
+    fn generation_config(&self) -> Result<Option<Value>> {
+        match self {
+            Source::Gguf(_) => Ok(None),
+            Source::Folder(dir) => read_json(&dir.join("generation_config.json")),
+        }
+    }
+
+    fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let file = match self {
+            Source::Gguf(file) => file,
+            Source::Folder(dir) => return copy_files(dir),
+        };
+        let Some(own) = file.tokenizer()? else {
+            return Ok(vec![]);
+        };
+        let config = format!("{:#}\n", file.tokenizer_config()?).into_bytes();
+        Ok(vec![
+            ("tokenizer.json".to_string(), to_json(&own)?),
+            ("tokenizer_config.json".to_string(), config),
+        ])
+    }
+}
+
 impl Checkpoint {
     /// The tokenizer, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
-        let (tokenizer, origin) = match &self.text {
-            Source::Gguf(file) => (file.tokenizer()?, self.path.display().to_string()),
-            Source::Folder(dir) => {
-                let path = dir.join("tokenizer.json");
-                let origin = path.display().to_string();
-                if !path.is_file() {
-                    return Ok(None);
-                }
-                (
-                    Some(
-                        Tokenizer::from_file(&path)
-                            .map_err(|e| anyhow!("{origin}: cannot load the tokenizer: {e}"))?,
-                    ),
-                    origin,
-                )
-            }
+        let Some(tokenizer) = self.first(Source::tokenizer)? else {
+            return Ok(None);
         };
-        if let Some(tokenizer) = &tokenizer {
-            check_fits(tokenizer, self.config.vocab_size, &origin)?;
-        }
-        Ok(tokenizer)
+        check_fits(
+            &tokenizer,
+            self.config.vocab_size,
+            &self.path.display().to_string(),
+        )?;
+        Ok(Some(tokenizer))
     }
 
     /// The chat template (Jinja): `chat_template.jinja`, else the default one of `tokenizer_config.json`.
     pub fn chat_template(&self) -> Result<Option<String>> {
-        match &self.text {
-            Source::Gguf(file) => file.chat_template(),
-            Source::Folder(dir) => {
-                let path = dir.join("chat_template.jinja");
-                if path.is_file() {
-                    return fs::read_to_string(&path)
-                        .map(Some)
-                        .with_context(|| format!("{}: cannot read", path.display()));
-                }
-                let config = read_json(&dir.join("tokenizer_config.json"))?;
-                Ok(config.and_then(|c| template_in(&c["chat_template"])))
-            }
-        }
+        self.first(Source::chat_template)
+    }
+
+    /// `generation_config.json` of a folder, as it is.
+    pub fn generation_config(&self) -> Result<Option<Value>> {
+        self.first(Source::generation_config)
     }
 
     /// Ids that end a generation: those of `config.json` and those of `generation_config.json` (instruct models often
     /// list more there), in that order.
     pub fn stop_ids(&self) -> Result<Vec<u32>> {
         let mut ids = self.config.eos_token_ids.clone();
-        if let Some(generation) = self.generation_config()? {
-            let found = &generation["eos_token_id"];
-            let one = std::slice::from_ref(found);
-            let list = found.as_array().map_or(one, Vec::as_slice).iter();
-            for id in list
-                .filter_map(Value::as_u64)
-                .filter_map(|id| u32::try_from(id).ok())
-            {
-                if !ids.contains(&id) {
-                    ids.push(id);
-                }
+        let generation = self.generation_config()?.unwrap_or_default();
+        let found = &generation["eos_token_id"];
+        let one = std::slice::from_ref(found);
+        let list = found.as_array().map_or(one, Vec::as_slice).iter();
+        for id in list
+            .filter_map(Value::as_u64)
+            .filter_map(|id| u32::try_from(id).ok())
+        {
+            if !ids.contains(&id) {
+                ids.push(id);
             }
         }
         Ok(ids)
     }
 
-    /// `generation_config.json` of a folder, as it is.
-    pub fn generation_config(&self) -> Result<Option<Value>> {
-        match &self.text {
-            Source::Gguf(_) => Ok(None),
-            Source::Folder(dir) => read_json(&dir.join("generation_config.json")),
-        }
-    }
-
     /// The files to write beside this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a
     /// `tokenizer` (one that has gained tokens, say) its `tokenizer.json` is written instead of the checkpoint's own.
     pub fn text_files(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<(String, Vec<u8>)>> {
-        let mut files = match &self.text {
-            Source::Folder(dir) => copy_files(dir)?,
-            Source::Gguf(file) => match file.tokenizer()? {
-                None => vec![],
-                Some(own) => vec![
-                    ("tokenizer.json".to_string(), to_json(&own)?),
-                    (
-                        "tokenizer_config.json".to_string(),
-                        format!("{:#}\n", file.tokenizer_config()?).into_bytes(),
-                    ),
-                ],
-            },
-        };
-        if let Some(tokenizer) = tokenizer {
-            files.retain(|(name, _)| name != "tokenizer.json");
-            files.insert(0, ("tokenizer.json".to_string(), to_json(tokenizer)?));
-            for (name, bytes) in &mut files {
-                if name == "tokenizer_config.json" {
-                    *bytes = with_added_tokens(bytes, tokenizer)?;
+        let mut files: Vec<(String, Vec<u8>)> = vec![];
+        for source in &self.text {
+            for (name, bytes) in source.files()? {
+                if !files.iter().any(|(n, _)| *n == name) {
+                    files.push((name, bytes));
                 }
             }
         }
+        if let Some(tokenizer) = tokenizer {
+            files.retain(|(name, _)| name != "tokenizer.json");
+            files.insert(0, ("tokenizer.json".to_string(), to_json(tokenizer)?));
+            for (_, bytes) in files
+                .iter_mut()
+                .filter(|(name, _)| name == "tokenizer_config.json")
+            {
+                *bytes = with_added_tokens(bytes, tokenizer)?;
+            }
+        }
         Ok(files)
+    }
+
+    /// An adapter's folder is asked before its base.
+    fn first<T>(&self, ask: impl Fn(&Source) -> Result<Option<T>>) -> Result<Option<T>> {
+        for source in &self.text {
+            if let Some(found) = ask(source)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 }
 

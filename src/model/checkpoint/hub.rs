@@ -1,0 +1,191 @@
+//! What `--model` names: a folder, a `.gguf`, or a model on the Hugging Face hub, fetched once into its usual cache.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail, ensure};
+use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+use serde_json::Value;
+
+use super::Checkpoint;
+use super::safetensors::{INDEX, SINGLE};
+
+/// A model's place, as given on a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelRef {
+    Folder(PathBuf),
+    Gguf(PathBuf),
+    /// `org/name`, `org/name@revision`, or with a file: `org/name/file.gguf`.
+    Hub {
+        id: String,
+        revision: String,
+        file: Option<String>,
+    },
+}
+
+impl ModelRef {
+    /// What exists on disk is meant first; a hub id only where nothing does.
+    pub fn parse(text: &str) -> Result<Self> {
+        let path = Path::new(text);
+        let is_gguf = path
+            .extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+        if path.is_dir() {
+            return Ok(ModelRef::Folder(path.to_path_buf()));
+        }
+        if path.is_file() {
+            ensure!(
+                is_gguf,
+                "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file"
+            );
+            return Ok(ModelRef::Gguf(path.to_path_buf()));
+        }
+        let (name, revision) = text.split_once('@').unwrap_or((text, "main"));
+        let parts: Vec<&str> = name.split('/').collect();
+        let plain = |s: &str| {
+            let mut chars = s.chars();
+            chars.next().is_some_and(char::is_alphanumeric)
+                && chars.all(|c| c.is_alphanumeric() || "-_.".contains(c))
+        };
+        let looks_like_id = (2..=3).contains(&parts.len())
+            && parts.iter().all(|p| plain(p))
+            && !revision.is_empty();
+        match parts.as_slice() {
+            [org, name] if looks_like_id && !is_gguf => Ok(ModelRef::Hub {
+                id: format!("{org}/{name}"),
+                revision: revision.to_string(),
+                file: None,
+            }),
+            [org, name, file] if looks_like_id && file.ends_with(".gguf") => Ok(ModelRef::Hub {
+                id: format!("{org}/{name}"),
+                revision: revision.to_string(),
+                file: Some(file.to_string()),
+            }),
+            _ => bail!("--model {text}: no such folder or file, and not a hub id (org/name)"),
+        }
+    }
+
+    /// The folder or file on this machine, downloading it if need be.
+    pub fn locate(&self) -> Result<PathBuf> {
+        match self {
+            ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
+            ModelRef::Hub { id, revision, file } => locate_on_hub(id, revision, file.as_deref()),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Opens what `--model` names: a folder, a `.gguf` or a hub id.
+    pub fn open(model: &str) -> Result<Self> {
+        let path = ModelRef::parse(model)?.locate()?;
+        if path.is_dir() {
+            Self::open_folder(path)
+        } else {
+            Self::open_gguf(path)
+        }
+    }
+}
+
+/// Fetched when the repository has them.
+const OPTIONAL: [&str; 8] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "added_tokens.json",
+];
+
+fn locate_on_hub(id: &str, revision: &str, file: Option<&str>) -> Result<PathBuf> {
+    let repo = || Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
+    let cache = Cache::from_env().repo(repo());
+    if let Some(path) = complete_in_cache(|name| cache.get(name), file) {
+        return Ok(path);
+    }
+    let advice = "check the id and the connection (HF_TOKEN for gated models, HF_ENDPOINT for a mirror), or download the folder elsewhere and give its path";
+    let failed = |e: String| {
+        anyhow!(
+            "--model {id}: not in the cache {} and cannot be downloaded: {}; {advice}",
+            Cache::from_env().path().display(),
+            one_line(&e)
+        )
+    };
+    let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !v.is_empty() && v != "0");
+    ensure!(!offline, failed("HF_HUB_OFFLINE is set".to_string()));
+    let api = ApiBuilder::from_env()
+        .build()
+        .map_err(|e| failed(e.to_string()))?;
+    fetch(&api.repo(repo()), file).map_err(|e| failed(e.to_string()))
+}
+
+/// The snapshot, if everything that opening it needs is there already.
+fn complete_in_cache(get: impl Fn(&str) -> Option<PathBuf>, file: Option<&str>) -> Option<PathBuf> {
+    if let Some(file) = file {
+        return get(file);
+    }
+    let config = get("config.json")?;
+    if get(SINGLE).is_none() {
+        for shard in shards(&get(INDEX)?).ok()? {
+            get(&shard)?;
+        }
+    }
+    config.parent().map(Path::to_path_buf)
+}
+
+fn fetch(repo: &ApiRepo, file: Option<&str>) -> Result<PathBuf> {
+    if let Some(file) = file {
+        return Ok(repo.get(file)?);
+    }
+    let there: Vec<String> = repo
+        .info()?
+        .siblings
+        .into_iter()
+        .map(|s| s.rfilename)
+        .collect();
+    let has = |name: &str| there.iter().any(|n| n == name);
+    ensure!(
+        has("config.json"),
+        "the repository has no config.json (for a GGUF give org/name/file.gguf)"
+    );
+    for name in OPTIONAL.iter().filter(|name| has(name)) {
+        repo.get(name)?;
+    }
+    if has(SINGLE) {
+        repo.get(SINGLE)?;
+    } else {
+        ensure!(
+            has(INDEX),
+            "the repository has neither {SINGLE} nor {INDEX}"
+        );
+        for shard in shards(&repo.get(INDEX)?)? {
+            repo.get(&shard)?;
+        }
+    }
+    // Last, so that its presence in the cache means the rest is there too.
+    let config = repo.get("config.json")?;
+    config
+        .parent()
+        .map(Path::to_path_buf)
+        .ok_or_else(|| anyhow!("the cache has no folder for it"))
+}
+
+/// Names of the files that an index lists.
+fn shards(index: &Path) -> Result<Vec<String>> {
+    let value: Value = serde_json::from_slice(&std::fs::read(index)?)?;
+    let map = value["weight_map"]
+        .as_object()
+        .ok_or_else(|| anyhow!("{}: `weight_map` is missing", index.display()))?;
+    let mut names: Vec<String> = map
+        .values()
+        .filter_map(|v| v.as_str().map(str::to_string))
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,295 @@
+//! PEFT LoRA folders: `adapter_config.json` and `adapter_model.safetensors`, in and out.
+//!
+//! An adapter holds, for some weights W `[out, in]`, factors A `[r, in]` and B `[out, r]` (W + s·B·A, Hu et al. 2021),
+//! and whole weights that replace the base's: embeddings and head that were resized or trained. Values are read when
+//! asked for; a replaced embedding of an 8B model is 2.5 GB.
+
+mod config;
+mod keys;
+mod overlay;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail, ensure};
+use rayon::prelude::*;
+
+use super::params::{EMBED, HEAD};
+use super::save::{in_new_folder, write_file, write_json};
+use super::write::write_single;
+use super::{Dtype, HostTensor, SafetensorsFile, expected_parameters};
+use crate::model::config::ModelConfig;
+
+pub use config::{AdapterConfig, Targets};
+pub use overlay::Apply;
+pub(super) use overlay::Overlay;
+
+pub const WEIGHTS: &str = "adapter_model.safetensors";
+pub const SETTINGS: &str = "adapter_config.json";
+
+/// The two matrices of one weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Factors {
+    /// `[r, in]`
+    pub a: HostTensor,
+    /// `[out, r]`
+    pub b: HostTensor,
+}
+
+/// An opened adapter. Weights go by the Hugging Face names of the base.
+pub struct Adapter {
+    pub config: AdapterConfig,
+    pub path: PathBuf,
+    file: SafetensorsFile,
+    /// Weight → keys of A and B in the file.
+    factors: BTreeMap<String, (String, String)>,
+    /// Weight → key of what replaces it.
+    replaced: BTreeMap<String, String>,
+}
+
+impl Adapter {
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let origin = dir.display();
+        ensure!(
+            dir.join(SETTINGS).is_file(),
+            "{origin}: expected a PEFT folder with {SETTINGS}, found none"
+        );
+        let config = AdapterConfig::read(&dir.join(SETTINGS))?;
+        let path = dir.join(WEIGHTS);
+        if !path.is_file() {
+            let hint = if dir.join("adapter_model.bin").is_file() {
+                "; adapter_model.bin is not read: save it with safe_serialization=True"
+            } else {
+                ""
+            };
+            bail!("{origin}: expected {WEIGHTS}, found none{hint}");
+        }
+        let file = SafetensorsFile::open(&path)?;
+        let (factors, replaced) = keys::sort(&file, &path)?;
+        let adapter = Self {
+            config,
+            path,
+            file,
+            factors,
+            replaced,
+        };
+        adapter.check_ranks()?;
+        Ok(adapter)
+    }
+
+    /// Weights that have factors.
+    pub fn factor_names(&self) -> impl Iterator<Item = &str> {
+        self.factors.keys().map(String::as_str)
+    }
+
+    /// Weights that are replaced whole.
+    pub fn replaced_names(&self) -> impl Iterator<Item = &str> {
+        self.replaced.keys().map(String::as_str)
+    }
+
+    pub fn factors(&self, name: &str) -> Result<Option<Factors>> {
+        let Some((a, b)) = self.factors.get(name) else {
+            return Ok(None);
+        };
+        Ok(Some(Factors {
+            a: self.file.tensor(a)?,
+            b: self.file.tensor(b)?,
+        }))
+    }
+
+    pub fn replaced(&self, name: &str) -> Result<Option<HostTensor>> {
+        self.replaced
+            .get(name)
+            .map(|key| self.file.tensor(key))
+            .transpose()
+    }
+
+    pub fn scaling(&self) -> f64 {
+        self.config.scaling()
+    }
+
+    fn shape(&self, key: &str) -> &[usize] {
+        self.file.shape(key).unwrap_or(&[])
+    }
+
+    fn check_ranks(&self) -> Result<()> {
+        let r = self.config.r;
+        for (a, b) in self.factors.values() {
+            let (sa, sb) = (self.shape(a), self.shape(b));
+            ensure!(
+                sa.len() == 2 && sa[0] == r,
+                "{}: `{a}` must be [{r}, in] as `r` is {r}, found {sa:?}",
+                self.path.display()
+            );
+            ensure!(
+                sb.len() == 2 && sb[1] == r,
+                "{}: `{b}` must be [out, {r}] as `r` is {r}, found {sb:?}",
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the adapter against its base, and gives the configuration of the two together: its vocabulary is that of
+    /// the replaced embedding (Qwen3-8B's 151936 rows become 151672 in the paper's adapter).
+    pub fn fit(&self, base: &ModelConfig) -> Result<ModelConfig> {
+        let origin = self.path.display();
+        let mut config = base.clone();
+        for (name, key) in &self.replaced {
+            if name == EMBED || name == HEAD {
+                let shape = self.shape(key);
+                let good = shape.len() == 2 && shape[1] == base.hidden_size && shape[0] > 0;
+                ensure!(
+                    good,
+                    "{origin}: `{key}` must be [rows, {}] for this base, found {shape:?}",
+                    base.hidden_size
+                );
+                config.vocab_size = shape[0];
+            }
+        }
+        let expected: BTreeMap<String, Vec<usize>> =
+            expected_parameters(&config).into_iter().collect();
+        for (name, key) in &self.replaced {
+            if name == HEAD && config.tie_word_embeddings {
+                self.check_tied_head()?;
+                continue;
+            }
+            let shape = expected
+                .get(name)
+                .ok_or_else(|| anyhow!("{origin}: `{key}`: the base has no parameter `{name}`"))?;
+            let found = self.shape(key);
+            ensure!(
+                found == shape,
+                "{origin}: `{key}` has the wrong shape: expected {shape:?}, found {found:?}"
+            );
+        }
+        let shrinks = config.vocab_size <= base.vocab_size;
+        let whole = self.replaced.contains_key(EMBED)
+            && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
+        ensure!(
+            shrinks || whole,
+            "{origin}: only one of embedding and head has {} rows, the base has {}: both are needed to add rows",
+            config.vocab_size,
+            base.vocab_size
+        );
+        for (name, (a, b)) in &self.factors {
+            let shape = expected.get(name).filter(|s| s.len() == 2).ok_or_else(|| {
+                anyhow!("{origin}: `{a}`: the base has no matrix `{name}` of its own")
+            })?;
+            let found = [self.shape(b)[0], self.shape(a)[1]];
+            ensure!(
+                found == shape[..],
+                "{origin}: factors of `{name}` make a {found:?} matrix, the base's is {shape:?}"
+            );
+        }
+        for name in expected.keys() {
+            let module = name.strip_suffix(".weight").unwrap_or(name);
+            let meant = self.config.targets.matches(module) == Some(true) && self.in_layers(module);
+            ensure!(
+                !meant || self.factors.contains_key(name),
+                "{origin}: factors of `{name}` are missing: `target_modules` names it"
+            );
+        }
+        Ok(config)
+    }
+
+    fn in_layers(&self, module: &str) -> bool {
+        let Some(layers) = &self.config.layers else {
+            return true;
+        };
+        let number = module
+            .strip_prefix("model.layers.")
+            .and_then(|rest| rest.split('.').next())
+            .and_then(|n| n.parse().ok());
+        number.is_some_and(|n: usize| layers.contains(&n))
+    }
+
+    /// A tied model has one matrix: a head saved beside the embedding must be the same.
+    fn check_tied_head(&self) -> Result<()> {
+        let same =
+            self.replaced.contains_key(EMBED) && self.replaced(EMBED)? == self.replaced(HEAD)?;
+        ensure!(
+            same,
+            "{}: replaces `{HEAD}` of a model whose head is tied to the embedding, with other values: not supported",
+            self.path.display()
+        );
+        Ok(())
+    }
+}
+
+impl Factors {
+    /// W + s·B·A, in place. `weight` is `[out, in]`; sums run in 64 bits, so the order of the rank does not show.
+    pub fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
+        let (out, width, r) = (self.b.rows(), self.a.width(), self.b.width());
+        ensure!(
+            weight.shape == [out, width] && self.a.rows() == r,
+            "factors make a [{out}, {width}] matrix, the weight is {:?}",
+            weight.shape
+        );
+        if weight.data.is_empty() {
+            return Ok(());
+        }
+        weight
+            .data
+            .par_chunks_mut(width)
+            .zip(self.b.data.par_chunks(r))
+            .for_each(|(row, b)| {
+                let mut sum = vec![0.0f64; width];
+                for (bk, a) in b.iter().zip(self.a.data.chunks_exact(width)) {
+                    for (s, v) in sum.iter_mut().zip(a) {
+                        *s += f64::from(*bk) * f64::from(*v);
+                    }
+                }
+                for (w, s) in row.iter_mut().zip(sum) {
+                    *w = (f64::from(*w) + scaling * s) as f32;
+                }
+            });
+        Ok(())
+    }
+}
+
+/// Writes a folder that PEFT loads over the base. Replaced embeddings go under their plain names, as PEFT's own
+/// `save_embedding_layers` does: resize the base to the same rows before loading. `files` as in `SaveOptions`.
+pub fn save_adapter(
+    dir: &Path,
+    config: &AdapterConfig,
+    factors: &BTreeMap<String, Factors>,
+    replaced: &BTreeMap<String, HostTensor>,
+    dtype: Dtype,
+    files: &[(String, Vec<u8>)],
+    overwrite: bool,
+) -> Result<()> {
+    let mut tensors: Vec<(String, &HostTensor)> = Vec::new();
+    for (name, f) in factors {
+        let module = name.strip_suffix(".weight").ok_or_else(|| {
+            anyhow!("cannot save factors of `{name}`: expected a name that ends in .weight")
+        })?;
+        let (r, a, b) = (config.r, &f.a.shape, &f.b.shape);
+        ensure!(
+            a.len() == 2 && b.len() == 2 && a[0] == r && b[1] == r,
+            "cannot save factors of `{name}`: `r` is {r}, found A {a:?} and B {b:?}"
+        );
+        tensors.push((format!("{}{module}.lora_A.weight", keys::PREFIX), &f.a));
+        tensors.push((format!("{}{module}.lora_B.weight", keys::PREFIX), &f.b));
+    }
+    tensors.extend(
+        replaced
+            .iter()
+            .map(|(name, t)| (format!("{}{name}", keys::PREFIX), t)),
+    );
+    let expected: Vec<_> = tensors
+        .iter()
+        .map(|(name, t)| (name.clone(), t.shape.clone()))
+        .collect();
+    in_new_folder(dir, overwrite, |temp| {
+        let list = tensors
+            .iter()
+            .map(|(name, t)| Ok((name.clone(), (*t).clone())));
+        write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
+        write_json(&temp.join(SETTINGS), &config.to_json())?;
+        files
+            .iter()
+            .try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
+    })
+}

@@ -1,0 +1,93 @@
+//! A base and an adapter as one set of weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::super::params::{EMBED, HEAD};
+use super::super::{HostTensor, Weights, expected_parameters};
+use super::Adapter;
+use crate::model::config::ModelConfig;
+
+/// How much of an adapter goes into the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apply {
+    /// W + s·B·A: the adapter is spent.
+    Merged,
+    /// Only what replaces whole weights; the factors stay apart, for a decoder that trains them.
+    ReplacedOnly,
+}
+
+/// The base's weights seen through an adapter, in the shapes of the joint configuration.
+pub struct Overlay {
+    base: Arc<dyn Weights>,
+    adapter: Arc<Adapter>,
+    apply: Apply,
+    shapes: Vec<(String, Vec<usize>)>,
+}
+
+impl Overlay {
+    /// `config` is what [`Adapter::fit`] gave.
+    pub fn new(
+        base: Arc<dyn Weights>,
+        adapter: Arc<Adapter>,
+        apply: Apply,
+        config: &ModelConfig,
+    ) -> Self {
+        Self {
+            base,
+            adapter,
+            apply,
+            shapes: expected_parameters(config),
+        }
+    }
+}
+
+impl Weights for Overlay {
+    fn names(&self) -> Vec<String> {
+        self.shapes.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, shape)| shape.as_slice())
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        let shape = self
+            .shape(name)
+            .ok_or_else(|| anyhow!("{}: no parameter `{name}`", self.file_of(name).display()))?;
+        let mut weight = match self.adapter.replaced(name)? {
+            Some(weight) => weight,
+            None => self.base.tensor(name)?,
+        };
+        // Of embedding and head, the one that was not saved loses the rows that the other lost, as resizing does.
+        if (name == EMBED || name == HEAD) && weight.shape[0] > shape[0] {
+            weight.data.truncate(shape[0] * shape[1]);
+            weight.shape[0] = shape[0];
+        }
+        if let (Apply::Merged, Some(factors)) = (self.apply, self.adapter.factors(name)?) {
+            factors
+                .merge_into(&mut weight, self.adapter.scaling())
+                .map_err(|e| anyhow!("{}: `{name}`: {e}", self.adapter.path.display()))?;
+        }
+        ensure!(
+            weight.shape == shape,
+            "{}: `{name}` must be {shape:?}, found {:?}",
+            self.file_of(name).display(),
+            weight.shape
+        );
+        Ok(weight)
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        if self.adapter.replaced.contains_key(name) {
+            &self.adapter.path
+        } else {
+            self.base.file_of(name)
+        }
+    }
+}

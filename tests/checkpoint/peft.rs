@@ -1,0 +1,333 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use switchyard::model::checkpoint::peft::{
+    Adapter, AdapterConfig, Apply, Factors, Targets, save_adapter,
+};
+use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
+use switchyard::model::config::ModelConfig;
+
+use crate::support::*;
+
+const Q0: &str = "model.layers.0.self_attn.q_proj.weight";
+const UP1: &str = "model.layers.1.mlp.up_proj.weight";
+
+fn tensor(shape: &[usize], salt: usize) -> HostTensor {
+    let data = values(shape.iter().product(), salt)
+        .iter()
+        .map(|v| v / 64.0)
+        .collect();
+    HostTensor::new(shape.to_vec(), data).expect("fits")
+}
+
+fn settings(names: &[&str]) -> AdapterConfig {
+    AdapterConfig {
+        r: 3,
+        alpha: 6.0,
+        use_rslora: false,
+        targets: Targets::Names(names.iter().map(|n| n.to_string()).collect()),
+        layers: None,
+        modules_to_save: vec![],
+        base_model: Some("base".into()),
+    }
+}
+
+fn factors(config: &ModelConfig, names: &[&str]) -> BTreeMap<String, Factors> {
+    let shapes: BTreeMap<_, _> = switchyard::model::checkpoint::expected_parameters(config)
+        .into_iter()
+        .collect();
+    let wanted = shapes
+        .iter()
+        .filter(|(name, _)| names.iter().any(|n| name.ends_with(&format!("{n}.weight"))));
+    wanted
+        .enumerate()
+        .map(|(i, (name, s))| {
+            (
+                name.clone(),
+                Factors {
+                    a: tensor(&[3, s[1]], i),
+                    b: tensor(&[s[0], 3], i + 50),
+                },
+            )
+        })
+        .collect()
+}
+
+fn base(dir: &Path, value: &Value) -> Checkpoint {
+    save(dir, &config(value), &SaveOptions::default());
+    Checkpoint::open_folder(dir).expect("opens")
+}
+
+#[test]
+fn an_adapter_reads_back_merges_and_resizes() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = base(&root.path().join("base"), &qwen3_json());
+    let dir = root.path().join("adapter");
+    let names = ["q_proj", "up_proj"];
+    let lora = factors(&base.config, &names);
+    let embed = tensor(&[37, 32], 9);
+    let replaced = BTreeMap::from([(EMBED.to_string(), embed.clone())]);
+    let files = vec![("chat_template.jinja".to_string(), b"hello".to_vec())];
+    save_adapter(
+        &dir,
+        &settings(&names),
+        &lora,
+        &replaced,
+        Dtype::F32,
+        &files,
+        false,
+    )
+    .expect("saves");
+
+    let read = Arc::new(Adapter::open(&dir).expect("opens"));
+    assert_eq!(read.config, settings(&names));
+    assert_eq!(read.scaling(), 2.0);
+    assert_eq!(read.factor_names().count(), 4);
+    assert_eq!(read.factors(Q0).expect("reads").as_ref(), lora.get(Q0));
+    assert_eq!(read.factors(EMBED).expect("reads"), None);
+
+    let q = base.tensor(Q0).expect("reads");
+    let merged = base
+        .with_adapter(read.clone(), Apply::Merged)
+        .expect("fits");
+    assert_eq!(merged.config.vocab_size, 37);
+    assert_eq!(merged.tensor(EMBED).expect("reads"), embed);
+    assert_eq!(
+        merged.chat_template().expect("reads").as_deref(),
+        Some("hello")
+    );
+    let found = merged.tensor(Q0).expect("reads");
+    let f = &lora[Q0];
+    for (o, i) in [(0, 0), (63, 31), (17, 5)] {
+        let dot: f64 = (0..3)
+            .map(|k| f64::from(f.b.data[o * 3 + k]) * f64::from(f.a.data[k * 32 + i]))
+            .sum();
+        assert_eq!(
+            found.data[o * 32 + i],
+            (f64::from(q.data[o * 32 + i]) + 2.0 * dot) as f32
+        );
+    }
+    let apart = Checkpoint::open_folder(root.path().join("base"))
+        .expect("opens")
+        .with_adapter(read, Apply::ReplacedOnly)
+        .expect("fits");
+    assert_eq!(apart.tensor(Q0).expect("reads"), q);
+    assert_eq!(apart.tensor(EMBED).expect("reads"), embed);
+}
+
+/// As the paper's release: both embeddings cut (151936 to 151672 rows there), keys as PEFT's versions write them.
+#[test]
+fn keys_of_every_peft_version_are_understood() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = base(&root.path().join("base"), &llama_json());
+    let q = base.tensor(Q0).expect("reads");
+    let dir = root.path().join("adapter");
+    fs::create_dir(&dir).expect("creates");
+    let (a, b, embed, head) = (
+        tensor(&[3, 32], 1),
+        tensor(&[32, 3], 2),
+        tensor(&[39, 32], 3),
+        tensor(&[39, 32], 4),
+    );
+    for [ka, kb, ke, kh] in [
+        [
+            "lora_A.weight",
+            "lora_B.weight",
+            "model.embed_tokens.weight",
+            "lm_head.weight",
+        ],
+        [
+            "lora_A.default.weight",
+            "lora_B.default.weight",
+            "model.embed_tokens.modules_to_save.weight",
+            "lm_head.base_layer.weight",
+        ],
+        [
+            "lora_A.weight",
+            "lora_B.weight",
+            "model.embed_tokens.modules_to_save.default.weight",
+            "lm_head.modules_to_save.weight",
+        ],
+    ] {
+        let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = [
+            (
+                format!("base_model.model.model.layers.0.self_attn.q_proj.{ka}"),
+                &a,
+            ),
+            (
+                format!("base_model.model.model.layers.0.self_attn.q_proj.{kb}"),
+                &b,
+            ),
+            (format!("base_model.model.{ke}"), &embed),
+            (format!("base_model.model.{kh}"), &head),
+        ]
+        .map(|(k, t)| (k, t.shape.clone(), Dtype::F32.encode(&t.data)))
+        .to_vec();
+        let views = bytes.iter().map(|(k, s, d)| {
+            (
+                k.clone(),
+                safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d)
+                    .expect("view"),
+            )
+        });
+        safetensors::serialize_to_file(views, None, &dir.join("adapter_model.safetensors"))
+            .expect("writes");
+        let json = json!({ "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "bias": "none", "use_rslora": true,
+            "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "modules_to_save": ["embed_tokens", "lm_head"], "lora_dropout": 0.05 });
+        fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
+        let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
+        assert_eq!(adapter.scaling(), 6.0 / 3f64.sqrt());
+        let open = || Checkpoint::open_folder(root.path().join("base")).expect("opens");
+        let both = open().with_adapter(adapter, Apply::Merged).expect("fits");
+        assert_eq!(both.config.vocab_size, 39);
+        assert_eq!(both.tensor(EMBED).expect("reads"), embed);
+        assert_eq!(both.tensor(HEAD).expect("reads"), head);
+        assert_ne!(both.tensor(Q0).expect("reads"), q);
+        // What was merged can be saved and opened as a model of its own.
+        let out = root.path().join(format!("merged-{ka}-{kh}"));
+        switchyard::model::checkpoint::save_hf_folder(
+            &out,
+            &both.config,
+            both.tensors(),
+            &SaveOptions::default(),
+        )
+        .expect("saves");
+        assert_eq!(
+            Checkpoint::open_folder(&out)
+                .expect("opens")
+                .tensor(Q0)
+                .expect("reads"),
+            both.tensor(Q0).expect("reads")
+        );
+    }
+}
+
+#[test]
+fn unsupported_settings_are_refused_by_name() {
+    for (key, found) in [
+        ("peft_type", json!("IA3")),
+        ("task_type", json!("SEQ_CLS")),
+        ("use_dora", json!(true)),
+        ("lora_bias", json!(true)),
+        ("bias", json!("all")),
+        ("fan_in_fan_out", json!(true)),
+        ("rank_pattern", json!({ "q_proj": 4 })),
+        ("alpha_pattern", json!({ "q_proj": 4 })),
+        ("init_lora_weights", json!("pissa")),
+        ("trainable_token_indices", json!([1])),
+        ("layer_replication", json!([[0, 1]])),
+        ("r", json!(0)),
+        ("lora_alpha", json!(null)),
+        ("target_modules", json!(3)),
+        ("layers_to_transform", json!(["a"])),
+    ] {
+        let mut value = settings(&["q_proj"]).to_json();
+        value[key] = found;
+        assert_names(
+            &message(AdapterConfig::from_json(&value, "x/adapter_config.json")),
+            &["x/adapter_config.json", key],
+        );
+    }
+    let kept = settings(&["q_proj"]);
+    assert_eq!(
+        AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"),
+        kept
+    );
+}
+
+#[test]
+fn what_does_not_fit_the_base_is_named() {
+    let root = tempfile::tempdir().expect("temp");
+    let config = config(&qwen3_json());
+    let dir = root.path().join("adapter");
+    let names = ["q_proj", "up_proj"];
+    let lora = factors(&config, &names);
+    let write = |s: &AdapterConfig, f: &BTreeMap<String, Factors>, r: &[(&str, HostTensor)]| {
+        let r = r.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
+        save_adapter(&dir, s, f, &r, Dtype::F32, &[], true).expect("saves");
+        Adapter::open(&dir).expect("opens").fit(&config)
+    };
+    assert!(write(&settings(&names), &lora, &[]).is_ok());
+    let mut short = lora.clone();
+    short.remove(UP1);
+    assert_names(
+        &message(write(&settings(&names), &short, &[])),
+        &["adapter_model.safetensors", UP1, "target_modules"],
+    );
+    let first_layer = AdapterConfig {
+        layers: Some(vec![0]),
+        ..settings(&names)
+    };
+    assert_names(
+        &message(write(&first_layer, &factors(&config, &["q_proj"]), &[])),
+        &["layers.0.mlp.up_proj", "missing"],
+    );
+    let mut wide = lora.clone();
+    if let Some(f) = wide.get_mut(Q0) {
+        f.a = tensor(&[3, 40], 1);
+    }
+    assert_names(
+        &message(write(&settings(&names), &wide, &[])),
+        &[Q0, "[64, 40]", "[64, 32]"],
+    );
+    assert_names(
+        &message(write(
+            &settings(&names),
+            &lora,
+            &[(EMBED, tensor(&[40, 31], 1))],
+        )),
+        &["embed_tokens", "32", "[40, 31]"],
+    );
+    assert_names(
+        &message(write(
+            &settings(&names),
+            &lora,
+            &[(HEAD, tensor(&[40, 32], 1))],
+        )),
+        &["lm_head", "tied"],
+    );
+    assert_names(
+        &message(write(
+            &settings(&names),
+            &lora,
+            &[("model.layers.7.x.weight", tensor(&[4], 1))],
+        )),
+        &["layers.7.x"],
+    );
+    let same = tensor(&[41, 32], 1);
+    assert_eq!(
+        write(
+            &settings(&names),
+            &lora,
+            &[(EMBED, same.clone()), (HEAD, same)]
+        )
+        .expect("fits")
+        .vocab_size,
+        41
+    );
+    let mut head = lora.clone();
+    head.insert(
+        HEAD.into(),
+        Factors {
+            a: tensor(&[3, 32], 1),
+            b: tensor(&[40, 3], 1),
+        },
+    );
+    assert_names(
+        &message(write(&settings(&names), &head, &[])),
+        &[HEAD, "no matrix"],
+    );
+
+    fs::remove_file(dir.join("adapter_model.safetensors")).expect("removes");
+    assert_names(
+        &message(Adapter::open(&dir)),
+        &["adapter_model.safetensors"],
+    );
+    assert_names(
+        &message(Adapter::open(root.path())),
+        &["adapter_config.json"],
+    );
+}
