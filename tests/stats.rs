@@ -5,7 +5,7 @@ use ndarray::{Array2, s};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
-use switchyard::stats::probe::{GroupedProtocol, PaperProtocol, ProbeData};
+use switchyard::stats::probe::{GroupedProtocol, PaperProtocol, ProbeData, ValueProtocol};
 use switchyard::stats::*;
 
 fn fixture(name: &str) -> Value {
@@ -511,6 +511,72 @@ fn inert_features_raise_no_more_false_alarms_than_the_level() {
     assert!(
         alarms <= 10,
         "{alarms} of {trials} inert data sets were called readable"
+    );
+}
+
+#[test]
+fn multinomial_probe_equals_scikit_learn() {
+    let f = fixture("values");
+    let (x, values) = (matrix(&f["features"]), counts(&f["values"]));
+    let (train, test) = x
+        .view()
+        .split_at(ndarray::Axis(0), num(&f["train_rows"]) as usize);
+    for case in list(&f["cases"]) {
+        let model = Softmax::fit(train, &values[..train.nrows()], num(&case["c"])).unwrap();
+        assert_eq!(model.predict(test), counts(&case["predicted"]));
+        for (got, want) in model
+            .probabilities(test)
+            .iter()
+            .zip(matrix(&case["probabilities"]).iter())
+        {
+            close(*got, *want, 1e-3);
+        }
+    }
+}
+
+#[test]
+fn value_protocol_reads_what_is_there_and_nothing_else() {
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    let problems = 150;
+    let values: Vec<usize> = (0..problems).map(|_| rng.random_range(0..5)).collect();
+    let groups: Vec<usize> = (0..problems).collect();
+    let mut features = |signal: f64| {
+        let noise: Vec<f32> = (0..problems * 8).map(|_| gauss(&mut rng) as f32).collect();
+        let mut x = Array2::from_shape_vec((problems, 8), noise).unwrap();
+        values
+            .iter()
+            .enumerate()
+            .for_each(|(row, &v)| x[[row, v]] += signal as f32);
+        x
+    };
+    let held = ValueProtocol::default()
+        .run(features(4.0).view(), &values, &groups)
+        .unwrap();
+    assert!(
+        held.accuracy.low > 0.8 && held.classes == 5 && held.rows == 150,
+        "{held:?}"
+    );
+    assert!(
+        held.control.covers(0.2) && held.control.high < 0.5,
+        "{held:?}"
+    );
+    let inert = ValueProtocol::default()
+        .run(features(0.0).view(), &values, &groups)
+        .unwrap();
+    assert!(
+        inert.accuracy.covers(0.2) && inert.accuracy.n == 150,
+        "{inert:?}"
+    );
+    assert!((0.2..0.3).contains(&inert.majority));
+    let one = ValueProtocol::default().run(features(0.0).view(), &[3; 150], &groups);
+    assert!(
+        one.unwrap_err()
+            .to_string()
+            .contains("all 150 values are 3")
+    );
+    let few = ValueProtocol::default().run(features(0.0).view(), &values, &[0; 150]);
+    assert!(
+        format!("{:#}", few.unwrap_err()).contains("5 folds by problem need at least 10 problems")
     );
 }
 

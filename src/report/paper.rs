@@ -77,6 +77,23 @@ pub enum Unit {
     Steps,
 }
 
+impl Unit {
+    /// Decimals to print.
+    pub fn digits(self) -> usize {
+        match self {
+            Self::Tokens | Self::Steps => 0,
+            Self::Percent | Self::Rank => 1,
+            Self::Logits | Self::Count => 2,
+            Self::Share | Self::Probability | Self::Nats => 3,
+        }
+    }
+
+    /// What a share of 1 is in this unit.
+    pub fn per_share(self) -> f64 {
+        if self == Self::Percent { 100.0 } else { 1.0 }
+    }
+}
+
 /// One row; `values` follow the block's columns.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

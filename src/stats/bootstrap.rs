@@ -10,7 +10,8 @@ use rayon::prelude::*;
 use super::special::{normal_cdf, t_quantile};
 use super::{Estimate, Groups, LEVEL};
 
-/// How to bootstrap. Intervals are percentile intervals of the resampled statistic.
+/// How to bootstrap. Intervals are percentile intervals of the resampled statistic. Where all values agree the interval has
+/// no width, whatever n is: for a share of independent rows use [`wilson`](super::wilson), which knows better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bootstrap {
     /// Number of resamples.
@@ -90,10 +91,12 @@ impl Bootstrap {
         );
         drawn.sort_by(f64::total_cmp);
         let tail = self.tail(n);
+        // A skewed statistic can lie outside its own percentiles; the interval then reaches out to it.
+        let (low, high) = (quantile(&drawn, tail), quantile(&drawn, 1.0 - tail));
         Ok(Estimate {
             value,
-            low: quantile(&drawn, tail),
-            high: quantile(&drawn, 1.0 - tail),
+            low: low.min(value),
+            high: high.max(value),
             n,
         })
     }

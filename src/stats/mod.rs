@@ -24,6 +24,7 @@ mod logistic;
 mod mcnemar;
 pub mod probe;
 mod scale;
+mod softmax;
 pub mod special;
 mod split;
 mod wilson;
@@ -36,6 +37,7 @@ pub use holm::holm;
 pub use logistic::Logistic;
 pub use mcnemar::{Flips, changed};
 pub use scale::Standardiser;
+pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
 pub use wilson::{accuracy, wilson};
 

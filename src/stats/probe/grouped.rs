@@ -12,11 +12,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::super::{
-    Bootstrap, Estimate, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold,
+    Bootstrap, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold,
 };
 use super::pooled::{Fold, Pooled};
 use super::score::{Control, GroupedScore};
-use super::{ProbeData, balance, permuted_within, pick};
+use super::{ProbeData, balance, permuted_within, pick, widened};
 
 /// Settings of our protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl GroupedProtocol {
         let estimate = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| {
             bootstrap
                 .units(groups.len(), f)
-                .map(|e| self.widened(e, 0.0))
+                .map(|e| widened(e, self.folds, 0.0))
         };
         let positives = data.labels.iter().filter(|&&l| l).count();
         let prevalence = self
@@ -91,7 +91,7 @@ impl GroupedProtocol {
             let gap = |times: &[u32]| pooled.rates(times).balanced_accuracy() - score(times);
             Some(Control {
                 balanced_accuracy: estimate(&score)?,
-                selectivity: self.widened(bootstrap.units(groups.len(), gap)?, -1.0),
+                selectivity: widened(bootstrap.units(groups.len(), gap)?, self.folds, -1.0),
                 moved,
             })
         } else {
@@ -112,15 +112,6 @@ impl GroupedProtocol {
             c: folds.iter().map(|f| f.c).collect(),
             converged: folds.iter().filter(|f| f.converged).count(),
         })
-    }
-
-    /// Adds the variance of shared training sets to an interval (see the module's head), within `bottom` and 1.
-    fn widened(&self, e: Estimate, bottom: f64) -> Estimate {
-        let k = self.folds as f64;
-        let factor = (1.0 + k / (k - 1.0)).sqrt();
-        let low = (e.value - factor * (e.value - e.low)).max(bottom);
-        let high = (e.value + factor * (e.high - e.value)).min(1.0);
-        Estimate { low, high, ..e }
     }
 
     fn check<F>(&self, data: &ProbeData<'_, F>) -> Result<()> {

@@ -5,13 +5,16 @@
 //! - [`GroupedProtocol`]: split by problem, standardised on train, C chosen inside train, at least five splits, control
 //!   labels, intervals that resample problems. What a claim can rest on.
 //!
-//! Neither knows whether negatives are of the same token type as positives. If they are not, a probe reads token identity
+//! [`ValueProtocol`] asks the same of a label with several classes, e.g. which intermediate value a latent step holds.
+//!
+//! None knows whether negatives are of the same token type as positives. If they are not, a probe reads token identity
 //! and is near perfect at the embedding already (`recipe.md`); choosing them is the caller's part.
 
 mod grouped;
 mod paper;
 mod pooled;
 mod score;
+mod value;
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView2};
@@ -22,8 +25,9 @@ use rand_chacha::ChaCha8Rng;
 pub use grouped::GroupedProtocol;
 pub use paper::{PaperProtocol, PaperScore};
 pub use score::{Control, GroupedScore};
+pub use value::{ValueProtocol, ValueScore};
 
-use super::{Groups, classify::both_classes};
+use super::{Estimate, Groups, classify::both_classes};
 
 /// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
 #[derive(Clone, Copy, Debug)]
@@ -40,30 +44,8 @@ impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
         labels: &'a [bool],
         groups: &'a [usize],
     ) -> Result<Self> {
-        let rows = features.nrows();
-        ensure!(
-            rows > 0 && features.ncols() > 0,
-            "probe features are empty ({rows} × {})",
-            features.ncols()
-        );
-        ensure!(
-            labels.len() == rows,
-            "{rows} feature rows but {} labels",
-            labels.len()
-        );
-        ensure!(
-            groups.len() == rows,
-            "{rows} feature rows but {} group ids",
-            groups.len()
-        );
+        check(features, labels.len(), groups.len())?;
         both_classes(labels).context("probe labels")?;
-        for ((row, column), &value) in features.indexed_iter() {
-            let value: f64 = value.into();
-            ensure!(
-                value.is_finite(),
-                "probe feature at row {row}, column {column} is {value}"
-            );
-        }
         Ok(Self {
             features,
             labels,
@@ -73,10 +55,49 @@ impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
 
     /// The chosen rows in f64.
     fn rows(&self, rows: &[usize]) -> Array2<f64> {
-        Array2::from_shape_fn((rows.len(), self.features.ncols()), |(i, j)| {
-            self.features[[rows[i], j]].into()
-        })
+        chosen(self.features, rows)
     }
+}
+
+/// Adds to an interval the variance of training sets shared between `folds` (Nadeau & Bengio 2003, see `grouped`), within
+/// `bottom` and 1.
+fn widened(e: Estimate, folds: usize, bottom: f64) -> Estimate {
+    let k = folds as f64;
+    let factor = (1.0 + k / (k - 1.0)).sqrt();
+    let low = (e.value - factor * (e.value - e.low)).max(bottom);
+    let high = (e.value + factor * (e.high - e.value)).min(1.0);
+    Estimate { low, high, ..e }
+}
+
+/// Shapes agree and every feature is a finite number.
+fn check<F: Copy + Into<f64>>(
+    features: ArrayView2<'_, F>,
+    labels: usize,
+    groups: usize,
+) -> Result<()> {
+    let rows = features.nrows();
+    ensure!(
+        rows > 0 && features.ncols() > 0,
+        "probe features are empty ({rows} × {})",
+        features.ncols()
+    );
+    ensure!(labels == rows, "{rows} feature rows but {labels} labels");
+    ensure!(groups == rows, "{rows} feature rows but {groups} group ids");
+    for ((row, column), &value) in features.indexed_iter() {
+        let value: f64 = value.into();
+        ensure!(
+            value.is_finite(),
+            "probe feature at row {row}, column {column} is {value}"
+        );
+    }
+    Ok(())
+}
+
+/// The chosen rows in f64.
+fn chosen<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize]) -> Array2<f64> {
+    Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| {
+        features[[rows[i], j]].into()
+    })
 }
 
 /// Of `rows`, all of the rarer class and as many of the other, drawn by `seed`; sorted.

@@ -1,0 +1,61 @@
+//! The legend above a chart. Knows names and how their series look.
+
+use plotters::style::RGBColor;
+
+use super::fonts::width;
+use super::scene::{Anchor, Scene, Shape};
+use super::style::{LABEL, PAD, WIDTH};
+
+/// What a legend shows beside a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Key {
+    /// A line with a series' dash and marker.
+    Line(usize, bool),
+    /// A filled box.
+    Patch(RGBColor),
+    /// The mark of a published value.
+    Diamond,
+}
+
+/// Legend entries in rows from `top`; returns where they end.
+pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64 {
+    let (mut x, mut y) = (PAD, top);
+    for (name, key) in legend {
+        let needed = 76.0 + width(name, LABEL, false) + 34.0;
+        if x > PAD && x + needed > WIDTH {
+            (x, y) = (PAD, y + 1.2 * LABEL);
+        }
+        let middle = y + 0.5 * LABEL;
+        match key {
+            Key::Line(series, marked) => {
+                let colour = super::style::colour(*series);
+                scene.line(
+                    &[(x, middle), (x + 64.0, middle)],
+                    colour,
+                    5.0,
+                    super::style::dash(*series),
+                );
+                if *marked {
+                    super::lines::marker(scene, (x + 32.0, middle), *series);
+                }
+            }
+            Key::Patch(colour) => {
+                let (from, to) = ((x + 18.0, middle - 14.0), (x + 64.0, middle + 14.0));
+                scene.shapes.push(Shape::Box {
+                    from,
+                    to,
+                    colour: *colour,
+                    alpha: 1.0,
+                });
+            }
+            Key::Diamond => super::bars::diamond(scene, (x + 40.0, middle)),
+        }
+        scene.text((x + 76.0, middle), name, LABEL, false, Anchor::Left);
+        x += needed;
+    }
+    if legend.is_empty() {
+        top
+    } else {
+        y + 1.2 * LABEL
+    }
+}

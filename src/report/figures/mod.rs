@@ -1,0 +1,94 @@
+//! Figures for a one-column page: lines with intervals, bars, histograms, cumulative distributions, heat maps.
+//!
+//! Knows numbers, names and intervals; nothing of experiments or rows. Each chart is a plain value; [`save`] draws one or
+//! several stacked charts to SVG and PNG from the same list of shapes, so the two cannot differ.
+//!
+//! Style: 1020 pixels wide, sized to be read at 85 mm; the palette of Okabe & Ito (2008), which the colour-blind can tell
+//! apart, and besides colour a dash pattern and a marker per series. Text is set in DejaVu Sans, embedded in the program.
+
+mod axes;
+mod bars;
+mod ecdf;
+pub mod fonts;
+mod heatmap;
+mod histogram;
+mod legend;
+mod lines;
+mod png;
+mod render;
+mod scene;
+mod style;
+mod ticks;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+pub use axes::Axis;
+pub use bars::{BarChart, BarSeries};
+pub use ecdf::Ecdf;
+pub use heatmap::HeatMap;
+pub use histogram::Histogram;
+pub use lines::{Interval, Line, LineChart, Point};
+use scene::Scene;
+pub use style::PALETTE;
+use style::WIDTH;
+
+use super::write_atomic;
+
+/// Any chart.
+#[derive(Clone, Debug)]
+pub enum Figure {
+    Lines(LineChart),
+    Bars(BarChart),
+    Histogram(Histogram),
+    Ecdf(Ecdf),
+    HeatMap(HeatMap),
+}
+
+/// The two files of a figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FigureFiles {
+    pub svg: PathBuf,
+    pub png: PathBuf,
+}
+
+impl Figure {
+    fn scene(&self) -> Result<Scene> {
+        match self {
+            Self::Lines(chart) => chart.scene(),
+            Self::Bars(chart) => chart.scene(),
+            Self::Histogram(chart) => chart.scene(),
+            Self::Ecdf(chart) => chart.scene(),
+            Self::HeatMap(chart) => chart.scene(),
+        }
+    }
+}
+
+/// Draws `panels` from top to bottom into `<stem>.svg` and `<stem>.png`, each written whole or not at all.
+pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
+    ensure!(
+        !panels.is_empty(),
+        "figure {} has no panels",
+        stem.display()
+    );
+    let mut whole = Scene::new(WIDTH, 0.0);
+    for (number, panel) in panels.iter().enumerate() {
+        let scene = panel
+            .scene()
+            .with_context(|| format!("figure {}, panel {number}", stem.display()))?;
+        whole.append_below(scene);
+    }
+    let path = |ending: &str| {
+        let mut name = stem.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let files = FigureFiles {
+        svg: path(".svg"),
+        png: path(".png"),
+    };
+    write_atomic(&files.svg, render::svg(&whole)?.as_bytes())?;
+    write_atomic(&files.png, &render::bitmap(&whole)?)?;
+    Ok(files)
+}

@@ -1,0 +1,197 @@
+//! A table whose measured numbers cannot lose their interval and n. Knows cells; rendering to text is in `render_table`.
+//!
+//! A column holds text, counts, numbers someone published, or estimates of ours; a number of ours has no other way in.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use super::paper::Block;
+use super::render_table;
+use super::write_atomic;
+use crate::stats::Estimate;
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// Whole numbers that are no measurement: steps, seeds, layers.
+    Count,
+    /// Published numbers, shown with this many decimals.
+    Published(usize),
+    /// Our estimates, shown with this many decimals; renders to value, interval and n.
+    Measured(usize),
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heading {
+    pub name: String,
+    pub kind: Kind,
+}
+
+impl Heading {
+    pub fn new(name: &str, kind: Kind) -> Self {
+        Self {
+            name: name.to_string(),
+            kind,
+        }
+    }
+}
+
+/// A cell; it must fit its column's kind. [`Cell::Missing`] fits all.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    Text(String),
+    Count(i64),
+    Published(f64),
+    Measured(Estimate),
+    /// Nothing, with the reason, e.g. "not testable here"; may be empty.
+    Missing(String),
+}
+
+/// A table with a label to cite it by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// LaTeX label, e.g. `tab:main`.
+    pub label: String,
+    pub title: String,
+    /// Printed under the table.
+    pub note: String,
+    pub columns: Vec<Heading>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// The files of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableFiles {
+    pub markdown: PathBuf,
+    pub csv: PathBuf,
+    pub latex: PathBuf,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(label: &str, title: &str, columns: Vec<Heading>) -> Self {
+        Self {
+            label: label.to_string(),
+            title: title.to_string(),
+            note: String::new(),
+            columns,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; every cell must fit its column, and an estimate must be one (finite, ordered, n > 0).
+    pub fn push(&mut self, cells: Vec<Cell>) -> Result<()> {
+        let number = self.rows.len();
+        ensure!(
+            cells.len() == self.columns.len(),
+            "{}, row {number}: {} cells for {} columns",
+            self.label,
+            cells.len(),
+            self.columns.len()
+        );
+        for (column, cell) in self.columns.iter().zip(&cells) {
+            let place = || format!("{}, row {number}, column '{}'", self.label, column.name);
+            let fits = match cell {
+                Cell::Missing(_) => true,
+                Cell::Text(_) => column.kind == Kind::Text,
+                Cell::Count(_) => column.kind == Kind::Count,
+                Cell::Published(_) => matches!(column.kind, Kind::Published(_)),
+                Cell::Measured(_) => matches!(column.kind, Kind::Measured(_)),
+            };
+            ensure!(
+                fits,
+                "{}: {cell:?} in a column of {:?}",
+                place(),
+                column.kind
+            );
+            if let Cell::Measured(e) = cell {
+                let ordered = e.low <= e.value
+                    && e.value <= e.high
+                    && e.low.is_finite()
+                    && e.high.is_finite();
+                ensure!(
+                    ordered && e.n > 0,
+                    "{}: {e:?} is not an estimate with interval and n",
+                    place()
+                );
+            }
+        }
+        self.rows.push(cells);
+        Ok(())
+    }
+
+    pub fn rows(&self) -> &[Vec<Cell>] {
+        &self.rows
+    }
+
+    /// One of the paper's tables with ours beside it: per paper column *paper* and *ours*. `ours(row, column)` answers by the
+    /// paper's keys, in shares where the paper prints percent (they are scaled here).
+    pub fn beside(block: &Block, ours: impl Fn(&str, &str) -> Option<Estimate>) -> Result<Self> {
+        let mut columns = vec![Heading::new("", Kind::Text)];
+        for column in &block.columns {
+            let digits = column.unit.digits();
+            columns.push(Heading::new(
+                &format!("{} (paper)", column.name),
+                Kind::Published(digits),
+            ));
+            columns.push(Heading::new(
+                &format!("{} (ours)", column.name),
+                Kind::Measured(digits),
+            ));
+        }
+        let mut table = Self::new(&block.label, &block.title, columns);
+        for row in &block.rows {
+            let name = if row.group.is_empty() {
+                row.name.clone()
+            } else {
+                format!("{}: {}", row.group, row.name)
+            };
+            let mut cells = vec![Cell::Text(name)];
+            for (column, &value) in block.columns.iter().zip(&row.values) {
+                cells.push(Cell::Published(value));
+                let estimate =
+                    ours(&row.key, &column.key).map(|e| e.scaled(column.unit.per_share()));
+                cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
+            }
+            table.push(cells)?;
+        }
+        Ok(table)
+    }
+
+    /// A GitHub table: `0.872 [0.840, 0.898]`, n in a column of its own.
+    pub fn markdown(&self) -> String {
+        render_table::markdown(self)
+    }
+
+    /// RFC 4180 with value, low, high and n of each estimate in columns of their own, unrounded.
+    pub fn csv(&self) -> String {
+        render_table::csv(self)
+    }
+
+    /// A `table` environment with booktabs rules, label and caption.
+    pub fn latex(&self) -> String {
+        render_table::latex(self)
+    }
+
+    /// Writes `<stem>.md`, `<stem>.csv` and `<stem>.tex`.
+    pub fn save(&self, stem: &Path) -> Result<TableFiles> {
+        ensure!(!self.rows.is_empty(), "table {} has no rows", self.label);
+        let path = |ending: &str| {
+            let mut name = stem.as_os_str().to_owned();
+            name.push(ending);
+            PathBuf::from(name)
+        };
+        let files = TableFiles {
+            markdown: path(".md"),
+            csv: path(".csv"),
+            latex: path(".tex"),
+        };
+        write_atomic(&files.markdown, self.markdown().as_bytes())?;
+        write_atomic(&files.csv, self.csv().as_bytes())?;
+        write_atomic(&files.latex, self.latex().as_bytes())?;
+        Ok(files)
+    }
+}

@@ -1,0 +1,193 @@
+//! Which of several values do hidden states hold? Our protocol for labels with more than two classes, e.g. the intermediate
+//! result s_j at a latent step of a generated problem. Knows features, values and problems.
+//!
+//! Split by problem, standardised on train, C chosen inside train, interval over problems widened as in `grouped`. Classes are
+//! not balanced; compare with [`ValueScore::majority`] and with the control, whose values are shuffled over all rows.
+
+use anyhow::{Context, Result, ensure};
+use ndarray::ArrayView2;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::super::{Bootstrap, Estimate, Groups, Softmax, Split, Standardiser, grouped_kfold};
+use super::{check, chosen, pick};
+
+/// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ValueProtocol {
+    pub folds: usize,
+    pub inner_folds: usize,
+    pub c_grid: Vec<f64>,
+    pub draws: usize,
+    pub seed: u64,
+}
+
+impl Default for ValueProtocol {
+    fn default() -> Self {
+        Self {
+            folds: 5,
+            inner_folds: 3,
+            c_grid: vec![1e-2, 1e-1, 1.0],
+            draws: 1000,
+            seed: 0,
+        }
+    }
+}
+
+/// How well the values can be read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValueScore {
+    /// Share of rows whose value is predicted, by probes that never saw their problem; `n` counts problems.
+    pub accuracy: Estimate,
+    /// The same with values shuffled over all rows.
+    pub control: Estimate,
+    /// Share of the most frequent value: what saying always the same scores.
+    pub majority: f64,
+    pub classes: usize,
+    pub rows: usize,
+    /// The C chosen in each split.
+    pub c: Vec<f64>,
+}
+
+impl ValueProtocol {
+    /// Runs the protocol on `features` [rows, D], one value and one problem per row.
+    pub fn run<F: Copy + Into<f64> + Sync>(
+        &self,
+        features: ArrayView2<'_, F>,
+        values: &[usize],
+        groups: &[usize],
+    ) -> Result<ValueScore> {
+        check(features, values.len(), groups.len())?;
+        ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
+        ensure!(
+            self.folds >= 5,
+            "{} splits; the protocol asks for 5 or more",
+            self.folds
+        );
+        let mut frequent = std::collections::BTreeMap::new();
+        values
+            .iter()
+            .for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
+        ensure!(
+            frequent.len() > 1,
+            "single class: all {} values are {}",
+            values.len(),
+            values[0]
+        );
+        let (right, c) = self
+            .out_of_fold(features, values, groups)
+            .context("value probe")?;
+        let mut shuffled = values.to_vec();
+        shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
+        let (by_chance, _) = self
+            .out_of_fold(features, &shuffled, groups)
+            .context("value probe on control labels")?;
+        Ok(ValueScore {
+            accuracy: self.estimate(&right, groups)?,
+            control: self.estimate(&by_chance, groups)?,
+            majority: frequent.values().copied().max().unwrap_or(0) as f64 / values.len() as f64,
+            classes: frequent.len(),
+            rows: values.len(),
+            c,
+        })
+    }
+
+    /// Share of ones, problems resampled, widened for shared training sets.
+    fn estimate(&self, right: &[f64], groups: &[usize]) -> Result<Estimate> {
+        let bootstrap = Bootstrap {
+            draws: self.draws,
+            ..Bootstrap::seeded(self.seed)
+        };
+        Ok(super::widened(
+            bootstrap.clustered_mean(right, groups)?,
+            self.folds,
+            0.0,
+        ))
+    }
+
+    /// For each row 1 if its value was predicted, else 0; and the C of each fold.
+    fn out_of_fold<F: Copy + Into<f64> + Sync>(
+        &self,
+        features: ArrayView2<'_, F>,
+        values: &[usize],
+        groups: &[usize],
+    ) -> Result<(Vec<f64>, Vec<f64>)> {
+        let splits = self.splits(groups, self.folds)?;
+        let fold = |split: &Split| {
+            let c = self.choose_c(features, values, groups, &split.train)?;
+            Ok((
+                fit_and_grade(features, values, &split.train, &split.test, c)?,
+                c,
+            ))
+        };
+        let folds: Vec<(Vec<bool>, f64)> = splits.par_iter().map(fold).collect::<Result<_>>()?;
+        let mut right = vec![0.0; values.len()];
+        for (split, (hits, _)) in splits.iter().zip(&folds) {
+            split
+                .test
+                .iter()
+                .zip(hits)
+                .for_each(|(&row, &hit)| right[row] = f64::from(u8::from(hit)));
+        }
+        Ok((right, folds.into_iter().map(|f| f.1).collect()))
+    }
+
+    fn choose_c<F: Copy + Into<f64> + Sync>(
+        &self,
+        features: ArrayView2<'_, F>,
+        values: &[usize],
+        groups: &[usize],
+        train: &[usize],
+    ) -> Result<f64> {
+        let mut grid = self.c_grid.clone();
+        grid.sort_by(f64::total_cmp);
+        let inner = self.splits(&pick(groups, train), self.inner_folds)?;
+        let mut best = (grid[0], 0);
+        for &c in grid.iter().filter(|_| grid.len() > 1) {
+            let mut hits = 0;
+            for split in &inner {
+                let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
+                hits += fit_and_grade(features, values, &fit, &held, c)?
+                    .iter()
+                    .filter(|&&h| h)
+                    .count();
+            }
+            if hits > best.1 {
+                best = (c, hits);
+            }
+        }
+        Ok(best.0)
+    }
+
+    fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
+        ensure!(
+            Groups::new(groups)?.len() >= 2 * k,
+            "{k} folds by problem need at least {} problems",
+            2 * k
+        );
+        grouped_kfold(groups, &vec![false; groups.len()], k, self.seed)
+    }
+}
+
+/// Whether a probe fitted on `train` predicts the value of each row of `test`.
+fn fit_and_grade<F: Copy + Into<f64>>(
+    features: ArrayView2<'_, F>,
+    values: &[usize],
+    train: &[usize],
+    test: &[usize],
+    c: f64,
+) -> Result<Vec<bool>> {
+    let raw = chosen(features, train);
+    let scaler = Standardiser::fit(raw.view())?;
+    let model = Softmax::fit(scaler.apply(raw.view()).view(), &pick(values, train), c)?;
+    let predicted = model.predict(scaler.apply(chosen(features, test).view()).view());
+    Ok(predicted
+        .iter()
+        .zip(test)
+        .map(|(p, &row)| *p == values[row])
+        .collect())
+}

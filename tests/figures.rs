@@ -1,0 +1,355 @@
+//! Every kind of chart is drawn to SVG and PNG with its text, its marks and its intervals, or refuses by name.
+//!
+//! `SWITCHYARD_FIGURES=/some/folder cargo test --release --test figures` keeps the files to look at.
+
+use std::path::PathBuf;
+
+use switchyard::report::figures::*;
+use switchyard::stats::{Estimate, wilson};
+
+/// Draws and returns the SVG's text and the PNG's size.
+fn draw(name: &str, panels: &[Figure]) -> (String, (u32, u32)) {
+    let temporary = tempfile::tempdir().unwrap();
+    let kept = std::env::var_os("SWITCHYARD_FIGURES").map(PathBuf::from);
+    let files = save(
+        &kept.unwrap_or(temporary.path().to_path_buf()).join(name),
+        panels,
+    )
+    .unwrap();
+    let svg = std::fs::read_to_string(&files.svg).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    assert!(
+        !svg.contains("NaN") && !svg.contains("inf"),
+        "a shape has no place"
+    );
+    let png = std::fs::read(&files.png).unwrap();
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+    let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    (svg, (number(16), number(20)))
+}
+
+fn wobble(i: usize) -> f64 {
+    ((i * 7919 % 101) as f64 / 101.0 - 0.5) * 2.0
+}
+
+fn window() -> Figure {
+    let line = |name: &str, peak: f64| {
+        let points = (-8i32..=8).map(|k| {
+            let y = if k == 0 {
+                peak
+            } else {
+                2e-3 * (1.0 + 0.8 * wobble((k + 30) as usize)) * 10f64.powi(-k.clamp(0, 3))
+            };
+            Point {
+                x: f64::from(k),
+                y,
+                low: y * 0.6,
+                high: (y * 1.5).min(1.0),
+            }
+        });
+        Line::band(name, points.collect())
+    };
+    Figure::Lines(LineChart {
+        title: "p(<swi>) around annotated boundaries".into(),
+        x: Axis::new("offset from the boundary (tokens)"),
+        y: Axis::new("p(<swi>)").log(),
+        lines: vec![line("after SFT", 0.85), line("after Switch-GRPO", 0.48)],
+        marks: vec![0.0],
+        levels: vec![],
+    })
+}
+
+fn probe() -> Figure {
+    let line = |name: &str, top: f64, interval: bool| {
+        let points = [-24, -20, -16, -12, -8, -4, -1]
+            .iter()
+            .enumerate()
+            .map(|(i, &x)| {
+                let y = 0.52 + (top - 0.52) * (i as f64 / 6.0).powf(1.3);
+                let half = if interval { 0.03 } else { 0.0 };
+                Point {
+                    x: f64::from(x),
+                    y,
+                    low: y - half,
+                    high: y + half,
+                }
+            });
+        Line::bars(name, points.collect())
+    };
+    Figure::Lines(LineChart {
+        title: "Linear probe for \"next token is <swi>\"".into(),
+        x: Axis::new("layer offset from the last"),
+        y: Axis::new("balanced accuracy").range(0.4, 1.0),
+        lines: vec![
+            line("ours, SFT", 0.86, true),
+            line("ours, GRPO", 0.81, true),
+            line("paper, SFT", 0.919, false),
+            line("control", 0.51, true),
+        ],
+        levels: vec![0.5],
+        marks: vec![],
+    })
+}
+
+fn bars() -> Figure {
+    let of = |k: [usize; 5], n| {
+        k.iter()
+            .map(|&k| Some(wilson(k, n, 0.95).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    Figure::Bars(BarChart {
+        title: "Latent-state interventions".into(),
+        y: Axis::new("accuracy"),
+        categories: ["normal", "zero", "random-norm", "skip", "another problem"]
+            .map(String::from)
+            .to_vec(),
+        series: vec![
+            BarSeries {
+                name: "all (n=500)".into(),
+                values: of([436, 184, 187, 459, 190], 500),
+                paper: vec![Some(0.70), Some(0.42), Some(0.72), Some(0.70), None],
+            },
+            BarSeries {
+                name: "diagnostic (n=326)".into(),
+                values: of([326, 70, 68, 311, 75], 326),
+                paper: vec![Some(1.0), Some(0.333), Some(0.905), Some(0.81), None],
+            },
+        ],
+    })
+}
+
+fn samples() -> Vec<(String, Vec<f64>)> {
+    let sample = |shift: f64, n: usize| {
+        (0..n)
+            .map(|i| {
+                shift + 400.0 * (wobble(i) + wobble(3 * i + 1) + wobble(7 * i + 5) + 1.5).powi(2)
+            })
+            .collect()
+    };
+    vec![
+        ("SFT".into(), sample(600.0, 500)),
+        ("GRPO".into(), sample(900.0, 480)),
+        ("+ brevity".into(), sample(300.0, 500)),
+    ]
+}
+
+fn histogram() -> Figure {
+    let x = Axis::new("visible tokens per problem").range(0.0, 6000.0);
+    Figure::Histogram(Histogram {
+        title: "Visible tokens per problem".into(),
+        x,
+        samples: samples(),
+        bins: 30,
+    })
+}
+
+fn ecdf() -> Figure {
+    Figure::Ecdf(Ecdf {
+        title: "Cumulative distribution".into(),
+        x: Axis::new("visible tokens per problem"),
+        samples: samples(),
+    })
+}
+
+fn heat() -> HeatMap {
+    let names = |what: &str, n: usize| (0..n).map(|i| format!("{what}{i}")).collect::<Vec<_>>();
+    HeatMap {
+        title: "Logit lens: rank of </swi> by layer and latent step".into(),
+        x: "latent step".into(),
+        y: "layer".into(),
+        unit: "log₁₀ rank".into(),
+        columns: names("", 8),
+        rows: names("", 12),
+        cells: (0..12)
+            .map(|r| {
+                (0..8)
+                    .map(|c| (r + c != 5).then_some((f64::from(r) - f64::from(c)) * 0.31))
+                    .collect()
+            })
+            .collect(),
+        range: None,
+        print: true,
+    }
+}
+
+#[test]
+fn a_log_chart_with_bands() {
+    let (svg, size) = draw("window", &[window()]);
+    assert_eq!(size.0, 1020);
+    for text in [
+        "10⁻⁶",
+        "after Switch-GRPO",
+        "offset from the boundary (tokens)",
+        "p(&lt;swi&gt;)",
+    ] {
+        assert!(svg.contains(text), "no '{text}' in the figure");
+    }
+    assert!(svg.contains("font-family=\"DejaVu Sans, Verdana, sans-serif\""));
+    assert!(svg.matches("<polygon").count() >= 2, "two bands");
+}
+
+#[test]
+fn intervals_are_drawn_where_there_are_any() {
+    let bare = |low: f64| {
+        let points = vec![
+            Point {
+                x: 0.0,
+                y: 1.0,
+                low,
+                high: 1.0,
+            },
+            Point::bare(1.0, 2.0),
+        ];
+        let chart = LineChart {
+            lines: vec![Line::bars("a", points)],
+            y: Axis::new("y").range(0.0, 3.0),
+            ..LineChart::default()
+        };
+        draw("bare", &[Figure::Lines(chart)])
+            .0
+            .matches("<polyline")
+            .count()
+    };
+    assert_eq!(bare(0.5), bare(1.0) + 3, "a bar and two caps");
+}
+
+#[test]
+fn points_with_bars_and_published_values() {
+    let (svg, _) = draw("probe", &[probe()]);
+    assert!(svg.contains("−24") || svg.contains("−20"));
+    let (svg, _) = draw("bars", &[bars()]);
+    assert!(svg.contains("paper"));
+    assert!(svg.contains("random-") && svg.contains("diagnostic (n=326)"));
+}
+
+#[test]
+fn distributions_and_heat_maps() {
+    assert!(
+        draw("histogram", &[histogram()])
+            .0
+            .contains("GRPO (n=480, mean ")
+    );
+    assert!(draw("ecdf", &[ecdf()]).0.contains("share of problems ≤ x"));
+    assert!(
+        draw("heat", &[Figure::HeatMap(heat())])
+            .0
+            .contains("log₁₀ rank")
+    );
+}
+
+#[test]
+fn panels_are_stacked() {
+    let one = draw("one", &[histogram()]).1;
+    let two = draw("two", &[histogram(), ecdf()]).1;
+    assert!(two.1 > one.1 + 500);
+}
+
+#[test]
+fn long_names_are_wrapped_or_set_upright() {
+    let subjects = [
+        "Algebra",
+        "Prealgebra",
+        "Number Theory",
+        "Precalculus",
+        "Counting & Probability",
+        "Intermediate Algebra",
+        "Geometry",
+    ];
+    let values: Vec<Option<Estimate>> = [110, 66, 49, 38, 23, 55, 22]
+        .iter()
+        .map(|&k| wilson(k, 124, 0.95).ok())
+        .collect();
+    let series = BarSeries {
+        name: "after Switch-GRPO".into(),
+        values,
+        paper: vec![],
+    };
+    let chart = BarChart {
+        title: "Accuracy by subject".into(),
+        y: Axis::new("accuracy"),
+        categories: subjects.map(String::from).to_vec(),
+        series: vec![series],
+    };
+    assert!(
+        draw("subjects", &[Figure::Bars(chart)])
+            .0
+            .contains("rotate")
+    );
+}
+
+#[test]
+fn the_same_chart_gives_the_same_bytes() {
+    let bytes = |name: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let files = save(&folder.path().join(name), &[bars()]).unwrap();
+        (
+            std::fs::read(files.svg).unwrap(),
+            std::fs::read(files.png).unwrap(),
+        )
+    };
+    assert!(bytes("a") == bytes("b"));
+}
+
+#[test]
+fn what_cannot_be_drawn_is_named() {
+    #[track_caller]
+    fn says(figure: Figure, what: &str) {
+        let folder = tempfile::tempdir().unwrap();
+        let message = format!(
+            "{:#}",
+            save(&folder.path().join("f"), &[figure]).expect_err("an error")
+        );
+        assert!(message.contains(what), "'{message}' does not say '{what}'");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "nothing is left behind"
+        );
+    }
+    says(
+        Figure::Lines(LineChart {
+            title: "t".into(),
+            ..LineChart::default()
+        }),
+        "chart 't' has no points",
+    );
+    let nan = LineChart {
+        lines: vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])],
+        ..LineChart::default()
+    };
+    says(Figure::Lines(nan), "no finite values");
+    says(
+        Figure::HeatMap(HeatMap {
+            cells: vec![vec![]],
+            ..heat()
+        }),
+        "cells are not 12 rows × 8 columns",
+    );
+    says(
+        Figure::Ecdf(Ecdf {
+            title: "t".into(),
+            x: Axis::default(),
+            samples: vec![("a".into(), vec![])],
+        }),
+        "sample 'a' is empty",
+    );
+    let Figure::Bars(mut chart) = bars() else {
+        unreachable!()
+    };
+    chart.series[0].values.pop();
+    says(
+        Figure::Bars(chart),
+        "'all (n=500)' has 4 values for 5 categories",
+    );
+    assert!(save(std::path::Path::new("f"), &[]).is_err());
+}
+
+#[test]
+fn the_page_can_carry_the_font() {
+    let css = fonts::font_face_css();
+    assert_eq!(css.matches("@font-face").count(), 2);
+    assert!(
+        css.contains("base64,AAEAAA"),
+        "a TrueType file starts with 00 01 00 00"
+    );
+}

@@ -1,0 +1,170 @@
+//! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
+
+use switchyard::report::paper::Paper;
+use switchyard::report::tables::{Cell, Heading, Kind, Table};
+use switchyard::stats::{Estimate, wilson};
+
+fn table() -> Table {
+    let columns = vec![
+        Heading::new("Mode", Kind::Text),
+        Heading::new("step", Kind::Count),
+        Heading::new("paper", Kind::Published(3)),
+        Heading::new("ours", Kind::Measured(3)),
+    ];
+    let mut table = Table::new("tab:x", "Effect of <swi> & 100 % more", columns);
+    let ours = wilson(436, 500, 0.95).unwrap();
+    table
+        .push(vec![
+            Cell::Text("zero | \"all\", a_b".into()),
+            Cell::Count(-4),
+            Cell::Published(2e-6),
+            Cell::Measured(ours),
+        ])
+        .unwrap();
+    let missing = || Cell::Missing("not testable here".into());
+    table
+        .push(vec![
+            Cell::Text("skip".into()),
+            Cell::Missing(String::new()),
+            Cell::Published(-0.19),
+            missing(),
+        ])
+        .unwrap();
+    table
+}
+
+#[test]
+fn markdown() {
+    let want = "\
+**Effect of &lt;swi> &amp; 100 % more** (`tab:x`)
+
+| Mode | step | paper | ours [95 %] | n |
+| --- | ---: | ---: | ---: | ---: |
+| zero \\| \"all\", a_b | -4 | 2.0e-6 | 0.872 [0.840, 0.898] | 500 |
+| skip | – | -0.190 | not testable here |  |
+";
+    assert_eq!(table().markdown(), want);
+}
+
+#[test]
+fn csv_keeps_every_digit() {
+    let e = wilson(436, 500, 0.95).unwrap();
+    let want = format!(
+        "Mode,step,paper,ours,ours low,ours high,ours n\n\"zero | \"\"all\"\", a_b\",-4,0.000002,0.872,{},{},500\nskip,,-0.19,not testable here,,,\n",
+        e.low, e.high
+    );
+    assert_eq!(table().csv(), want);
+}
+
+#[test]
+fn latex() {
+    let want = "\
+\\begin{table}[t]
+\\centering
+\\small
+\\begin{tabular}{lrrrr}
+\\toprule
+Mode & step & paper & ours [95 \\%] & n \\\\
+\\midrule
+zero | \"all\", a\\_b & $-$4 & 2.0e-6 & 0.872 [0.840, 0.898] & 500 \\\\
+skip & -- & $-$0.190 & not testable here &  \\\\
+\\bottomrule
+\\end{tabular}
+\\caption{Effect of \\textless{}swi\\textgreater{} \\& 100 \\% more.}
+\\label{tab:x}
+\\end{table}
+";
+    assert_eq!(table().latex(), want);
+}
+
+#[test]
+fn n_is_said_once_where_a_row_shares_it() {
+    let two = |n1: usize, n2: usize| {
+        let columns = vec![
+            Heading::new("a", Kind::Measured(2)),
+            Heading::new("b", Kind::Measured(2)),
+        ];
+        let mut table = Table::new("t", "t", columns);
+        let cell = |n| Cell::Measured(wilson(1, n, 0.95).unwrap());
+        table.push(vec![cell(n1), cell(n2)]).unwrap();
+        table.markdown().lines().nth(2).unwrap().to_string()
+    };
+    assert_eq!(two(10, 10), "| a [95 %] | b [95 %] | n |");
+    assert_eq!(two(10, 11), "| a [95 %] | n | b [95 %] | n |");
+}
+
+#[test]
+fn ours_stands_beside_the_papers() {
+    let paper = Paper::embedded().unwrap();
+    let block = paper.block("tab:main").unwrap();
+    let ours = |row: &str, column: &str| {
+        (row == "text_cot" && column == "math500_acc").then(|| wilson(466, 500, 0.95).unwrap())
+    };
+    let table = Table::beside(block, ours).unwrap();
+    let markdown = table.markdown();
+    assert!(
+        markdown.contains("| Non-latent baselines: Text-CoT (SFT) | 80.6 | 93.2 [90.6, 95.1] |"),
+        "{markdown}"
+    );
+    assert_eq!(table.rows().len(), 9);
+    let folder = tempfile::tempdir().unwrap();
+    let files = table.save(&folder.path().join("deep/main")).unwrap();
+    assert_eq!(std::fs::read_to_string(files.markdown).unwrap(), markdown);
+    assert!(files.csv.exists() && files.latex.exists());
+}
+
+#[test]
+fn a_number_of_ours_needs_interval_and_n() {
+    #[track_caller]
+    fn says(cell: Cell, what: &str) {
+        let mut table = Table::new("tab:y", "", vec![Heading::new("ours", Kind::Measured(3))]);
+        let message = format!("{:#}", table.push(vec![cell]).expect_err("an error"));
+        assert!(
+            message.contains("tab:y, row 0, column 'ours'") && message.contains(what),
+            "{message}"
+        );
+    }
+    says(Cell::Published(0.5), "in a column of Measured");
+    says(Cell::Count(5), "in a column of Measured");
+    says(
+        Cell::Measured(Estimate {
+            value: 0.5,
+            low: 0.4,
+            high: 0.6,
+            n: 0,
+        }),
+        "interval and n",
+    );
+    says(
+        Cell::Measured(Estimate {
+            value: 0.5,
+            low: f64::NAN,
+            high: 0.6,
+            n: 3,
+        }),
+        "interval and n",
+    );
+    says(
+        Cell::Measured(Estimate {
+            value: 0.5,
+            low: 0.6,
+            high: 0.7,
+            n: 3,
+        }),
+        "interval and n",
+    );
+    let mut table = table();
+    assert!(
+        table
+            .push(vec![])
+            .unwrap_err()
+            .to_string()
+            .contains("row 2: 0 cells for 4 columns")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    assert!(
+        Table::new("t", "t", vec![])
+            .save(&folder.path().join("x"))
+            .is_err()
+    );
+}
