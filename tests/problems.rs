@@ -381,12 +381,12 @@ fn tokenizer_files_are_refused_by_name() {
     written(
         folder.path(),
         "tokenizer_config.json",
-        r#"{"eos_token": {"content": "<eos>"}}"#,
+        r#"{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}"#,
     );
     written(
         folder.path(),
         "generation_config.json",
-        r#"{"eos_token_id": [0, 2], "bos_token_id": 1, "pad_token_id": -1}"#,
+        r#"{"eos_token_id": [0, 2], "bos_token_id": 0, "pad_token_id": -1}"#,
     );
     let vocabulary = Vocabulary::load(folder.path().join("tokenizer.json")).unwrap();
     assert_eq!(

@@ -178,6 +178,43 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
     assert_eq!(problem.answer_if(problem.steps.len(), 0), None);
 }
 
+/// What `recipe.md` says of each step: operations by subject, constants from 1, variables strictly earlier than the one
+/// the step works on.
+fn check_chain(problem: &TaskProblem) {
+    let statements: Vec<&str> = problem.question.split(" ; ").collect();
+    for (index, statement) in statements[1..statements.len() - 1].iter().enumerate() {
+        let words: Vec<&str> = statement.split(' ').collect();
+        let defined: Vec<&str> = statements[..=index]
+            .iter()
+            .map(|statement| &statement[..1])
+            .collect();
+        assert_eq!(words[2], defined[index], "works on the variable before it");
+        let allowed: &[&str] = match problem.subject.as_str() {
+            "sum" => &["+"],
+            "sumdiff" => &["+", "-"],
+            "prod" => &["*"],
+            _ => &["+", "-", "*"],
+        };
+        assert!(
+            allowed.contains(&words[3]),
+            "{} in {}",
+            words[3],
+            problem.subject
+        );
+        match words[4].parse::<i64>() {
+            Ok(constant) => assert!(constant > 0),
+            Err(_) => {
+                assert_eq!(problem.subject, "vars");
+                assert!(
+                    defined[..index].contains(&words[4]),
+                    "{statement} in {}",
+                    problem.question
+                );
+            }
+        }
+    }
+}
+
 fn check_graph(problem: &TaskProblem) {
     let (edges, asked) = problem.question.split_once("? ").unwrap();
     let edges: Vec<(&str, &str)> = edges
@@ -294,7 +331,11 @@ fn check_product(problem: &TaskProblem) {
 fn check(task: &Task, problem: &TaskProblem) {
     check_form(task, problem);
     match task {
-        Task::Chains(_) | Task::Affine(_) => check_arithmetic(problem, modulus(task)),
+        Task::Chains(_) => {
+            check_chain(problem);
+            check_arithmetic(problem, modulus(task));
+        }
+        Task::Affine(_) => check_arithmetic(problem, modulus(task)),
         Task::Graph(_) => check_graph(problem),
         Task::Multiply(_) => check_product(problem),
     }
@@ -401,6 +442,45 @@ fn a_graph_keeps_its_split_under_renaming() {
     }
 }
 
+/// No look at one candidate's neighbours, or at the order of the text, tells the answer better than chance.
+#[test]
+fn a_graph_is_not_solved_by_counting() {
+    let rows = Task::Graph(Graph::default())
+        .rows(Split::Train, 4, 0..40_000)
+        .unwrap();
+    type Clue = fn(&[&str], &str) -> usize;
+    let clues: [(&str, Clue); 4] = [
+        ("edges in", |words, name| {
+            words.windows(2).filter(|pair| *pair == [">", name]).count()
+                - usize::from(words[words.len() - 4] == name)
+        }),
+        ("edges out", |words, name| {
+            words.windows(2).filter(|pair| *pair == [name, ">"]).count()
+        }),
+        ("named last", |words, name| {
+            words.iter().rposition(|word| *word == name).unwrap()
+        }),
+        ("stated last", |words, name| {
+            words.iter().position(|word| *word == name).unwrap()
+        }),
+    ];
+    for (what, clue) in clues {
+        let (mut right, mut told) = (0.0, 0.0);
+        for row in &rows {
+            let words: Vec<&str> = row.question.split(' ').collect();
+            let candidates = [words[words.len() - 4], words[words.len() - 2]];
+            let [first, second] = candidates.map(|name| clue(&words, name));
+            if first != second {
+                told += 1.0;
+                right += f64::from(candidates[usize::from(second > first)] == row.answer);
+            }
+        }
+        let share: f64 = right / told;
+        println!("{what}: {share:.3} of {told}");
+        assert!((share - 0.5).abs() < 0.02, "{what}: {share:.3} of {told}");
+    }
+}
+
 #[test]
 fn rows_depend_on_seed_split_and_index_only() {
     for task in families() {
@@ -476,8 +556,9 @@ const FIRST_ROWS: [&str; 4] = [
      d = 4 + 2 = 6 ; a = 6 + 5 = 4 ; g = 4 + 6 = 3 ; h = 3 + 1 = 4 ; # 4",
     "c = 6 * h + 5 ; f = 6 * b + 1 ; a = 3 * b + 1 ; k = 3 * f + 3 ; b = 2 ; i = 5 * f + 2 ; g = 3 * i + 6 ; e = 2 * h + 4 ; h = 5 * i + 5 ; ? e : \
      f = 6 * 2 + 1 = 6 ; i = 5 * 6 + 2 = 4 ; h = 5 * 4 + 5 = 4 ; e = 2 * 4 + 4 = 5 ; # 5",
-    "g > y ; j > f ; m > g ; p > m ; m > q ; w > r ; r > t ; n > w ; h > t ; o > h ; g > o ; r > q ; j > r ; a > n ; g > v ; o > j ; r > f ; ? a > r or y : \
-     a > n ; n > w ; w > r ; # r",
+    "r > q ; l > x ; c > t ; z > v ; v > h ; f > q ; a > g ; t > i ; u > z ; i > r ; z > f ; \
+     a > z ; a > l ; u > p ; t > a ; u > i ; ? u > l or q : \
+     u > z ; z > f ; f > q ; # q",
     "0 1 0 8 * 6 9 3 6 : \
      0 6 0 8 4 0 0 0 ; + 0 0 9 0 2 7 0 0 = 0 6 9 8 6 7 0 0 ; + 0 0 0 3 0 4 2 0 = 0 6 9 1 7 1 3 0 ; + 0 0 0 0 6 0 8 4 = 0 6 9 1 3 2 1 5 ; # 0 6 9 1 3 2 1 5",
 ];

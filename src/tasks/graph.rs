@@ -5,8 +5,9 @@
 //! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16.
 //!
 //! How a graph is made: two rooted halves. The question's root sees only its own half, where each node stands at a
-//! chosen distance; the false candidate stands in the other half, at the same depth below its own root as the true one,
-//! so that neither its in-degree nor its depth gives it away. Edges from the other half into this one are allowed.
+//! chosen distance; the false candidate stands in the other half, at the same depth below its own root as the true one.
+//! Edges lead from the other half into this one, above the candidates' depth, so that neither depth nor degree gives the
+//! answer away.
 //! The split hash does not change under renaming (Weisfeiler–Lehman colours), so equal graphs never straddle splits.
 
 use anyhow::{Result, ensure};
@@ -28,7 +29,7 @@ const LETTERS: [&str; 26] = [
 #[serde(default, deny_unknown_fields)]
 pub struct Graph {
     pub levels: Levels,
-    /// Share of rows with about one extra edge a node (subject `dense`) instead of one for every two (`sparse`).
+    /// Share of rows with up to one extra edge a node (subject `dense`) instead of one for every three (`sparse`).
     pub dense_probability: f64,
 }
 
@@ -49,15 +50,38 @@ pub struct Plan {
     pub edges: Vec<(u32, u32)>,
     pub path: Vec<u32>,
     pub negative: u32,
-    /// Nodes at distance 1, 2, … from the root, as far as the answer.
-    pub frontiers: Vec<Vec<u32>>,
 }
 
-/// A node while the graph is drawn.
-#[derive(Clone, Copy)]
-struct Node {
-    ours: bool,
-    depth: u32,
+impl Plan {
+    /// The nodes at each distance 1, 2, … from the root, as far as the answer: breadth first.
+    fn frontiers(&self) -> Vec<Nodes> {
+        let (mut seen, mut frontier): (Nodes, Nodes) = (1 << self.path[0], 1 << self.path[0]);
+        let mut frontiers = Vec::with_capacity(self.path.len() - 1);
+        for _ in 1..self.path.len() {
+            let leaving = self
+                .edges
+                .iter()
+                .filter(|(from, _)| frontier >> from & 1 == 1);
+            frontier = leaving.fold(0, |reached, (_, to)| reached | 1 << to) & !seen;
+            seen |= frontier;
+            frontiers.push(frontier);
+        }
+        frontiers
+    }
+}
+
+/// A set of nodes, one bit each: there are at most 16.
+type Nodes = u16;
+
+fn members(set: Nodes) -> impl Iterator<Item = u32> {
+    (0..Nodes::BITS).filter(move |node| set >> node & 1 == 1)
+}
+
+/// One node of a set that is not empty.
+fn one_of(rng: &mut ChaCha8Rng, set: Nodes) -> u32 {
+    let skipped = rng.random_range(0..set.count_ones());
+    let rest = (0..skipped).fold(set, |set, _| set & (set - 1));
+    rest.trailing_zeros()
 }
 
 impl Family for Graph {
@@ -96,98 +120,96 @@ impl Family for Graph {
 
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Plan {
         let (hops, count) = match level {
-            1 => (2, 10..=13),
+            1 => (2u32, 10..=13),
             2 => (2, 14..=16),
             3 => (3, 10..=13),
             4 => (3, 14..=16),
             _ => (4, 10..=16),
         };
-        let count = rng.random_range(count);
-        // Node d of each half, d = 0..=hops, holds depth d open; the rest stand anywhere below a root.
-        let mut nodes: Vec<Node> = [true, false]
-            .into_iter()
-            .flat_map(|ours| (0..=hops).map(move |depth| Node { ours, depth }))
-            .collect();
-        while nodes.len() < count as usize {
-            nodes.push(Node {
-                ours: rng.random_bool(0.5),
-                depth: rng.random_range(1..=hops + 1),
-            });
+        let count: u32 = rng.random_range(count);
+        let hops = hops as usize;
+        // stands[half][depth]: node d of each half, d = 0..=hops, holds depth d open; the rest stand anywhere below a root.
+        let mut place = [(0, 0); 16];
+        let mut stands = [[0 as Nodes; 6]; 2];
+        for (node, place) in place.iter_mut().enumerate().take(count as usize) {
+            let mut below = |end: u32| rng.random_range(0..end) as usize;
+            let (half, depth) = match node {
+                node if node <= hops => (0, node),
+                node if node <= 2 * hops + 1 => (1, node - hops - 1),
+                _ => (below(2), 1 + below(hops as u32 + 1)),
+            };
+            *place = (half, depth);
+            stands[half][depth] |= 1 << node;
         }
 
-        let mut edges = Edges::default();
-        let mut parents = vec![0; nodes.len()];
-        for (child, node) in nodes.iter().enumerate().filter(|(_, node)| node.depth > 0) {
-            let above = |other: &Node| other.ours == node.ours && other.depth + 1 == node.depth;
-            let candidates = nodes.iter().filter(|other| above(other)).count() as u32;
-            let chosen = rng.random_range(0..candidates) as usize;
-            let parent = nodes
-                .iter()
-                .enumerate()
-                .filter(|(_, other)| above(other))
-                .nth(chosen);
-            parents[child] = parent.map_or(0, |(index, _)| index);
-            edges.add(parents[child], child);
-        }
-        for _ in 0..if subject == "dense" { count } else { count / 2 } {
-            let (from, to) = (
-                rng.random_range(0..count) as usize,
-                rng.random_range(0..count) as usize,
-            );
-            let (above, below) = (nodes[from], nodes[to]);
-            let inside = above.ours == below.ours && above.depth + 1 == below.depth;
-            let across = !above.ours && below.ours && below.depth > 0;
-            if inside || across {
-                edges.add(from, to);
+        let mut edges = Edges {
+            list: Vec::with_capacity(2 * count as usize),
+            seen: [0; 16],
+        };
+        let mut parents = [0; 16];
+        for child in 0..count {
+            let (half, depth) = place[child as usize];
+            if depth > 0 {
+                parents[child as usize] = one_of(rng, stands[half][depth - 1]);
+                edges.add(parents[child as usize], child);
             }
         }
-
-        let at_depth = |ours: bool, depth: u32| {
-            let stands = move |(index, node): (usize, &Node)| {
-                (node.ours == ours && node.depth == depth).then_some(index as u32)
-            };
-            nodes
-                .iter()
-                .enumerate()
-                .filter_map(stands)
-                .collect::<Vec<u32>>()
-        };
-        let frontiers: Vec<Vec<u32>> = (1..=hops).map(|depth| at_depth(true, depth)).collect();
-        let (targets, negatives) = (at_depth(true, hops), at_depth(false, hops));
-        let mut path = vec![targets[rng.random_range(0..targets.len() as u32) as usize]];
-        for _ in 0..hops {
-            path.insert(0, parents[path[0] as usize] as u32);
+        // Edges across touch no candidate and take no edge from one, or a candidate's degree would tell its half.
+        let elsewhere = (0..stands[1].len()).filter(|depth| *depth != hops);
+        let others = elsewhere.fold(0, |set, depth| set | stands[1][depth]);
+        for _ in 0..if subject == "dense" { count } else { count / 3 } {
+            let child = rng.random_range(0..count);
+            let (half, depth) = place[child as usize];
+            if depth == 0 {
+                continue;
+            }
+            let across = half == 0 && depth < hops && rng.random_bool(0.5);
+            let parent = one_of(
+                rng,
+                if across {
+                    others
+                } else {
+                    stands[half][depth - 1]
+                },
+            );
+            edges.add(parent, child);
         }
-        let negative = negatives[rng.random_range(0..negatives.len() as u32) as usize];
+
+        let mut path = vec![0; hops + 1];
+        path[hops] = one_of(rng, stands[0][hops]);
+        for hop in (0..hops).rev() {
+            path[hop] = parents[path[hop + 1] as usize];
+        }
         Plan {
             nodes: count,
             edges: edges.list,
             path,
-            negative,
-            frontiers,
+            negative: one_of(rng, stands[1][hops]),
         }
     }
 
     fn structure(plan: &Plan) -> u64 {
-        let mut colours: Vec<u64> = (0..plan.nodes)
-            .map(|node| match node {
-                node if node == plan.path[0] => 1,
-                node if node == plan.path[plan.path.len() - 1] => 2,
-                node if node == plan.negative => 3,
-                _ => 4,
-            })
-            .collect();
-        for _ in 0..4 {
-            let mut next: Vec<u64> = colours.iter().map(|&colour| mix(colour)).collect();
+        let nodes = plan.nodes as usize;
+        let mut colours = [4u64; Nodes::BITS as usize];
+        for (role, node) in [plan.path[0], plan.path[plan.path.len() - 1], plan.negative]
+            .into_iter()
+            .enumerate()
+        {
+            colours[node as usize] = role as u64 + 1;
+        }
+        for _ in 0..3 {
+            let mut next = colours.map(mix);
+            let seen_from_above = colours.map(|colour| mix(colour ^ 0x9e37_79b9_7f4a_7c15));
+            let seen_from_below = colours.map(|colour| mix(colour ^ 0xd1b5_4a32_d192_ed03));
             for &(from, to) in &plan.edges {
                 let (from, to) = (from as usize, to as usize);
                 // Sums do not depend on the order of neighbours; the constants tell out-edges from in-edges.
-                next[from] = next[from].wrapping_add(mix(colours[to] ^ 0x9e37_79b9_7f4a_7c15));
-                next[to] = next[to].wrapping_add(mix(colours[from] ^ 0xd1b5_4a32_d192_ed03));
+                next[from] = next[from].wrapping_add(seen_from_above[to]);
+                next[to] = next[to].wrapping_add(seen_from_below[from]);
             }
             colours = next;
         }
-        mix(colours
+        mix(colours[..nodes]
             .iter()
             .fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
     }
@@ -220,16 +242,15 @@ impl Family for Graph {
         }
 
         let mut solution = Pen::default();
-        let mut steps = Vec::with_capacity(plan.frontiers.len());
-        for (hop, frontier) in plan.path.windows(2).zip(&plan.frontiers) {
+        let mut steps = Vec::with_capacity(plan.path.len() - 1);
+        for (hop, frontier) in plan.path.windows(2).zip(plan.frontiers()) {
             let clause = solution.mark();
             solution.word(name(hop[0]));
             solution.word(">");
             let reached = solution.mark();
             solution.word(name(hop[1]));
-            let mut known: Vec<String> = frontier
-                .iter()
-                .map(|&node| name(node).to_string())
+            let mut known: Vec<String> = members(frontier)
+                .map(|node| name(node).to_string())
                 .collect();
             known.sort();
             steps.push(solution.step(clause, reached, Known::Set(known)));
@@ -258,17 +279,17 @@ impl Family for Graph {
 }
 
 /// Edges in the order they were added, each once.
-#[derive(Default)]
 struct Edges {
     list: Vec<(u32, u32)>,
-    seen: [u32; 16],
+    seen: [Nodes; 16],
 }
 
 impl Edges {
-    fn add(&mut self, from: usize, to: usize) {
-        if self.seen[from] & (1 << to) == 0 {
-            self.seen[from] |= 1 << to;
-            self.list.push((from as u32, to as u32));
+    fn add(&mut self, from: u32, to: u32) {
+        let seen = &mut self.seen[from as usize];
+        if *seen >> to & 1 == 0 {
+            *seen |= 1 << to;
+            self.list.push((from, to));
         }
     }
 }

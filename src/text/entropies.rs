@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use polars::prelude::{Column, DataFrame, ParquetReader, ParquetWriter, SerReader};
 use serde_json::json;
 
-use super::annotate::Tagged;
 use super::samples::Sample;
+use super::tagging::Tagged;
 use super::{special::read_object, write_atomic};
 
 /// Scores of one sample, with the ids they were made from.

@@ -30,12 +30,22 @@ impl Sample {
             "problem {}: has no solution to score",
             problem.id
         );
-        let clauses = problem
-            .steps
-            .iter()
-            .filter_map(|step| problem.word_bytes(step.words.clone()))
-            .filter_map(|bytes| tokens_of(&encoded.offsets, &bytes))
-            .collect();
+        let mut clauses: Vec<Range<usize>> = Vec::new();
+        for step in &problem.steps {
+            let Some(bytes) = problem.word_bytes(step.words.clone()) else {
+                continue;
+            };
+            let Some(mut clause) = tokens_of(&encoded.offsets, &bytes) else {
+                continue;
+            };
+            // One token may straddle two clauses; it belongs to the first.
+            clause.start = clause
+                .start
+                .max(clauses.last().map_or(0, |before| before.end));
+            if !clause.is_empty() {
+                clauses.push(clause);
+            }
+        }
         Ok(Sample {
             id: problem.id.clone(),
             prompt: template.encode_prompt(vocabulary, &problem.question)?,

@@ -9,17 +9,27 @@ use tokenizers::AddedToken;
 use super::{Vocabulary, write_atomic};
 
 impl Vocabulary {
-    /// Writes `tokenizer.json` and `tokenizer_config.json`, so that `transformers`' AutoTokenizer reads the folder.
+    /// Names and contents of the files.
+    pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let tokenizer = self.tokenizer.to_string(true).map_err(|error| {
+            anyhow!("{}: cannot write as JSON: {error}", self.source().display())
+        })?;
+        let config = serde_json::to_vec_pretty(&self.full_config())?;
+        Ok(vec![
+            ("tokenizer.json".into(), tokenizer.into_bytes()),
+            ("tokenizer_config.json".into(), config),
+        ])
+    }
+
+    /// Writes the files into a folder, each at once or not at all.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder)
             .with_context(|| format!("{}: cannot create", folder.display()))?;
-        let tokenizer = self.tokenizer.to_string(true).map_err(|error| {
-            anyhow!("{}: cannot write as JSON: {error}", self.source().display())
-        })?;
-        write_atomic(&folder.join("tokenizer.json"), tokenizer.as_bytes())?;
-        let config = serde_json::to_string_pretty(&self.full_config())?;
-        write_atomic(&folder.join("tokenizer_config.json"), config.as_bytes())
+        for (name, bytes) in self.files()? {
+            write_atomic(&folder.join(name), &bytes)?;
+        }
+        Ok(())
     }
 
     /// The source's configuration, completed: a class that reads any tokenizer.json where none is named, and every

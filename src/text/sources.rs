@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Problem;
-use super::formats::{Format, Record};
+use super::formats::Format;
+use super::record::Record;
 
 /// Where problems come from, as a recipe says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,14 +150,15 @@ impl SpanSettings {
         };
         let above = (share * scores.len() as f64) as usize;
         if above >= scores.len() {
-            return Ok(f32::NEG_INFINITY);
+            // Every score counts. Below any entropy, and a number that JSON can write.
+            return Ok(-1.0);
         }
         // At most `above` scores are strictly above the one that stands there in falling order.
         let (_, threshold, _) = scores.select_nth_unstable_by(above, |a, b| b.total_cmp(a));
         Ok(*threshold)
     }
 
-    /// The spans of one response, in order, never adjacent.
+    /// The spans of one response, in order, not overlapping; by the token rule never adjacent.
     pub fn choose(&self, scored: Scored, threshold: f32) -> Chosen {
         let mut chosen = Chosen::default();
         let candidates: Vec<Range<usize>> = if self.snap_to_clause {

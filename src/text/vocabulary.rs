@@ -59,35 +59,34 @@ impl Vocabulary {
         let folder = file.parent().unwrap_or(Path::new("."));
         let config =
             special::read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        Self::build(&bytes, config, file.clone(), |tokenizer, config| {
-            SpecialIds::read(tokenizer, config, folder)
-        })
+        let tokenizer = parse(&bytes, &file)?;
+        let special = SpecialIds::read(&tokenizer, &config, folder)?;
+        Self::new(tokenizer, special, config, file)
     }
 
-    /// A tokenizer from the bytes of a `tokenizer.json` and a `tokenizer_config.json` object that exist in memory only.
-    /// `source` names them in errors.
-    pub fn from_parts(tokenizer: &[u8], config: Map<String, Value>, source: &str) -> Result<Self> {
-        let source = PathBuf::from(source);
-        let folder = source.clone();
-        Self::build(tokenizer, config, source, |tokenizer, config| {
-            SpecialIds::of(tokenizer, &[(&folder, config)])
-        })
+    /// A tokenizer that exists in memory only (of a GGUF file, say) and its `tokenizer_config.json` object. `source` names
+    /// them in errors.
+    pub fn from_tokenizer(
+        tokenizer: Tokenizer,
+        config: Map<String, Value>,
+        source: impl Into<PathBuf>,
+    ) -> Result<Self> {
+        let source = source.into();
+        let special = SpecialIds::of(&tokenizer, &[(&source, &config)])?;
+        Self::new(tokenizer, special, config, source)
     }
 
-    fn build(
-        bytes: &[u8],
+    fn new(
+        mut tokenizer: Tokenizer,
+        special: SpecialIds,
         config: Map<String, Value>,
         source: PathBuf,
-        special: impl FnOnce(&Tokenizer, &Map<String, Value>) -> Result<SpecialIds>,
     ) -> Result<Self> {
-        let mut tokenizer = Tokenizer::from_bytes(bytes)
-            .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))?;
         // Files saved by a training script may carry these; they would cut or fill every text silently.
         tokenizer.with_padding(None);
         tokenizer
             .with_truncation(None)
             .map_err(|error| anyhow!("{}: {error}", source.display()))?;
-        let special = special(&tokenizer, &config)?;
         let mut vocabulary = Vocabulary {
             tokenizer,
             special,
@@ -261,7 +260,18 @@ impl Vocabulary {
         &self.special.eos
     }
 
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// What the tokenizer came from, for messages.
     pub fn source(&self) -> &Path {
         &self.source
     }
+}
+
+/// A tokenizer from the bytes of a `tokenizer.json`.
+pub(super) fn parse(bytes: &[u8], source: &Path) -> Result<Tokenizer> {
+    Tokenizer::from_bytes(bytes)
+        .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))
 }

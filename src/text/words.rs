@@ -3,10 +3,13 @@
 //! One id a whitespace-separated word: `<pad>` 0, `<bos>` 1, `<eos>` 2, `<unk>` 3, then the words in the order given. No
 //! text is normalised and nothing is added around it; templates write `<bos>` and `<eos>` themselves.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
 use super::Vocabulary;
+use super::vocabulary::parse;
 
 pub const PAD: &str = "<pad>";
 pub const BOS: &str = "<bos>";
@@ -48,10 +51,8 @@ impl Vocabulary {
             "bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "unk_token": UNK,
         });
         let config = config.as_object().cloned().unwrap_or_default();
-        Vocabulary::from_parts(
-            tokenizer.to_string().as_bytes(),
-            config,
-            "word-level tokenizer",
-        )
+        let source = Path::new("word-level tokenizer");
+        let tokenizer = parse(tokenizer.to_string().as_bytes(), source)?;
+        Vocabulary::from_tokenizer(tokenizer, config, source)
     }
 }

@@ -1,0 +1,79 @@
+//! A generated problem: its texts, its known intermediate values, and the program behind them.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Affine, Chains, Family, Graph, Multiply, Split, affine, chains, graph, multiply};
+
+/// What is known to hold after a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Known {
+    Number(i64),
+    /// A set of names, sorted (the frontier of a breadth-first search).
+    Set(Vec<String>),
+    Text(String),
+}
+
+impl Known {
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Known::Number(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+/// One intermediate value s_j: what it is, and where the solution says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepValue {
+    pub value: Known,
+    /// The part of the step worth replacing by latents: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
+    pub clause: String,
+    /// Where `clause` stands, in whitespace-separated words of the solution.
+    pub words: Range<usize>,
+    /// The words inside `words` that spell the value.
+    pub value_words: Range<usize>,
+}
+
+/// A generated problem. Every text is a sequence of vocabulary words with one space between them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskProblem {
+    pub id: String,
+    pub family: String,
+    pub subject: String,
+    pub level: u8,
+    pub question: String,
+    /// The visible chain of thought, closed by `# answer`.
+    pub solution: String,
+    pub answer: String,
+    /// Where the final answer stands in the solution's words: the marker `#` and what follows it.
+    pub answer_words: Range<usize>,
+    pub steps: Vec<StepValue>,
+    pub split: Split,
+    pub program: Program,
+}
+
+impl TaskProblem {
+    /// What the answer would be if step `step` (from 0) had produced `value` and everything after it were recomputed.
+    /// None where there is no such step, where the step cannot hold `value`, or where steps hold no number (`graph`).
+    pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        match &self.program {
+            Program::Chains(plan) => Chains::answer_if(plan, step, value),
+            Program::Affine(plan) => Affine::answer_if(plan, step, value),
+            Program::Graph(plan) => Graph::answer_if(plan, step, value),
+            Program::Multiply(plan) => Multiply::answer_if(plan, step, value),
+        }
+    }
+}
+
+/// The structure behind a problem's text, without its names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    Chains(chains::Plan),
+    Affine(affine::Plan),
+    Graph(graph::Plan),
+    Multiply(multiply::Plan),
+}

@@ -1,0 +1,150 @@
+//! What annotation makes of scored samples: tagged solutions and totals. Knows samples and the span rule, not the model.
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::annotate::AnnotateSettings;
+use super::samples::Sample;
+use super::spans::{Scored, mean};
+
+/// One line of `tagged.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tagged {
+    pub id: String,
+    /// Response tokens of each block.
+    pub spans: Vec<Range<usize>>,
+    /// Latents at the last stage.
+    pub latents: usize,
+    pub tagged_solution: String,
+}
+
+/// What `summary.json` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// What was scored, and by which model: the caller's words.
+    pub source: String,
+    pub settings: AnnotateSettings,
+    pub samples: usize,
+    pub positions: usize,
+    pub mean_entropy: f64,
+    pub threshold: f32,
+    pub spans: usize,
+    pub span_tokens: usize,
+    pub samples_without_span: usize,
+    pub too_short: usize,
+    pub over_cap: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Annotation {
+    /// In the order of the samples given.
+    pub tagged: Vec<Tagged>,
+    pub summary: Summary,
+    /// Entropies of each sample, in the same order.
+    pub entropies: Vec<Vec<f32>>,
+}
+
+/// The span rule over a whole corpus.
+pub fn tag(
+    samples: &[Sample],
+    entropies: &[Vec<f32>],
+    settings: &AnnotateSettings,
+    source: &str,
+) -> Result<(Vec<Tagged>, Summary)> {
+    let rule = &settings.spans;
+    let corpus: Vec<Scored> = samples
+        .iter()
+        .zip(entropies)
+        .map(|(sample, entropies)| Scored {
+            entropies,
+            clauses: &sample.clauses,
+            answer: sample.answer.as_ref(),
+        })
+        .collect();
+    let threshold = rule.threshold(corpus.iter().copied())?;
+    let positions = entropies.iter().map(Vec::len).sum();
+    let total: f64 = entropies
+        .iter()
+        .flatten()
+        .map(|&entropy| f64::from(entropy))
+        .sum();
+    let mut summary = Summary {
+        source: source.to_string(),
+        settings: settings.clone(),
+        samples: samples.len(),
+        positions,
+        mean_entropy: total / positions as f64,
+        threshold,
+        spans: 0,
+        span_tokens: 0,
+        samples_without_span: 0,
+        too_short: 0,
+        over_cap: 0,
+    };
+    let mut tagged = Vec::with_capacity(samples.len());
+    for (sample, scored) in samples.iter().zip(corpus) {
+        let chosen = rule.choose(scored, threshold);
+        summary.spans += chosen.spans.len();
+        summary.span_tokens += chosen.spans.iter().map(Range::len).sum::<usize>();
+        summary.samples_without_span += usize::from(chosen.spans.is_empty());
+        summary.too_short += chosen.too_short;
+        summary.over_cap += chosen.over_cap;
+        tagged.push(Tagged {
+            id: sample.id.clone(),
+            latents: chosen.spans.iter().map(|span| rule.latents(span)).sum(),
+            tagged_solution: sample.tagged_solution(&chosen.spans),
+            spans: chosen.spans,
+        });
+    }
+    Ok((tagged, summary))
+}
+
+/// Reads `tagged.jsonl`.
+pub fn read_tagged(file: &Path) -> Result<Vec<Tagged>> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("{}: cannot read", file.display()))?;
+    let parse = |(number, line): (usize, &str)| {
+        serde_json::from_str(line)
+            .with_context(|| format!("{}:{}: not a tagged solution", file.display(), number + 1))
+    };
+    text.lines().enumerate().map(parse).collect()
+}
+
+impl Annotation {
+    /// The first samples as a reader should see them: totals, then tagged text with each span's mean entropy.
+    pub fn excerpt(&self, samples: usize) -> String {
+        let Summary {
+            spans,
+            threshold,
+            positions,
+            span_tokens,
+            ..
+        } = self.summary;
+        let share = 100.0 * span_tokens as f64 / positions as f64;
+        let mut text = format!(
+            "{} samples, {positions} positions, threshold {threshold:.3} nats, {spans} spans over {share:.1} % of positions; \
+             {} samples without one\n",
+            self.summary.samples, self.summary.samples_without_span
+        );
+        for (row, entropies) in self.tagged.iter().zip(&self.entropies).take(samples) {
+            let means: Vec<String> = row
+                .spans
+                .iter()
+                .map(|span| format!("{:.2}", mean(entropies, span)))
+                .collect();
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{} [{}]\n  {}",
+                row.id,
+                means.join(" "),
+                row.tagged_solution.replace('\n', "\n  ")
+            );
+        }
+        text
+    }
+}
