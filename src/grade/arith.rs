@@ -1,0 +1,493 @@
+//! The arithmetic part of the parser: sums, products, powers, functions, fractions, roots, matrices, symbols.
+
+use super::exact::decimal;
+use super::expr::{E, Expr, add, beside, div, mul, neg};
+use super::lexer::T;
+use super::parser::{Found, Parser};
+use std::rc::Rc;
+
+const MAX_SUM: i64 = 200;
+/// Nodes that a sum or determinant may have when written out.
+const MAX_SIZE: usize = 6000;
+
+impl Parser<'_> {
+    pub fn expr(&mut self, i: usize) -> Found {
+        if let Some(Some(known)) = self.exprs.get(i) {
+            return known.clone();
+        }
+        let r = self.guarded(|p| p.additive(i));
+        if let Some(slot) = self.exprs.get_mut(i) {
+            *slot = Some(r.clone());
+        }
+        r
+    }
+
+    fn additive(&mut self, i: usize) -> Found {
+        let (mut left, mut i) = self.product(i, true)?;
+        loop {
+            let minus = match self.kind(i) {
+                Some(T::Add) => false,
+                Some(T::Sub) => true,
+                _ => return Some((left, i)),
+            };
+            // A dangling sign is left for the caller, which then fails on it.
+            let Some((right, j)) = self.product(i + 1, true) else { return Some((left, i)) };
+            left = add(left, if minus { neg(&right) } else { right });
+            i = j;
+        }
+    }
+
+    /// Products and quotients, left to right; `func` says whether functions may stand side by side.
+    fn product(&mut self, i: usize, func: bool) -> Found {
+        let (mut left, mut i) = self.unary(i, func)?;
+        loop {
+            let t = match self.kind(i) {
+                Some(t @ (T::Times | T::Divide | T::Colon | T::Mod)) => t,
+                _ => return Some((left, i)),
+            };
+            let Some((right, j)) = self.unary(i + 1, func) else { return Some((left, i)) };
+            left = match t {
+                T::Times => mul(left, right),
+                T::Mod => Expr::func("mod", vec![left, right]),
+                _ => div(left, right),
+            };
+            i = j;
+        }
+    }
+
+    fn unary(&mut self, mut i: usize, func: bool) -> Found {
+        let mut minus = false;
+        while let Some(t @ (T::Add | T::Sub)) = self.kind(i) {
+            minus ^= t == T::Sub;
+            i += 1;
+        }
+        let (e, j) = self.side_by_side(i, func)?;
+        Some((if minus { neg(&e) } else { e }, j))
+    }
+
+    fn side_by_side(&mut self, i: usize, func: bool) -> Found {
+        let (first, mut j) = self.postfix(i, true)?;
+        let mut items = vec![first];
+        while let Some((e, k)) = self.postfix(j, func) {
+            items.push(e);
+            j = k;
+        }
+        let mut e = items.pop()?;
+        while let Some(left) = items.pop() {
+            e = beside(left, e);
+        }
+        Some((e, j))
+    }
+
+    fn postfix(&mut self, i: usize, func: bool) -> Found {
+        let (mut e, mut i) = self.power(i, func)?;
+        loop {
+            match self.kind(i) {
+                Some(T::Bang) => e = Expr::func("factorial", vec![e]),
+                Some(T::Degree) => {}
+                Some(T::Transpose) => {
+                    if let Expr::Matrix { rows, cols, items } = &*e {
+                        let t = (0..rows * cols).map(|k| items[(k % rows) * cols + k / rows].clone()).collect();
+                        e = Rc::new(Expr::Matrix { rows: *cols, cols: *rows, items: t });
+                    }
+                }
+                _ => return Some((e, i)),
+            }
+            i += 1;
+        }
+    }
+
+    fn power(&mut self, i: usize, func: bool) -> Found {
+        let (mut e, mut i) = self.primary(i, func)?;
+        while let Some((exp, j)) = self.sup(i) {
+            let j = self.sub(j).map_or(j, |(_, k)| k);
+            e = Rc::new(Expr::Pow(e, exp));
+            i = j;
+        }
+        Some((e, i))
+    }
+
+    /// `^atom` or `^{expr}`.
+    fn sup(&mut self, i: usize) -> Found {
+        let j = self.expect(i, T::Caret)?;
+        if let Some(k) = self.expect(j, T::Open('{')) {
+            let (e, k) = self.expr(k)?;
+            return Some((e, self.expect(k, T::Close('{'))?));
+        }
+        self.guarded(|p| p.atom(j))
+    }
+
+    /// `_atom` or `_{…}`, as text.
+    fn sub(&mut self, i: usize) -> Option<(String, usize)> {
+        let j = self.expect(i, T::Under)?;
+        if self.kind(j)? != T::Open('{') {
+            let t = self.toks.get(j)?;
+            let atom = matches!(t.kind, T::Letter | T::BigE | T::Number | T::Symbol | T::Accent | T::Diff | T::Infinity);
+            return atom.then(|| (t.text.trim().to_string(), j + 1));
+        }
+        let mut depth = 0;
+        let mut text = String::new();
+        for (k, t) in self.toks.iter().enumerate().skip(j) {
+            match t.kind {
+                T::Open('{') => depth += 1,
+                T::Close('{') => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return (!text.is_empty()).then_some((text, k + 1));
+            }
+            if k > j {
+                text.push_str(t.text.trim());
+            }
+        }
+        None
+    }
+
+    fn primary(&mut self, i: usize, func: bool) -> Found {
+        let (close, wrap) = match self.kind(i)? {
+            T::Open('v') => return None,
+            T::Open(c) => (T::Close(c), match c {
+                'f' => "floor",
+                '^' => "ceil",
+                _ => "",
+            }),
+            T::Bar => (T::Bar, "abs"),
+            T::LVert => (T::RVert, "abs"),
+            T::Vert => (T::Vert, "abs"),
+            T::Norm => (T::Norm, "norm"),
+            T::Phantom | T::Boxed => {
+                let (e, j) = self.expr(self.expect(i + 1, T::Open('{'))?)?;
+                return Some((e, self.expect(j, T::Close('{'))?));
+            }
+            T::Frac => return self.braced_pair(i + 1).map(|(a, b, j)| (div(a, b), j)),
+            T::Binom => return self.braced_pair(i + 1).map(|(a, b, j)| (Expr::func("binom", vec![a, b]), j)),
+            T::Begin => return self.matrix(i),
+            T::Sqrt | T::Func | T::Multi | T::OperatorName | T::ExpE | T::Sum | T::Prod if !func => return None,
+            T::Sqrt => return self.root(i + 1),
+            T::Func | T::OperatorName | T::Multi => return self.guarded(|p| p.function(i)),
+            T::ExpE => {
+                let (e, j) = self.sup(i + 1).map_or((None, i + 1), |(e, j)| (Some(e), j));
+                let euler = Rc::new(Expr::Euler);
+                return Some((e.map_or(euler.clone(), |e| Rc::new(Expr::Pow(euler, e))), j));
+            }
+            T::Sum | T::Prod => return self.guarded(|p| p.series(i)),
+            T::Letter | T::Symbol | T::Accent if func => return self.call(i).or_else(|| self.atom(i)),
+            _ => return self.atom(i),
+        };
+        let (e, j) = self.expr(i + 1)?;
+        if self.kind(i) == Some(T::Open('{')) {
+            if let Some(k) = self.expect(j, T::Choose) {
+                let (b, k) = self.expr(k)?;
+                return Some((Expr::func("binom", vec![e, b]), self.expect(k, T::Close('{'))?));
+            }
+        }
+        let end = self.expect(j, close)?;
+        Some((if wrap.is_empty() { e } else { Expr::func(wrap, vec![e]) }, end))
+    }
+
+    fn braced_pair(&mut self, i: usize) -> Option<(E, E, usize)> {
+        let (a, j) = self.expr(self.expect(i, T::Open('{'))?)?;
+        let (b, k) = self.expr(self.expect(self.expect(j, T::Close('{'))?, T::Open('{'))?)?;
+        Some((a, b, self.expect(k, T::Close('{'))?))
+    }
+
+    fn root(&mut self, mut i: usize) -> Found {
+        let mut degree = Expr::int(2);
+        if let Some(j) = self.expect(i, T::Open('[')) {
+            let (e, k) = self.expr(j)?;
+            degree = e;
+            i = self.expect(k, T::Close('['))?;
+        }
+        let (e, j) = self.expr(self.expect(i, T::Open('{'))?)?;
+        Some((Rc::new(Expr::Pow(e, div(Expr::int(1), degree))), self.expect(j, T::Close('{'))?))
+    }
+
+    /// `f(x)`, `f(x, y)`: a name applied to one atom or to several arguments. `f(x + 1)` is a product, as in the grammar.
+    fn call(&mut self, i: usize) -> Found {
+        let (name, mut j) = self.name(i)?;
+        let mut exp = None;
+        if let Some((e, k)) = self.sup(j) {
+            exp = Some(e);
+            j = k;
+        }
+        let T::Open(open @ ('(' | '[')) = self.kind(j)? else { return None };
+        let args = match self.atom(j + 1).filter(|(_, k)| self.kind(*k) == Some(T::Close(open))) {
+            Some((e, k)) => Some((vec![e], k)),
+            None => self.guarded(|p| p.arguments(j + 1)).filter(|(v, _)| v.len() > 1),
+        };
+        let (args, k) = args?;
+        let end = self.expect(k, T::Close(open))?;
+        let f = Expr::func(&format!("{name}()"), args);
+        Some((exp.map_or(f.clone(), |e| Rc::new(Expr::Pow(f, e))), end))
+    }
+
+    fn arguments(&mut self, mut i: usize) -> Option<(Vec<E>, usize)> {
+        let mut args = vec![];
+        loop {
+            let (e, j) = self.expr(i)?;
+            args.push(e);
+            match self.kind(j) {
+                Some(T::Comma) => i = j + 1,
+                _ => return Some((args, j)),
+            }
+        }
+    }
+
+    fn function(&mut self, i: usize) -> Found {
+        let (mut name, mut j) = (self.toks[i].text.trim_start_matches('\\').to_string(), i + 1);
+        if self.kind(i) == Some(T::OperatorName) {
+            let k = self.expect(j, T::Open('{'))?;
+            name = self.toks.get(k).filter(|t| t.kind == T::Name)?.text.to_string();
+            j = self.expect(k + 1, T::Close('{'))?;
+        }
+        let (mut base, mut exp) = (None, None);
+        for _ in 0..2 {
+            if let (None, Some((e, k))) = (&base, self.sub_expr(j)) {
+                base = Some(e);
+                j = k;
+            } else if let (None, Some((e, k))) = (&exp, self.sup(j)) {
+                exp = Some(e);
+                j = k;
+            }
+        }
+        let several = matches!(name.as_str(), "gcd" | "lcm" | "max" | "min");
+        let in_parens = self.expect(j, T::Open('(')).and_then(|k| {
+            let (args, k) = self.arguments(k)?;
+            Some((args, self.expect(k, T::Close('('))?))
+        });
+        let (mut args, end) = match in_parens.filter(|(v, _)| several || v.len() == 1) {
+            Some(found) => found,
+            None => self.product(j, false).map(|(e, k)| (vec![e], k))?,
+        };
+        if name.starts_with("ar") && !name.starts_with("arc") {
+            name = name.replacen("ar", "arc", 1);
+        }
+        let minus_one = exp.as_ref().is_some_and(|e| **e == *Expr::int(-1));
+        if minus_one && matches!(name.as_str(), "sin" | "cos" | "tan" | "csc" | "sec" | "cot" | "sinh" | "cosh" | "tanh") {
+            name = format!("arc{name}");
+            exp = None;
+        }
+        let f = match name.as_str() {
+            "exp" => Rc::new(Expr::Pow(Rc::new(Expr::Euler), args.remove(0))),
+            "log" => Expr::func("log", vec![args.remove(0), base.unwrap_or_else(|| Expr::int(10))]),
+            "ln" if base.is_some() => Expr::func("log", vec![args.remove(0), base.unwrap_or_else(|| Expr::int(10))]),
+            "det" => determinant(&args[0])?,
+            _ => Expr::func(&name, args),
+        };
+        Some((exp.map_or(f.clone(), |e| Rc::new(Expr::Pow(f, e))), end))
+    }
+
+    fn sub_expr(&mut self, i: usize) -> Found {
+        let j = self.expect(i, T::Under)?;
+        match self.expect(j, T::Open('{')) {
+            Some(k) => {
+                let (e, k) = self.expr(k)?;
+                Some((e, self.expect(k, T::Close('{'))?))
+            }
+            None => self.guarded(|p| p.atom(j)),
+        }
+    }
+
+    /// `\sum_{k=1}^{n}`: written out when the bounds are small integers.
+    fn series(&mut self, i: usize) -> Found {
+        let j = self.expect(self.expect(i + 1, T::Under)?, T::Open('{'))?;
+        let (var, j) = self.atom(j)?;
+        let (from, j) = self.expr(self.expect(j, T::Assign)?)?;
+        let (to, j) = self.sup(self.expect(j, T::Close('{'))?)?;
+        let (body, end) = self.product(j, true)?;
+        let sum = self.kind(i) == Some(T::Sum);
+        let whole = |e: &E| super::exact::small_int(e);
+        let (Expr::Sym(name), Some(a), Some(b)) = (&*var, whole(&from), whole(&to)) else {
+            return Some((Expr::func(if sum { "sum" } else { "prod" }, vec![body, var, from, to]), end));
+        };
+        if b.checked_sub(a)? > MAX_SUM || size(&body, MAX_SIZE).saturating_mul((b - a).max(0) as usize) > MAX_SIZE {
+            return None;
+        }
+        let terms: Vec<E> = (a..=b).map(|k| substitute(&body, name, &Expr::int(k))).collect();
+        let e = match (sum, terms.is_empty()) {
+            (_, true) => Expr::int(i64::from(!sum)),
+            (true, _) => Rc::new(Expr::Add(terms)),
+            (false, _) => Rc::new(Expr::Mul(terms)),
+        };
+        Some((e, end))
+    }
+
+    fn matrix(&mut self, i: usize) -> Found {
+        let det = self.toks[i].text.ends_with("{vmatrix}");
+        let (mut items, mut row, mut rows, mut cols, mut j) = (vec![], 0, 0, None, i + 1);
+        loop {
+            let (e, k) = self.expr(j)?;
+            items.push(e);
+            row += 1;
+            let next = self.kind(k)?;
+            if next == T::Amp {
+                j = k + 1;
+                continue;
+            }
+            rows += 1;
+            if *cols.get_or_insert(row) != row {
+                return None;
+            }
+            row = 0;
+            j = if next == T::Row { k + 1 } else { k };
+            if self.kind(j)? == T::End {
+                let m = Rc::new(Expr::Matrix { rows, cols: cols?, items });
+                return Some((if det { determinant(&m)? } else { m }, j + 1));
+            }
+            if next != T::Row {
+                return None;
+            }
+        }
+    }
+
+    /// A symbol's name with its subscript.
+    fn name(&mut self, i: usize) -> Option<(String, usize)> {
+        let t = self.toks.get(i)?;
+        let mut name = match t.kind {
+            T::Letter => t.text.to_string(),
+            T::Symbol => greek(t.text.trim()).to_string(),
+            T::Accent => accent(t.text),
+            _ => return None,
+        };
+        let mut j = i + 1;
+        if let Some((sub, k)) = self.sub(j) {
+            name.push('_');
+            name.push_str(&if sub.chars().count() > 1 { format!("{{{sub}}}") } else { sub });
+            j = k;
+        }
+        Some((name.to_lowercase(), j))
+    }
+
+    /// A symbol, possibly with a superscript (`x^2`), which a subscript may follow.
+    pub fn symbol(&mut self, i: usize) -> Found {
+        if self.kind(i) == Some(T::Letter) && self.toks[i].text == "I" {
+            return Some((Rc::new(Expr::Imag), i + 1));
+        }
+        let (mut name, mut j) = self.name(i)?;
+        let mut exp = None;
+        if let Some((e, k)) = self.guarded(|p| p.sup(j)) {
+            exp = Some(e);
+            j = k;
+            if !name.contains('_') {
+                if let Some((sub, k)) = self.sub(j) {
+                    let sub = sub.to_lowercase();
+                    name.push_str(&if sub.chars().count() > 1 { format!("_{{{sub}}}") } else { format!("_{sub}") });
+                    j = k;
+                }
+            }
+        }
+        let e = Rc::new(match name.as_str() {
+            "pi" => Expr::Pi,
+            "i" | "imath" => Expr::Imag,
+            _ => Expr::Sym(name),
+        });
+        Some((exp.map_or(e.clone(), |x| Rc::new(Expr::Pow(e, x))), j))
+    }
+
+    fn atom(&mut self, i: usize) -> Found {
+        let t = *self.toks.get(i)?;
+        let e = match t.kind {
+            T::Letter | T::Symbol | T::Accent => return self.symbol(i),
+            T::Infinity => Rc::new(Expr::Infinity),
+            T::Number => {
+                // A subscript on a number names its base, which math-verify ignores.
+                let end = self.sub(i + 1).map_or(i + 1, |(_, k)| k);
+                return Some((decimal(t.text)?, end));
+            }
+            T::Sci => decimal(t.text)?,
+            T::Percent => {
+                let digits = t.text.trim_end_matches(['%', '\\']).trim();
+                Rc::new(Expr::Percent(decimal(digits)?))
+            }
+            T::BigE => Rc::new(Expr::Sym("e".into())),
+            T::Diff => {
+                let var = t.text[1..].trim().trim_start_matches('\\');
+                Rc::new(Expr::Sym(format!("d{var}")))
+            }
+            _ => return None,
+        };
+        Some((e, i + 1))
+    }
+}
+
+fn substitute(e: &E, name: &str, by: &E) -> E {
+    let all = |v: &[E]| v.iter().map(|a| substitute(a, name, by)).collect::<Vec<_>>();
+    Rc::new(match &**e {
+        Expr::Sym(s) if s == name => return by.clone(),
+        Expr::Add(v) => Expr::Add(all(v)),
+        Expr::Mul(v) => Expr::Mul(all(v)),
+        Expr::Func(f, v) => Expr::Func(f.clone(), all(v)),
+        Expr::Pow(a, b) => Expr::Pow(substitute(a, name, by), substitute(b, name, by)),
+        _ => return e.clone(),
+    })
+}
+
+/// Nodes of an expression, counted up to `cap`.
+fn size(e: &Expr, cap: usize) -> usize {
+    let mut n = 1;
+    for c in e.children() {
+        if n >= cap {
+            break;
+        }
+        n += size(c, cap - n);
+    }
+    n
+}
+
+/// Expanded along the first row; matrices over 4 × 4 are left alone.
+fn determinant(m: &E) -> Option<E> {
+    let Expr::Matrix { rows, cols, items } = &**m else { return None };
+    if rows != cols || *rows > 4 || size(m, MAX_SIZE / 24) >= MAX_SIZE / 24 {
+        return None;
+    }
+    let n = *rows;
+    if n == 1 {
+        return Some(items[0].clone());
+    }
+    let mut terms = vec![];
+    for c in 0..n {
+        let minor = (n..n * n).filter(|k| k % n != c).map(|k| items[k].clone()).collect();
+        let d = determinant(&Rc::new(Expr::Matrix { rows: n - 1, cols: n - 1, items: minor }))?;
+        let t = mul(items[c].clone(), d);
+        terms.push(if c % 2 == 1 { neg(&t) } else { t });
+    }
+    Some(Rc::new(Expr::Add(terms)))
+}
+
+/// The name under an accent: `\text{…}` is dropped (with spaces and parentheses), others are kept in the name.
+fn accent(text: &str) -> String {
+    let Some((cmd, body)) = text.split_once('{') else { return text.to_string() };
+    let cmd = cmd.trim_start_matches('\\').trim_end();
+    let body: String = body.trim_end_matches('}').chars().filter(|c| *c != ' ').collect();
+    match cmd {
+        "bar" | "overline" => format!("bar{{{body}}}"),
+        "vec" | "overrightarrow" => format!("vec{{{body}}}"),
+        "tilde" | "widetilde" => format!("tilde{{{body}}}"),
+        c if c.contains("text") || c == "mbox" => body.replace(['(', ')'], ""),
+        c if c.contains("math") => format!("math{{{body}}}"),
+        c => format!("{c}{{{body}}}"),
+    }
+}
+
+fn greek(text: &str) -> &str {
+    match text {
+        "α" => "alpha",
+        "β" => "beta",
+        "γ" | "Γ" => "gamma",
+        "δ" | "Δ" => "delta",
+        "ε" => "epsilon",
+        "ϵ" => "varepsilon",
+        "θ" | "Θ" => "theta",
+        "λ" | "Λ" => "lambda",
+        "μ" => "mu",
+        "π" | "Π" => "pi",
+        "ρ" => "rho",
+        "σ" | "Σ" => "sigma",
+        "τ" => "tau",
+        "φ" | "Φ" => "phi",
+        "ϕ" => "varphi",
+        "ψ" | "Ψ" => "psi",
+        "ω" | "Ω" => "omega",
+        _ => text.trim_start_matches('\\'),
+    }
+}

@@ -1,0 +1,290 @@
+//! Finds and reads plain numbers (`$1,234.50`, `-3`, `28 %`) and plain arithmetic (`3/4`, `2 + 3*5`) in prose.
+//!
+//! Knows how such numbers are written and what must stand before and after them; nothing of LaTeX.
+
+use super::exact::decimal;
+use super::expr::{E, Expr, add, mul, neg};
+use super::scan::{Candidate, Kind, within_line};
+use std::ops::Range;
+use std::rc::Rc;
+
+#[derive(Clone, Debug)]
+pub enum Plain {
+    /// Digits without separators, and whether a percent sign follows.
+    Number { digits: String, percent: bool },
+    /// Arithmetic, by its place in the text.
+    Arithmetic(Range<usize>),
+}
+
+const CURRENCY: &str = "$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿";
+/// Characters of arithmetic looked at; longer ones are left alone.
+const MAX_RUN: usize = 300;
+
+/// Arithmetic or else a number, whose prefix (a space, `=` or the start of the text) is at `i`.
+pub fn at(t: &str, i: usize) -> Option<Candidate> {
+    arithmetic(t, i).or_else(|| number(t, i, false))
+}
+
+/// The first number after "answer": behind the last `=` within a hundred characters, else the nearest within fifty.
+pub fn after(t: &str, from: usize) -> Option<Candidate> {
+    let not_equated = |c: &Candidate| !t[c.end..].trim_start().starts_with('=');
+    let find = |i: usize| {
+        arithmetic(t, i).filter(not_equated).or_else(|| {
+            let n = number(t, i, false)?;
+            if not_equated(&n) { Some(n) } else { number(t, i, true) }
+        })
+    };
+    let places: Vec<usize> = within_line(t, from, 100).filter(|i| t[*i..].starts_with('=')).collect();
+    for i in places.into_iter().rev() {
+        let gap = t[i + 1..].len() - t[i + 1..].trim_start().len();
+        // The number's own prefix takes the last of the spaces.
+        let ends: Vec<usize> = t[i + 1..i + 1 + gap].char_indices().map(|(k, _)| i + 1 + k).collect();
+        if let Some(c) = find(i + 1 + gap).or_else(|| ends.into_iter().rev().find_map(find)) {
+            return Some(c);
+        }
+    }
+    within_line(t, from, 50).find_map(find)
+}
+
+/// Every piece of arithmetic and every number in the text, left to right.
+pub fn each(t: &str, out: &mut Vec<Candidate>) {
+    for want_arithmetic in [true, false] {
+        let mut i = 0;
+        while i <= t.len() {
+            let possible = i == 0 || t[i..].starts_with(|c: char| c == '=' || c.is_whitespace());
+            let found = match (possible, want_arithmetic) {
+                (false, _) => None,
+                (_, true) => arithmetic(t, i),
+                (_, false) => number(t, i, false),
+            };
+            match found {
+                Some(c) => {
+                    i = c.end.max(i + 1);
+                    out.push(c);
+                }
+                None => i += t[i..].chars().next().map_or(1, char::len_utf8),
+            }
+        }
+    }
+}
+
+/// Where a number may begin if its prefix is at `i`: at the very start, or after a space or `=`; `**` may intervene.
+fn starts(t: &str, i: usize) -> impl Iterator<Item = usize> + '_ {
+    let here = (i == 0).then_some(0);
+    let next = t[i..].chars().next().filter(|c| *c == '=' || c.is_whitespace()).map(|c| i + c.len_utf8());
+    here.into_iter().chain(next).map(move |k| if t[k..].starts_with("**") { k + 2 } else { k })
+}
+
+fn digits(s: &str) -> usize {
+    s.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+fn number(t: &str, i: usize, shorter: bool) -> Option<Candidate> {
+    for start in starts(t, i) {
+        let mut k = start;
+        if let Some(c) = t[k..].chars().next().filter(|c| !c.is_ascii() || *c == '$').filter(|c| CURRENCY.contains(*c)) {
+            k += c.len_utf8();
+        }
+        if k > 0 && t.as_bytes()[k - 1].is_ascii_digit() {
+            continue;
+        }
+        if let Some(c) = number_at(t, k, shorter) {
+            return Some(Candidate { start: i, ..c });
+        }
+    }
+    None
+}
+
+fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
+    let s = &t[k..];
+    let sign = usize::from(s.starts_with('-'));
+    let int = digits(&s[sign..]);
+    let mut n = sign + int;
+    if int == 0 {
+        let frac = s.strip_prefix('.').map_or(0, digits);
+        if frac == 0 {
+            return None;
+        }
+        n = 1 + frac;
+    } else {
+        let groups = if int <= 3 && !s[sign..].starts_with('0') { thousands(&s[n..]) } else { 0 };
+        n += groups;
+        let frac = match s.as_bytes().get(n) {
+            Some(b'.') => digits(&s[n + 1..]),
+            Some(b',') if groups == 0 => digits(&s[n + 1..]),
+            _ => 0,
+        };
+        n += if frac > 0 { 1 + frac } else { 0 };
+        if shorter {
+            // What follows is "=": the pattern then settles for one digit less.
+            n -= 1;
+            if n == sign || !s[..n].ends_with(|c: char| c.is_ascii_digit()) {
+                return None;
+            }
+        }
+    }
+    let raw = &s[..n];
+    let decimal_comma = !raw.contains('.') && raw.matches(',').count() == 1 && n - raw.find(',').unwrap_or(0) != 4;
+    let short_comma = decimal_comma || (raw.contains(',') && (s[sign..].starts_with('0') || int > 3));
+    let clean: String = if short_comma { raw.replace(',', ".") } else { raw.chars().filter(|c| !", ".contains(*c)).collect() };
+    let clean = clean.trim_start_matches('0');
+    let clean = if clean.is_empty() || clean.starts_with('.') { format!("0{clean}") } else { clean.to_string() };
+    let after = &s[n..];
+    let gap = after.len() - after.trim_start().len();
+    let word = ["%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"].iter().find(|w| after[gap..].starts_with(**w));
+    let percent = word.is_some();
+    // "percentage" ends the match at "percent", the alternative tried first.
+    let extra = word.map_or(0, |w| gap + if w.len() > 7 { 7 } else { w.len() });
+    Some(Candidate { start: k, end: k + n + extra, kind: Kind::Plain(Plain::Number { digits: clean, percent }) })
+}
+
+/// Length of `,234,567` or ` 234 567`.
+fn thousands(s: &str) -> usize {
+    let mut n = 0;
+    let b = s.as_bytes();
+    while matches!(b.get(n), Some(b',' | b' ')) && b.get(n + 1..n + 4).is_some_and(|d| d.iter().all(u8::is_ascii_digit)) {
+        n += 4;
+    }
+    n
+}
+
+fn arithmetic(t: &str, i: usize) -> Option<Candidate> {
+    let op = |b: u8| matches!(b, b'+' | b'-' | b'*' | b'/' | b'^' | b'(' | b')');
+    for start in starts(t, i) {
+        let b = t.as_bytes();
+        let mut k = start;
+        for c in [b'-', b'(', b'-'] {
+            k += usize::from(b.get(k) == Some(&c));
+        }
+        if !b.get(k).is_some_and(u8::is_ascii_digit) {
+            continue;
+        }
+        let first = k + 1;
+        let stop = b[first..].iter().take(MAX_RUN).take_while(|c| op(**c) || c.is_ascii_digit() || **c == b'.' || c.is_ascii_whitespace()).count();
+        let stop = first + stop;
+        let good_end = |e: usize| {
+            let e = if b[e..].starts_with(b"**") { e + 2 } else { e };
+            e == b.len() || matches!(b[e], b'.' | b',' | b':' | b')' | b'$') || t[e..].starts_with(char::is_whitespace)
+        };
+        // The last operator that has something after it and a fitting end; the longest such end.
+        for o in (first..stop).rev().filter(|o| op(b[*o])) {
+            if let Some(e) = (o + 2..=stop).rev().find(|e| t.is_char_boundary(*e) && good_end(*e)) {
+                let stars = if b[e..].starts_with(b"**") { e + 2 } else { e };
+                let end = stars + t[stars..].chars().next().map_or(0, char::len_utf8);
+                return Some(Candidate { start: i, end, kind: Kind::Plain(Plain::Arithmetic(start..e)) });
+            }
+        }
+    }
+    None
+}
+
+/// The value of a plain candidate, and its text.
+pub fn read(t: &str, p: &Plain) -> (Option<E>, String) {
+    match p {
+        Plain::Number { digits, percent } => {
+            let (minus, body) = digits.strip_prefix('-').map_or((false, digits.as_str()), |b| (true, b));
+            let e = decimal(body).map(|e| if minus { neg(&e) } else { e });
+            let e = if *percent { e.map(|e| Rc::new(Expr::Percent(e))) } else { e };
+            (e, digits.clone())
+        }
+        Plain::Arithmetic(r) => {
+            let text = &t[r.clone()];
+            let mut p = Arithmetic { s: text.as_bytes(), i: 0, depth: 0 };
+            let e = p.sum().filter(|_| {
+                p.spaces();
+                p.i == p.s.len()
+            });
+            (e, text.to_string())
+        }
+    }
+}
+
+/// Python's arithmetic: + - * / ** and parentheses, `^` read as a power.
+struct Arithmetic<'a> {
+    s: &'a [u8],
+    i: usize,
+    depth: usize,
+}
+
+impl Arithmetic<'_> {
+    fn spaces(&mut self) {
+        while self.s.get(self.i).is_some_and(u8::is_ascii_whitespace) {
+            self.i += 1;
+        }
+    }
+    fn next(&mut self) -> Option<u8> {
+        self.spaces();
+        self.s.get(self.i).copied()
+    }
+    fn power_sign(&mut self) -> bool {
+        let n = match self.next() {
+            Some(b'^') => 1,
+            Some(b'*') if self.s.get(self.i + 1) == Some(&b'*') => 2,
+            _ => return false,
+        };
+        self.i += n;
+        true
+    }
+    fn sum(&mut self) -> Option<E> {
+        let mut left = self.product()?;
+        while let Some(c @ (b'+' | b'-')) = self.next() {
+            self.i += 1;
+            let right = self.product()?;
+            left = add(left, if c == b'-' { neg(&right) } else { right });
+        }
+        Some(left)
+    }
+    fn product(&mut self) -> Option<E> {
+        let mut left = self.signed()?;
+        while let Some(c @ (b'*' | b'/')) = self.next() {
+            self.i += 1;
+            if c == b'/' && self.s.get(self.i) == Some(&b'/') {
+                return None;
+            }
+            let right = self.signed()?;
+            left = if c == b'*' { mul(left, right) } else { super::expr::div(left, right) };
+        }
+        Some(left)
+    }
+    fn signed(&mut self) -> Option<E> {
+        let mut minus = false;
+        while let Some(c @ (b'+' | b'-')) = self.next() {
+            minus ^= c == b'-';
+            self.i += 1;
+        }
+        let base = self.atom()?;
+        let e = if self.power_sign() { Rc::new(Expr::Pow(base, self.nested(Self::signed)?)) } else { base };
+        Some(if minus { neg(&e) } else { e })
+    }
+    fn nested(&mut self, f: fn(&mut Self) -> Option<E>) -> Option<E> {
+        self.depth += 1;
+        let r = if self.depth < 40 { f(self) } else { None };
+        self.depth -= 1;
+        r
+    }
+    fn atom(&mut self) -> Option<E> {
+        match self.next()? {
+            b'(' => {
+                self.i += 1;
+                let e = self.nested(Self::sum)?;
+                (self.next()? == b')').then(|| self.i += 1)?;
+                Some(e)
+            }
+            b'0'..=b'9' | b'.' => {
+                let n = self.s[self.i..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+                let text = std::str::from_utf8(&self.s[self.i..self.i + n]).ok()?;
+                self.i += n;
+                // Python rejects whole numbers that begin with a zero, and "1.2.3".
+                let whole = !text.contains('.');
+                if (whole && text.len() > 1 && text.starts_with('0') && text.bytes().any(|b| b != b'0')) || text.matches('.').count() > 1 {
+                    return None;
+                }
+                decimal(text.strip_suffix('.').unwrap_or(text)).map(|e| match &*e {
+                    Expr::Num { value, .. } if !whole => super::expr::num(value.clone(), true),
+                    _ => e,
+                })
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether two scalars are equal: exact rationals, then structure, then identities modulo a prime, then evaluation in
+//! high precision. Numbers written with a decimal point are compared after rounding to six places, as math-verify does.
+
+use super::Rule;
+use super::exact::rational;
+use super::expr::{E, Expr};
+use super::modular;
+use super::numeric::{Evaluator, sample};
+use super::real::Big;
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::Zero;
+
+/// Decimal places kept when one side is a decimal number.
+const PLACES: u32 = 6;
+const PRECISION: u64 = 384;
+/// Values whose intermediate results exceed 2^this are not called equal by evaluation.
+const MAX_SCALE: f64 = 160.0;
+
+/// Compares scalars within a bounded amount of work.
+pub struct Scalars {
+    pub budget: usize,
+}
+
+/// An atomic number, alone or as a percentage.
+fn atom(e: &Expr) -> Option<(&BigRational, bool)> {
+    match e {
+        Expr::Num { value, float } => Some((value, *float)),
+        Expr::Percent(a) => match &**a {
+            Expr::Num { value, float } => Some((value, *float)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Scalars {
+    pub fn equal(&mut self, a: &E, b: &E) -> (bool, Rule) {
+        let (x, y) = (atom(a), atom(b));
+        if x.is_some_and(|v| v.1) || y.is_some_and(|v| v.1) {
+            if let (Some(p), Some(q)) = (self.rounded(a), self.rounded(b)) {
+                return (p == q, Rule::Rounded);
+            }
+        } else if let (Some((p, _)), Some((q, _))) = (x, y) {
+            // 5 % and 5 agree; other numbers are compared by value.
+            if p.is_integer() && q.is_integer() {
+                return (p == q, Rule::Exact);
+            }
+        }
+        if let (Some(p), Some(q)) = (rational(a), rational(b)) {
+            return (p == q, Rule::Exact);
+        }
+        if a == b {
+            return (true, Rule::Structure);
+        }
+        if let Some(same) = modular::same(a, b) {
+            return (same, Rule::Identity);
+        }
+        (self.evaluate(a, b), Rule::Numeric)
+    }
+
+    fn rounded(&mut self, e: &E) -> Option<BigInt> {
+        let v = match rational(e) {
+            Some(v) => v,
+            None => {
+                let mut ev = Evaluator::new(&[], 0, self.budget);
+                let v = ev.eval::<Big<PRECISION>>(e);
+                self.budget = ev.budget;
+                let v = v.filter(|_| ev.scale < MAX_SCALE)?;
+                let im = v.im.to_rational()?;
+                if !im.is_zero() {
+                    return None;
+                }
+                v.re.to_rational()?
+            }
+        };
+        let scaled = v * BigRational::from(BigInt::from(10).pow(PLACES));
+        let half = BigRational::new(1.into(), 2.into());
+        let down = scaled.floor();
+        // Ties to even, as Python rounds.
+        let r = if &scaled - &down == half {
+            let even = (down.to_integer() % BigInt::from(2)).is_zero();
+            if even { down } else { down + BigRational::from(BigInt::from(1)) }
+        } else {
+            (scaled + half).floor()
+        };
+        Some(r.to_integer())
+    }
+
+    /// Equality at several points; a difference must vanish far below the precision, and one clear difference decides.
+    fn evaluate(&mut self, a: &E, b: &E) -> bool {
+        let mut names = vec![];
+        a.symbols(&mut names);
+        b.symbols(&mut names);
+        let trials = if names.is_empty() && !(opaque(a) || opaque(b)) { 1 } else { 4 };
+        let mut agreed = 0;
+        for trial in 0..trials {
+            let values: Vec<_> = names.iter().map(|n| (*n, sample(n, trial))).collect();
+            let mut quick = Evaluator::new(&values, trial, self.budget);
+            if let (Some(x), Some(y)) = (quick.eval::<f64>(a), quick.eval::<f64>(b)) {
+                let gap = x.sub(&y);
+                let (re, im) = (gap.re.abs(), gap.im.abs());
+                if re.is_finite() && im.is_finite() && re.max(im).log2() > quick.scale - 24.0 {
+                    return false;
+                }
+            }
+            let mut fine = Evaluator::new(&values, trial, quick.budget);
+            let pair = (fine.eval::<Big<PRECISION>>(a), fine.eval::<Big<PRECISION>>(b));
+            self.budget = fine.budget;
+            let (Some(x), Some(y)) = pair else { continue };
+            let gap = x.sub(&y);
+            use super::real::Real;
+            let size = gap.re.log2().max(gap.im.log2());
+            if fine.scale > MAX_SCALE || size > fine.scale - PRECISION as f64 + 64.0 {
+                return false;
+            }
+            agreed += 1;
+        }
+        agreed * 2 >= trials
+    }
+}
+
+fn opaque(e: &Expr) -> bool {
+    matches!(e, Expr::Func(name, _) if modular::opaque(name)) || e.children().iter().any(|c| opaque(c))
+}
