@@ -3,6 +3,7 @@
 //! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
 //! rotary scalings, biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
+mod keys;
 mod read;
 
 use std::path::Path;

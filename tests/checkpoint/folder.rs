@@ -1,9 +1,11 @@
 use std::fs;
 use std::path::Path;
 
+use proptest::prelude::*;
 use serde_json::json;
 use switchyard::model::checkpoint::{
-    Checkpoint, Dtype, HostTensor, SaveOptions, expected_parameters, save_hf_folder,
+    Checkpoint, Dtype, HostTensor, SafetensorsFile, SaveOptions, expected_parameters,
+    save_hf_folder,
 };
 
 use crate::support::*;
@@ -250,4 +252,23 @@ fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
     );
     assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 1);
     assert!(Checkpoint::open_folder(&dir).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever a header holds, opening the file and reading everything returns; it never panics.
+    #[test]
+    fn damaged_headers_never_panic(hits in prop::collection::vec((0usize..600, any::<u8>()), 1..4)) {
+        let root = tempfile::tempdir().expect("temp");
+        foreign(root.path(), None, &[]);
+        let path = root.path().join("model.safetensors");
+        let mut bytes = fs::read(&path).expect("reads");
+        hits.into_iter().for_each(|(at, value)| bytes[at] = value);
+        fs::write(&path, bytes).expect("writes");
+        if let Ok(file) = SafetensorsFile::open(&path) {
+            let names: Vec<String> = file.names().map(str::to_string).collect();
+            names.iter().for_each(|name| drop(file.tensor(name)));
+        }
+    }
 }

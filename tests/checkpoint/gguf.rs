@@ -2,206 +2,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use half::f16;
 use proptest::prelude::*;
-use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile, HostTensor};
-use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile};
+use switchyard::model::config::ModelConfig;
 
+use crate::gguf_writer::*;
 use crate::support::*;
-
-/// A GGUF put together by hand: metadata bytes, then tensors with their ggml type and data.
-struct Writer {
-    keys: u64,
-    meta: Vec<u8>,
-    tensors: Vec<(String, Vec<usize>, u32, Vec<u8>)>,
-}
-
-fn text(out: &mut Vec<u8>, s: &str) {
-    out.extend((s.len() as u64).to_le_bytes());
-    out.extend(s.as_bytes());
-}
-
-impl Writer {
-    fn new() -> Self {
-        Self {
-            keys: 0,
-            meta: vec![],
-            tensors: vec![],
-        }
-    }
-
-    fn key(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
-        self.keys += 1;
-        text(&mut self.meta, key);
-        self.meta.extend(kind.to_le_bytes());
-        self.meta.extend(value);
-        self
-    }
-
-    fn u32(&mut self, key: &str, value: u32) -> &mut Self {
-        self.key(key, 4, &value.to_le_bytes())
-    }
-
-    fn text(&mut self, key: &str, value: &str) -> &mut Self {
-        let mut bytes = vec![];
-        text(&mut bytes, value);
-        self.key(key, 8, &bytes)
-    }
-
-    fn texts<S: AsRef<str>>(&mut self, key: &str, list: &[S]) -> &mut Self {
-        let mut bytes = 8u32.to_le_bytes().to_vec();
-        bytes.extend((list.len() as u64).to_le_bytes());
-        list.iter().for_each(|s| text(&mut bytes, s.as_ref()));
-        self.key(key, 9, &bytes)
-    }
-
-    fn kinds(&mut self, key: &str, list: &[i32]) -> &mut Self {
-        let mut bytes = 5u32.to_le_bytes().to_vec();
-        bytes.extend((list.len() as u64).to_le_bytes());
-        list.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
-        self.key(key, 9, &bytes)
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut out = b"GGUF".to_vec();
-        out.extend(3u32.to_le_bytes());
-        out.extend((self.tensors.len() as u64).to_le_bytes());
-        out.extend(self.keys.to_le_bytes());
-        out.extend(&self.meta);
-        let mut offset = 0u64;
-        for (name, shape, kind, data) in &self.tensors {
-            text(&mut out, name);
-            out.extend((shape.len() as u32).to_le_bytes());
-            shape
-                .iter()
-                .rev()
-                .for_each(|d| out.extend((*d as u64).to_le_bytes()));
-            out.extend(kind.to_le_bytes());
-            out.extend(offset.to_le_bytes());
-            offset += data.len().next_multiple_of(32) as u64;
-        }
-        for (.., data) in &self.tensors {
-            out.resize(out.len().next_multiple_of(32), 0);
-            out.extend(data);
-        }
-        out
-    }
-
-    fn save(&self, path: &Path) {
-        fs::write(path, self.bytes()).expect("writes");
-    }
-}
-
-fn gguf_name(name: &str) -> String {
-    [
-        ("model.embed_tokens", "token_embd"),
-        ("model.norm", "output_norm"),
-        ("lm_head", "output"),
-        ("model.layers.", "blk."),
-        ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"),
-        ("self_attn.v_proj", "attn_v"),
-        ("self_attn.o_proj", "attn_output"),
-        ("self_attn.q_norm", "attn_q_norm"),
-        ("self_attn.k_norm", "attn_k_norm"),
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("mlp.gate_proj", "ffn_gate"),
-        ("mlp.up_proj", "ffn_up"),
-        ("mlp.down_proj", "ffn_down"),
-    ]
-    .iter()
-    .fold(name.to_string(), |n, (hf, gguf)| n.replace(hf, gguf))
-}
-
-/// llama.cpp's `permute`: `reshape(heads, 2, dh / 2, in).swapaxes(1, 2)`.
-fn permute(t: &HostTensor, heads: usize) -> Vec<f32> {
-    let (rows, width) = (t.shape[0], t.shape[1]);
-    let half = rows / heads / 2;
-    let mut out = vec![];
-    for h in 0..heads {
-        for i in 0..half {
-            for j in 0..2 {
-                let row = h * 2 * half + j * half + i;
-                out.extend(&t.data[row * width..(row + 1) * width]);
-            }
-        }
-    }
-    out
-}
-
-/// 32 values per block; scale chosen as ggml does for Q8_0, exact enough to compare to half a step.
-fn q8_0(data: &[f32]) -> Vec<u8> {
-    let mut out = vec![];
-    for block in data.chunks(32) {
-        let d = f16::from_f32(block.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0);
-        out.extend(d.to_le_bytes());
-        out.extend(block.iter().map(|v| (v / d.to_f32()).round() as i8 as u8));
-    }
-    out
-}
-
-fn model(config: &ModelConfig, q8: bool) -> Writer {
-    let arch = config.family.model_type();
-    let mut w = Writer::new();
-    w.text("general.architecture", arch)
-        .u32(
-            &format!("{arch}.block_count"),
-            config.num_hidden_layers as u32,
-        )
-        .u32(
-            &format!("{arch}.context_length"),
-            config.max_position_embeddings as u32,
-        )
-        .u32(
-            &format!("{arch}.embedding_length"),
-            config.hidden_size as u32,
-        )
-        .u32(
-            &format!("{arch}.feed_forward_length"),
-            config.intermediate_size as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.head_count"),
-            config.num_attention_heads as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.head_count_kv"),
-            config.num_key_value_heads as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.key_length"),
-            config.head_dim as u32,
-        )
-        .key(
-            &format!("{arch}.rope.freq_base"),
-            6,
-            &(config.rope_theta as f32).to_le_bytes(),
-        )
-        .key(
-            &format!("{arch}.attention.layer_norm_rms_epsilon"),
-            6,
-            &(config.rms_norm_eps as f32).to_le_bytes(),
-        )
-        .u32("tokenizer.ggml.bos_token_id", 1)
-        .u32("tokenizer.ggml.eos_token_id", 2);
-    for item in tensors(config) {
-        let (name, t) = item.expect("made");
-        let heads = match (config.family, &name) {
-            (Family::Llama, n) if n.contains("q_proj") => Some(config.num_attention_heads),
-            (Family::Llama, n) if n.contains("k_proj") => Some(config.num_key_value_heads),
-            _ => None,
-        };
-        let data = heads.map_or(t.data.clone(), |h| permute(&t, h));
-        let (kind, bytes) = if q8 && t.shape.len() == 2 && t.shape[1].is_multiple_of(32) {
-            (8, q8_0(&data))
-        } else {
-            (0, Dtype::F32.encode(&data))
-        };
-        w.tensors.push((gguf_name(&name), t.shape, kind, bytes));
-    }
-    w
-}
 
 #[test]
 fn both_families_read_back_exactly() {
@@ -350,27 +156,6 @@ fn what_is_not_supported_is_named() {
     );
 }
 
-/// Byte-level alphabet plus a few merges, with a trailing run of special tokens.
-fn with_tokenizer(w: &mut Writer, pre: &str) {
-    let mut tokens: Vec<String> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
-        .into_iter()
-        .map(String::from)
-        .collect();
-    tokens.sort();
-    tokens.extend(["12", "th", "the", "Ġthe"].map(String::from));
-    let normal = tokens.len();
-    tokens.extend(["<|im_start|>", "<think>", "[PAD]"].map(String::from));
-    let kinds: Vec<i32> = (0..tokens.len())
-        .map(|i| if i < normal { 1 } else { [3, 4, 5][i - normal] })
-        .collect();
-    w.text("tokenizer.ggml.model", "gpt2")
-        .text("tokenizer.ggml.pre", pre)
-        .texts("tokenizer.ggml.tokens", &tokens)
-        .kinds("tokenizer.ggml.token_type", &kinds)
-        .texts("tokenizer.ggml.merges", &["1 2", "t h", "th e", "Ġ the"])
-        .text("tokenizer.chat_template", "{{ messages }}");
-}
-
 #[test]
 fn the_tokenizer_splits_as_its_name_says() {
     let root = tempfile::tempdir().expect("temp");
@@ -486,21 +271,103 @@ proptest! {
     }
 }
 
-fn smollm2() -> Option<PathBuf> {
-    let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map(PathBuf::from);
-    let path = path.unwrap_or_else(|| {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/SmolLM2-135M-Instruct.Q4_1.gguf")
-    });
+/// A file outside the repository; without it the test passes and says so.
+fn asset(variable: &str, default: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    let path = path.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(default));
     if !path.is_file() {
-        println!("skipped: {} is not there", path.display());
+        println!("skipped: {} is not there (set {variable})", path.display());
         return None;
     }
     Some(path)
 }
 
+/// Qwen3's tokenizer, put into GGUF metadata as llama.cpp's converter does, encodes as its `tokenizer.json`.
+#[test]
+fn qwen3_tokenizer_survives_gguf() {
+    let Some(path) = asset(
+        "SWITCHYARD_QWEN3_TOKENIZER",
+        "../shared/data/qwen3_tokenizer/tokenizer.json",
+    ) else {
+        return;
+    };
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(&path).expect("reads")).expect("parses");
+    let mut tokens: Vec<(u64, String, i32)> = vec![];
+    for (token, id) in json["model"]["vocab"].as_object().expect("is a map") {
+        tokens.push((id.as_u64().expect("is an id"), token.clone(), 1));
+    }
+    for added in json["added_tokens"].as_array().expect("is a list") {
+        let kind = if added["special"] == true { 3 } else { 4 };
+        tokens.push((
+            added["id"].as_u64().expect("is an id"),
+            added["content"].as_str().expect("is text").to_string(),
+            kind,
+        ));
+    }
+    tokens.sort();
+    (tokens.len()..151936).for_each(|id| tokens.push((id as u64, format!("[PAD{id}]"), 5)));
+    let merges: Vec<String> = json["model"]["merges"]
+        .as_array()
+        .expect("is a list")
+        .iter()
+        .map(|m| match m.as_array() {
+            Some(pair) => pair
+                .iter()
+                .filter_map(|v| v.as_str())
+                .collect::<Vec<_>>()
+                .join(" "),
+            None => m.as_str().expect("is text").to_string(),
+        })
+        .collect();
+    let mut value = qwen3_json();
+    value["vocab_size"] = 151936.into();
+    let mut w = model(&config(&value), true);
+    w.text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "qwen2")
+        .texts(
+            "tokenizer.ggml.tokens",
+            &tokens.iter().map(|t| &t.1).collect::<Vec<_>>(),
+        )
+        .kinds(
+            "tokenizer.ggml.token_type",
+            &tokens.iter().map(|t| t.2).collect::<Vec<_>>(),
+        )
+        .texts("tokenizer.ggml.merges", &merges);
+    let file = tempfile::NamedTempFile::new().expect("temp");
+    w.save(file.path());
+    let ours = GgufFile::open(file.path())
+        .expect("opens")
+        .tokenizer()
+        .expect("builds")
+        .expect("is there");
+    let theirs = tokenizers::Tokenizer::from_file(&path).expect("loads");
+    assert_eq!(ours.get_vocab_size(true), theirs.get_vocab_size(true));
+    for text in [
+        "<|im_start|>user\nWhat is 12*34?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        "There are 1270 apples;  don't you  think?\n\n  indented\tTabs   ",
+        "na\u{ef}ve cafe\u{301} \u{212b} \u{65e5}\u{672c}\u{8a9e} \u{1f600} \\boxed{\\frac{1}{2}} I'LL we'Ve\r\n\r\n x\u{a0}y",
+    ] {
+        let (a, b) = (
+            ours.encode(text, true).expect("encodes"),
+            theirs.encode(text, true).expect("encodes"),
+        );
+        assert_eq!(a.get_ids(), b.get_ids(), "{text}");
+        assert_eq!(
+            ours.decode(a.get_ids(), true).expect("decodes"),
+            theirs.decode(b.get_ids(), true).expect("decodes")
+        );
+    }
+}
+
 #[test]
 fn smollm2_loads_in_under_five_seconds() {
-    let Some(path) = smollm2() else { return };
+    let Some(path) = asset(
+        "SWITCHYARD_SMOLLM2_GGUF",
+        "../assets/SmolLM2-135M-Instruct.Q4_1.gguf",
+    ) else {
+        return;
+    };
     let start = Instant::now();
     let read = Checkpoint::open_gguf(&path).expect("opens");
     let tokenizer = read.tokenizer().expect("builds").expect("is there");

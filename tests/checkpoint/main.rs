@@ -3,6 +3,7 @@
 mod config;
 mod folder;
 mod gguf;
+mod gguf_writer;
 mod hub;
 mod peft;
 mod support;

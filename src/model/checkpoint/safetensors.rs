@@ -116,7 +116,7 @@ fn check_entry(value: Value, start: usize, length: usize) -> Result<Entry> {
         raw.shape,
         raw.dtype
     );
-    let end = start.checked_add(to).unwrap_or(usize::MAX);
+    let end = start.saturating_add(to);
     ensure!(
         end <= length,
         "truncated file: its data end at byte {end}, the file has {length} (download it again)"

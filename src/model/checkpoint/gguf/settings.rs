@@ -219,13 +219,13 @@ fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
 /// GGUF keeps llama3 scaling as divisors per frequency instead of its four settings. Every released model has the same
 /// three of them, so they are tried, with `factor` read off the slowest frequency, and must give these divisors back.
 fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
-    let plain = config.inv_freqs();
+    let wanted = config.head_dim / 2;
     ensure!(
-        divisors.len() == plain.len(),
-        "tensor `{ROPE_FREQS}` must have {} values, found {}",
-        plain.len(),
+        divisors.len() == wanted,
+        "tensor `{ROPE_FREQS}` must have {wanted} values, found {}",
         divisors.len()
     );
+    let plain = config.inv_freqs();
     let factor = divisors.iter().copied().fold(1.0f32, f32::max);
     ensure!(
         factor.is_finite(),

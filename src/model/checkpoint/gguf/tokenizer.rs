@@ -1,5 +1,6 @@
 //! A `tokenizers` tokenizer from `tokenizer.ggml.*`: byte-level BPE, whose merges and tokens the file has in full and
 //! whose splitting rule it has only by name (`tokenizer.ggml.pre`). The rules are those of the models' `tokenizer.json`.
+//! Bytes that a vocabulary lacks (SmolLM2's has no \x04, for one) are dropped from the text, as Hugging Face drops them.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
@@ -209,7 +210,7 @@ pub fn build(keys: &Keys) -> Result<Option<Tokenizer>> {
 }
 
 fn post_processor(keys: &Keys, parts: &Parts) -> Result<PostProcessorWrapper> {
-    let bytes: PostProcessorWrapper = ByteLevel::new(false, false, true).into();
+    let bytes: PostProcessorWrapper = parts.pre.byte_level().trim_offsets(false).into();
     // Llama 3 files written before the flag existed still begin every text with the BOS token.
     let default = if parts.pre == Pre::Llama3 { 1.0 } else { 0.0 };
     let add_bos = keys

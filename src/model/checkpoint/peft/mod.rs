@@ -7,6 +7,7 @@
 mod config;
 mod keys;
 mod overlay;
+mod save;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,13 @@ use anyhow::{Result, anyhow, bail, ensure};
 use rayon::prelude::*;
 
 use super::params::{EMBED, HEAD};
-use super::save::{in_new_folder, write_file, write_json};
-use super::write::write_single;
-use super::{Dtype, HostTensor, SafetensorsFile, expected_parameters};
+use super::{HostTensor, SafetensorsFile, expected_parameters};
 use crate::model::config::ModelConfig;
 
 pub use config::{AdapterConfig, Targets};
 pub use overlay::Apply;
 pub(super) use overlay::Overlay;
+pub use save::save_adapter;
 
 pub const WEIGHTS: &str = "adapter_model.safetensors";
 pub const SETTINGS: &str = "adapter_config.json";
@@ -247,49 +247,4 @@ impl Factors {
             });
         Ok(())
     }
-}
-
-/// Writes a folder that PEFT loads over the base. Replaced embeddings go under their plain names, as PEFT's own
-/// `save_embedding_layers` does: resize the base to the same rows before loading. `files` as in `SaveOptions`.
-pub fn save_adapter(
-    dir: &Path,
-    config: &AdapterConfig,
-    factors: &BTreeMap<String, Factors>,
-    replaced: &BTreeMap<String, HostTensor>,
-    dtype: Dtype,
-    files: &[(String, Vec<u8>)],
-    overwrite: bool,
-) -> Result<()> {
-    let mut tensors: Vec<(String, &HostTensor)> = Vec::new();
-    for (name, f) in factors {
-        let module = name.strip_suffix(".weight").ok_or_else(|| {
-            anyhow!("cannot save factors of `{name}`: expected a name that ends in .weight")
-        })?;
-        let (r, a, b) = (config.r, &f.a.shape, &f.b.shape);
-        ensure!(
-            a.len() == 2 && b.len() == 2 && a[0] == r && b[1] == r,
-            "cannot save factors of `{name}`: `r` is {r}, found A {a:?} and B {b:?}"
-        );
-        tensors.push((format!("{}{module}.lora_A.weight", keys::PREFIX), &f.a));
-        tensors.push((format!("{}{module}.lora_B.weight", keys::PREFIX), &f.b));
-    }
-    tensors.extend(
-        replaced
-            .iter()
-            .map(|(name, t)| (format!("{}{name}", keys::PREFIX), t)),
-    );
-    let expected: Vec<_> = tensors
-        .iter()
-        .map(|(name, t)| (name.clone(), t.shape.clone()))
-        .collect();
-    in_new_folder(dir, overwrite, |temp| {
-        let list = tensors
-            .iter()
-            .map(|(name, t)| Ok((name.clone(), (*t).clone())));
-        write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
-        write_json(&temp.join(SETTINGS), &config.to_json())?;
-        files
-            .iter()
-            .try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
-    })
 }
