@@ -13,6 +13,8 @@
 //! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
 //! | [`interventions`] | one small documented value per file |
 //! | [`experiments`] | one file per experiment: Config, Row, run |
+//! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
+//! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
 //! | [`report`] | tables, figures and pages from rows alone (no tensors) |
 //!
 //! # Glossary of axes
@@ -20,6 +22,7 @@
 //! width, `F` feed-forward width. A *span* is a run of positions handed to the model in one call; a *block* is
 //! `<swi> … </swi>`; a *step* is one latent position inside a block.
 
+pub mod commands;
 pub mod experiments;
 pub mod grade;
 pub mod interventions;

@@ -1,68 +1,180 @@
-//! From what a user names (`--model`: folder, `.gguf` or hub id) to a decoder and its vocabulary.
+//! From what a user names (`--model`, `--adapter`) to a decoder with its text side. Knows checkpoints, the decoder and
+//! vocabularies; knows nothing of command lines or of what the model is used for.
 
-use anyhow::{Context, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
+use serde_json::{Map, Value};
 
+use crate::latent::SwitchIds;
+use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::{RowInit, init_row, resize_rows};
-use crate::model::{Decoder, checkpoint::Checkpoint};
+use crate::model::checkpoint::{Checkpoint, HostTensor};
+use crate::model::{Decoder, ModelConfig};
 use crate::text::Vocabulary;
 
-/// How far new rows lie from their seed token's, relative to its root mean square.
-const JITTER: f32 = 0.02;
-
-/// The model's tokenizer, where it brings one.
+/// A model whose settings and text side have been read and checked, and whose weights have not been touched.
 ///
-/// # Errors
-/// A model that cannot be found, a tokenizer that cannot be read or does not fit the embedding.
-pub fn vocabulary(model: &str) -> Result<Option<Vocabulary>> {
-    let checkpoint = Checkpoint::open(model)?;
-    let folder = checkpoint.path.clone();
-    if folder.is_dir() {
-        if !folder.join("tokenizer.json").exists() {
-            return Ok(None);
+/// What a command asks for (hooks, ids, settings) is checked against it before anything slow happens.
+pub struct Opened {
+    pub checkpoint: Checkpoint,
+    /// `None` where the checkpoint brings no tokenizer: such a model runs on ids.
+    pub vocabulary: Option<Vocabulary>,
+    /// Jinja, as the checkpoint has it.
+    pub chat_template: Option<String>,
+    /// Ids that end a generation, from every file that names some.
+    pub stop: Vec<u32>,
+    /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
+    attached: Option<Arc<Adapter>>,
+}
+
+/// A decoder with its text side.
+pub struct Loaded {
+    pub model: Decoder,
+    pub vocabulary: Option<Vocabulary>,
+    /// `None`: a model that cannot switch.
+    pub switch: Option<SwitchIds>,
+    pub chat_template: Option<String>,
+    pub stop: Vec<u32>,
+}
+
+impl Opened {
+    /// Opens a folder, a `.gguf` or a hub id, with a PEFT folder over it if there is one.
+    ///
+    /// # Errors
+    /// What cannot be read or does not fit together, naming the file.
+    pub fn open(model: &str, adapter: Option<&Path>, apply: Apply) -> Result<Self> {
+        let mut checkpoint = Checkpoint::open(model)?;
+        let mut attached = None;
+        if let Some(dir) = adapter {
+            let adapter = Arc::new(Adapter::open(dir)?);
+            attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
+            checkpoint = checkpoint.with_adapter(adapter, apply)?;
         }
-        let vocabulary = Vocabulary::load(&folder)?;
-        vocabulary.check_fits(checkpoint.config.vocab_size)?;
-        return Ok(Some(vocabulary));
+        let vocabulary = vocabulary(&checkpoint, adapter)?;
+        let mut stop = checkpoint.stop_ids()?;
+        for id in vocabulary.iter().flat_map(|v| v.stops()) {
+            if !stop.contains(id) {
+                stop.push(*id);
+            }
+        }
+        let chat_template = checkpoint.chat_template()?;
+        Ok(Self { checkpoint, vocabulary, chat_template, stop, attached })
     }
-    let Some(tokenizer) = checkpoint.tokenizer()? else { return Ok(None) };
-    let files = checkpoint.text_files(Some(&tokenizer))?;
-    let config = files.iter().find(|(name, _)| name == "tokenizer_config.json");
-    let config = match config {
-        Some((_, bytes)) => serde_json::from_slice(bytes).context("the tokenizer settings of the GGUF")?,
-        None => serde_json::Map::new(),
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.checkpoint.config
+    }
+
+    /// Ids of the switch tokens, where the vocabulary has them.
+    pub fn switch(&self) -> Option<SwitchIds> {
+        self.vocabulary.as_ref().and_then(switch_ids)
+    }
+
+    /// The vocabulary of a model that must have one.
+    ///
+    /// # Errors
+    /// A checkpoint without tokenizer.
+    pub fn text(&self) -> Result<&Vocabulary> {
+        self.vocabulary.as_ref().with_context(|| {
+            format!("{}: the model brings no tokenizer; give token ids with --ids", self.checkpoint.path.display())
+        })
+    }
+
+    /// Refuses ids that the model has no embedding for, and no ids at all.
+    ///
+    /// # Errors
+    /// The first such id.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
+        ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
+        let rows = self.config().vocab_size;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
+            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.checkpoint.path.display());
+        }
+        Ok(())
+    }
+
+    /// Reads the weights.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read.
+    pub fn load(self, device: &Device) -> Result<Loaded> {
+        let mut model = Decoder::load(&self.checkpoint, device)?;
+        if let Some(adapter) = &self.attached {
+            model = model.with_adapter(adapter)?;
+        }
+        let switch = self.switch();
+        let Self { vocabulary, chat_template, stop, .. } = self;
+        Ok(Loaded { model, vocabulary, switch, chat_template, stop })
+    }
+}
+
+fn switch_ids(vocabulary: &Vocabulary) -> Option<SwitchIds> {
+    let tokens = vocabulary.switch().ok()?;
+    Some(SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent })
+}
+
+/// The adapter's folder is asked before its base, as it may have added tokens.
+fn vocabulary(checkpoint: &Checkpoint, adapter: Option<&Path>) -> Result<Option<Vocabulary>> {
+    let folders = [adapter, Some(checkpoint.path.as_path())];
+    let folder = folders.into_iter().flatten().find(|dir| dir.join("tokenizer.json").is_file());
+    let vocabulary = match folder {
+        Some(folder) => Vocabulary::load(folder)?,
+        None => {
+            let Some(tokenizer) = checkpoint.tokenizer()? else { return Ok(None) };
+            let files = checkpoint.text_files(None)?;
+            let config = files.iter().find(|(name, _)| name == "tokenizer_config.json");
+            let config: Map<String, Value> = match config {
+                Some((_, bytes)) => serde_json::from_slice(bytes)
+                    .with_context(|| format!("{}: tokenizer settings", checkpoint.path.display()))?,
+                None => Map::new(),
+            };
+            Vocabulary::from_tokenizer(tokenizer, config, &checkpoint.path)?
+        }
     };
-    let vocabulary = Vocabulary::from_tokenizer(tokenizer, config, folder)?;
     vocabulary.check_fits(checkpoint.config.vocab_size)?;
     Ok(Some(vocabulary))
 }
 
-/// The model's weights on a device.
-///
-/// # Errors
-/// A model that cannot be found or read.
-pub fn decoder(model: &str, device: &Device) -> Result<Decoder> {
-    Decoder::load(&Checkpoint::open(model)?, device)
+/// How the rows of the three added tokens begin (method §1).
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRows {
+    /// What they are copied from: a content-neutral token, or the mean of all.
+    pub init: RowInit,
+    /// Standard deviation of the noise that tells the three apart, relative to the row's root mean square.
+    pub jitter: f32,
+    pub seed: u64,
 }
 
-/// Gives the decoder exactly the vocabulary's rows; rows of the switch tokens start as a copy of a content-neutral
-/// token's plus jitter (method §1), where the model does not have them yet.
-///
-/// # Errors
-/// A table that cannot be resized.
-pub fn with_switch_rows(model: Decoder, vocabulary: &Vocabulary, seed: u64) -> Result<Decoder> {
-    let rows = vocabulary.size();
-    let tokens = vocabulary.switch()?;
-    // A line break, a space, or the first token: what carries the least content.
-    let neutral = ["\n", "Ċ", " ", "Ġ", ".", ";"].iter().find_map(|t| vocabulary.id(t)).unwrap_or(0);
-    let mut table_seed = seed;
-    model.resize_tokens(rows, |table| {
-        let mut table = table.clone();
-        resize_rows(&mut table, rows)?;
-        for token in [tokens.swi, tokens.swi_end, tokens.latent] {
-            init_row(&mut table, token as usize, &RowInit::Tokens(vec![neutral]), JITTER, table_seed)?;
+impl Loaded {
+    /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
+    /// Padded rows beyond the vocabulary are cut.
+    ///
+    /// # Errors
+    /// A model without vocabulary, or a seed token without a row.
+    pub fn add_switch_tokens(mut self, how: &NewRows) -> Result<Self> {
+        if self.switch.is_some() {
+            return Ok(self);
         }
-        table_seed = table_seed.wrapping_add(1);
-        Ok(table)
-    })
+        let vocabulary = self.vocabulary.as_mut().context("the model brings no tokenizer to add switch tokens to")?;
+        let old = vocabulary.size();
+        vocabulary.add_switch_tokens()?;
+        self.switch = switch_ids(vocabulary);
+        let rows = vocabulary.size();
+        // Head and embedding draw different noise.
+        let mut stream = how.seed;
+        self.model = self.model.resize_tokens(rows, |table| {
+            stream = stream.wrapping_add(1);
+            with_new_rows(table.clone(), old, rows, how, stream)
+        })?;
+        Ok(self)
+    }
+}
+
+fn with_new_rows(mut table: HostTensor, old: usize, rows: usize, how: &NewRows, seed: u64) -> Result<HostTensor> {
+    resize_rows(&mut table, rows)?;
+    (old..rows).try_for_each(|row| init_row(&mut table, row, &how.init, how.jitter, seed))?;
+    Ok(table)
 }

@@ -107,10 +107,6 @@ impl Decoder {
         &self.config
     }
 
-    pub(super) fn config_mut(&mut self) -> &mut ModelConfig {
-        &mut self.config
-    }
-
     pub fn device(&self) -> Device {
         self.embed_tokens.val().device()
     }

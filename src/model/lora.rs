@@ -1,11 +1,14 @@
 //! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation: attach, name the trained parts, merge.
 
-use anyhow::{Result, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
 use burn::module::{Lora, Module, ModuleMapper, Param, ParamGroup, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::HostTensor;
+use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
 use super::weights::{Names, stable_hash};
 
@@ -62,6 +65,45 @@ impl Decoder {
         Ok(model.unfreeze_group(full))
     }
 
+    /// Attaches an adapter's factors, to be trained further. Whole weights that it replaces must be in the decoder
+    /// already (`Checkpoint::with_adapter` under `Apply::ReplacedOnly`).
+    ///
+    /// A projection that carries factors in some layers carries them in all: where the file has none, they stay at
+    /// their start, which changes nothing.
+    ///
+    /// # Errors
+    /// Factors of a matrix that is not one of [`TARGETS`], and values that cannot be read.
+    pub fn with_adapter(self, adapter: &Adapter) -> Result<Self> {
+        let mut targets = BTreeSet::new();
+        let mut factors = BTreeMap::new();
+        for name in adapter.factor_names() {
+            let target = TARGETS.into_iter().find(|t| name.ends_with(&format!(".{t}.weight")));
+            let target = target.with_context(|| {
+                format!("{}: factors of `{name}` cannot stay apart: merge them", adapter.path.display())
+            })?;
+            targets.insert(target.to_owned());
+            if let Some(f) = adapter.factors(name)? {
+                factors.insert(format!("{name}.lora.a"), f.a);
+                factors.insert(format!("{name}.lora.b"), f.b);
+            }
+        }
+        let rank = adapter.config.r;
+        let settings = LoraSettings {
+            rank,
+            // Burn multiplies by alpha / rank; this holds PEFT's rank-stabilised scaling too.
+            alpha: adapter.scaling() * rank as f64,
+            targets: targets.into_iter().collect(),
+            train_embeddings: adapter.replaced_names().next().is_some(),
+            seed: 0,
+        };
+        let device = self.device();
+        let mut set = SetFactors { names: Names::default(), factors, device };
+        let model = self.with_lora(&settings)?.map(&mut set);
+        let left: Vec<&String> = set.factors.keys().collect();
+        ensure!(left.is_empty(), "{}: no place for the factors {left:?}", adapter.path.display());
+        Ok(model)
+    }
+
     /// The factors of one projection, in PEFT's layout: A `[r, in]`, B `[out, r]`; `None` where none is attached.
     pub fn lora_factors(&self, layer: usize, target: &str) -> Option<(HostTensor, HostTensor)> {
         let adapter = self.target(layer, target)?.adapter()?;
@@ -108,5 +150,29 @@ impl ModuleMapper for NameIds {
             param.id = ParamId::from(stable_hash(&name));
         }
         param
+    }
+}
+
+/// Puts factors, in PEFT's layout, where Burn keeps them transposed.
+struct SetFactors {
+    names: Names,
+    factors: BTreeMap<String, HostTensor>,
+    device: Device,
+}
+
+impl ModuleMapper for SetFactors {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        let Some(host) = self.factors.remove(&self.names.hugging_face()) else { return param };
+        let (id, old, mapper) = param.consume();
+        let value = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device).transpose();
+        Param::from_mapped_value(id, value.set_require_grad(old.is_require_grad()), mapper)
     }
 }

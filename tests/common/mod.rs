@@ -4,6 +4,7 @@
 use burn::tensor::{Device, Tensor};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};
+use switchyard::text::Vocabulary;
 
 pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
     ModelConfig {
@@ -59,4 +60,11 @@ pub fn naive(model: &Decoder, ids: &[u32], latent: u32) -> Vec<Vec<f32>> {
         hidden.push(h.narrow(1, n - 1, 1));
     }
     hidden.iter().map(values).collect()
+}
+
+/// Twenty words and the switch tokens.
+pub fn word_vocabulary() -> Vocabulary {
+    let mut vocabulary = Vocabulary::from_words((0..20).map(|i| format!("w{i}"))).expect("words");
+    vocabulary.add_switch_tokens().expect("switch tokens");
+    vocabulary
 }

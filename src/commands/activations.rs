@@ -1,0 +1,152 @@
+//! `probe activations`: the activations of known rows as a safetensors file, one float32 tensor per hook point.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::Device;
+use clap::Args;
+use safetensors::tensor::TensorView;
+use serde::Deserialize;
+
+use super::capture::{self, Captured};
+use super::{ModelArgs, parse_ids};
+use crate::latent::Sequence;
+use crate::loading::Opened;
+use crate::model::hooks::parse_specs;
+use crate::text::write_atomic;
+
+/// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
+///
+/// Tensors are [rows, positions, …]; rows are padded with zeros on the right. Ids, lengths and positions stand in the
+/// file's metadata. Where a row holds <latent> tokens, they are fed by the recurrence.
+#[derive(Args, Debug)]
+pub struct Activations {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Token ids of one row: 1,2,3
+    #[arg(long, conflicts_with_all = ["prompt", "prompts"], allow_hyphen_values = true)]
+    ids: Option<String>,
+    /// Text of one row
+    #[arg(long, conflicts_with = "prompts")]
+    prompt: Option<String>,
+    /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
+    #[arg(long, value_name = "FILE.jsonl")]
+    prompts: Option<PathBuf>,
+    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'
+    #[arg(long, value_name = "PATTERN[,PATTERN]")]
+    hooks: Option<String>,
+    /// Also write `logits`
+    #[arg(long)]
+    logits: bool,
+    /// Write values that are not finite instead of stopping
+    #[arg(long)]
+    allow_non_finite: bool,
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: PathBuf,
+}
+
+/// One line of `--prompts`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    prompt: Option<String>,
+    ids: Option<Vec<u32>>,
+}
+
+impl Activations {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read; later, values that are not finite and a file that
+    /// cannot be written. No partial file is left.
+    pub fn run(&self) -> Result<()> {
+        check_out(&self.out)?;
+        let opened = self.model.open()?;
+        let rows = self.rows(&opened)?;
+        let latent = opened.switch().map(|ids| ids.latent);
+        let mut sequences = vec![];
+        for (row, ids) in rows.into_iter().enumerate() {
+            let whole = ids.len();
+            sequences.push(Sequence::new(row, ids, whole, latent)?);
+        }
+        let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
+        let mut plan = capture::plan(&specs, opened.config().num_hidden_layers, &sequences, self.logits)?;
+        let loaded = opened.load(&Device::flex())?;
+        capture::run(&loaded.model, &sequences, &mut plan)?;
+        if let Some(bad) = plan.iter().find(|c| !c.is_finite())
+            && !self.allow_non_finite
+        {
+            bail!(
+                "`{}` holds values that are not finite, the first point that does; nothing was written \
+                 (--allow-non-finite writes them all the same)",
+                bad.name
+            );
+        }
+        write(&self.out, &self.model.model, &sequences, &plan)
+    }
+
+    fn rows(&self, opened: &Opened) -> Result<Vec<Vec<u32>>> {
+        let rows = match (&self.ids, &self.prompt, &self.prompts) {
+            (Some(ids), _, _) => vec![parse_ids(ids)?],
+            (_, Some(prompt), _) => vec![encode(opened, prompt)?],
+            (_, _, Some(file)) => return read_lines(file, opened),
+            _ => bail!("nothing to run: give --ids, --prompt or --prompts"),
+        };
+        rows.iter().try_for_each(|ids| opened.check_ids(ids))?;
+        Ok(rows)
+    }
+}
+
+/// A result that could not be written is refused before it is computed.
+fn check_out(out: &Path) -> Result<()> {
+    ensure!(!out.is_dir() && out.file_name().is_some(), "--out {}: expected a file name, found a folder", out.display());
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
+    Ok(())
+}
+
+fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
+    ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+    let vocabulary = opened.text()?;
+    Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat())
+}
+
+fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let mut rows = vec![];
+    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let row = || -> Result<Vec<u32>> {
+            let ids = match serde_json::from_str(line)? {
+                Line { prompt: Some(prompt), ids: None } => encode(opened, &prompt)?,
+                Line { prompt: None, ids: Some(ids) } => ids,
+                _ => bail!("expected either `prompt` or `ids`"),
+            };
+            opened.check_ids(&ids)?;
+            Ok(ids)
+        };
+        rows.push(row().with_context(|| format!("{}:{}", file.display(), i + 1))?);
+    }
+    ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object a line", file.display());
+    Ok(rows)
+}
+
+fn write(out: &Path, model: &str, sequences: &[Sequence], plan: &[Captured]) -> Result<()> {
+    let bytes: Vec<Vec<u8>> = plan.iter().map(|c| c.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let mut views = vec![];
+    for (captured, bytes) in plan.iter().zip(&bytes) {
+        let view = TensorView::new(safetensors::Dtype::F32, captured.shape.clone(), bytes)
+            .with_context(|| format!("tensor `{}`", captured.name))?;
+        views.push((captured.name.as_str(), view));
+    }
+    let ids: Vec<&Vec<u32>> = sequences.iter().map(|s| &s.ids).collect();
+    let lengths: Vec<usize> = ids.iter().map(|ids| ids.len()).collect();
+    let positions: std::collections::BTreeMap<&str, &Vec<usize>> =
+        plan.iter().map(|c| (c.name.as_str(), &c.positions)).collect();
+    let metadata = HashMap::from([
+        ("model".to_owned(), model.to_owned()),
+        ("ids".to_owned(), serde_json::to_string(&ids)?),
+        ("lengths".to_owned(), serde_json::to_string(&lengths)?),
+        ("positions".to_owned(), serde_json::to_string(&positions)?),
+    ]);
+    let file = safetensors::serialize(views, Some(metadata)).context("packing the tensors")?;
+    write_atomic(out, &file)
+}

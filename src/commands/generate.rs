@@ -1,0 +1,156 @@
+//! `probe generate`: continues one prompt and shows how.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::Device;
+use clap::Args;
+use serde_json::json;
+
+use super::render::{decode as to_text, render};
+use super::{ModelArgs, parse_ids, print};
+use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, Trace, decode};
+use crate::loading::{Loaded, Opened};
+use crate::model::Hooks;
+use crate::text::Template;
+
+/// Continue a prompt; latent blocks are shown as chips.
+#[derive(Args, Debug)]
+pub struct Generate {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text to continue
+    #[arg(long, conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids to continue: 1,2,3
+    #[arg(long, allow_hyphen_values = true)]
+    ids: Option<String>,
+    /// Put the prompt into the model's chat form
+    #[arg(long, requires = "prompt")]
+    chat: bool,
+    /// Visible tokens at most
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    max_new_tokens: usize,
+    /// 0 is greedy
+    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
+    temperature: f64,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Draw from the K most probable tokens; 0 keeps all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: usize,
+    /// Draw from the most probable tokens that make up P; 1 keeps all
+    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
+    top_p: f64,
+    /// Latent steps before a block may end
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    k_min: usize,
+    /// Latent steps after which a block must end
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    k_cap: usize,
+    /// Go on after an end-of-text token
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Print one JSON object: tokens (new ids, latents left out), text, trace
+    #[arg(long)]
+    json: bool,
+}
+
+impl Generate {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read; later, logits that are not finite.
+    pub fn run(&self) -> Result<()> {
+        let mut settings = DecodeSettings {
+            sampling: Sampling {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                seed: self.seed,
+            },
+            k_min: self.k_min,
+            k_cap: self.k_cap,
+            max_new_tokens: self.max_new_tokens,
+            ..DecodeSettings::default()
+        };
+        settings.check()?;
+        let opened = self.model.open()?;
+        let prompt = self.prompt_ids(&opened)?;
+        opened.check_ids(&prompt)?;
+        if let Some(ids) = opened.switch() {
+            ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
+        }
+        if !self.ignore_eos {
+            settings.stop.clone_from(&opened.stop);
+        }
+        let loaded = opened.load(&Device::flex())?;
+        let trace = continue_prompt(&loaded, &settings, prompt)?;
+        if trace.end == End::NonFinite {
+            bail!(
+                "the logits after {} new tokens are not finite: the weights hold or produce NaN",
+                trace.visible_tokens()
+            );
+        }
+        self.show(&trace, &loaded)
+    }
+
+    fn prompt_ids(&self, opened: &Opened) -> Result<Vec<u32>> {
+        let prompt = match (&self.prompt, &self.ids) {
+            (Some(prompt), _) => prompt,
+            (None, Some(ids)) => return parse_ids(ids),
+            (None, None) => bail!("nothing to continue: give --prompt or --ids"),
+        };
+        ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+        let vocabulary = opened.text()?;
+        if !self.chat {
+            return Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat());
+        }
+        let origin = opened.checkpoint.path.display();
+        let jinja = opened
+            .chat_template
+            .as_deref()
+            .with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
+        let template = Template::of_chat_template(jinja).with_context(|| {
+            format!("{origin}: --chat: the chat template is of no form known here (Qwen3, SmolLM2); write it in --prompt")
+        })?;
+        template.encode_prompt(vocabulary, prompt)
+    }
+
+    fn show(&self, trace: &Trace, loaded: &Loaded) -> Result<()> {
+        let vocabulary = loaded.vocabulary.as_ref();
+        if self.json {
+            let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
+            return print(&format!("{}\n", json!({ "tokens": trace.visible(), "text": text, "trace": trace })));
+        }
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        print(&format!("{}\n", render(trace, vocabulary, colour)?))?;
+        let ended = match trace.end {
+            End::Stop => "end of text",
+            End::Budget => "token budget",
+            End::Cancelled => "cancelled",
+            End::NonFinite => "logits not finite",
+        };
+        // The summary is for a person: it stays out of a pipe, and nothing depends on it.
+        let _ = writeln!(
+            std::io::stderr(),
+            "{} tokens, {} latent steps in {} blocks; {ended}",
+            trace.visible_tokens(),
+            trace.latent_calls(),
+            trace.blocks().len()
+        );
+        Ok(())
+    }
+}
+
+/// Decodes one prompt; Ctrl-C ends it with what it has.
+fn continue_prompt(loaded: &Loaded, settings: &DecodeSettings, prompt: Vec<u32>) -> Result<Trace> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let raised = cancel.clone();
+    // Without a handler Ctrl-C ends the process, which is also an answer.
+    let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
+    let how =
+        Decode { model: &loaded.model, source: &HiddenState, switch: loaded.switch, settings, cancel: Some(&cancel) };
+    let request = Request { problem: 0, prompt, rollout: 0 };
+    decode(how, &[request], 1, &mut Hooks::none())?.pop().context("the decoder returned nothing")
+}

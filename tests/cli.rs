@@ -1,0 +1,370 @@
+//! The binary `probe` as a user meets it: what it prints, what it writes, and what it says to bad input.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{tiny_config, word_vocabulary};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+use switchyard::model::checkpoint::{HostTensor, SaveOptions, save_hf_folder};
+use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::{Decoder, Hooks};
+use tempfile::TempDir;
+
+fn probe(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+    command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    command.output().expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "failed: {error}");
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// The one line that a refused request gets.
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) -> String {
+    let output = probe(args);
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "exit code of {args:?}: {error}");
+    assert!(error.starts_with("error: ") && error.trim_end().lines().count() == 1, "not one line: {error}");
+    assert!(!error.contains("panicked"), "{error}");
+    assert!(output.stdout.is_empty(), "printed a result all the same");
+    for part in parts {
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+    error
+}
+
+/// A folder with a tiny model of words that likes to switch.
+struct Fixture {
+    dir: TempDir,
+    config: ModelConfig,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let vocabulary = word_vocabulary();
+        let config = ModelConfig {
+            vocab_size: vocabulary.size(),
+            eos_token_ids: vec![2],
+            ..tiny_config(Family::Qwen3, true)
+        };
+        let model = Decoder::random(&config, 2, &burn::tensor::Device::flex()).expect("a model");
+        let switch = vocabulary.switch().expect("switch tokens");
+        let mut weights = model.export().expect("weights");
+        for (name, table) in &mut weights {
+            if name.as_str() == "model.embed_tokens.weight" {
+                for id in [switch.swi, switch.swi_end] {
+                    let row = id as usize * 16;
+                    table.data[row..row + 16].iter_mut().for_each(|x| *x *= 2.0);
+                }
+            }
+        }
+        let fixture = Self { dir: tempfile::tempdir().expect("a folder"), config };
+        fixture.save("model", weights);
+        vocabulary.save(fixture.path("model")).expect("a tokenizer");
+        fixture
+    }
+
+    fn save(&self, name: &str, weights: Vec<(String, HostTensor)>) {
+        let weights = weights.into_iter().map(Ok);
+        save_hf_folder(&self.path(name), &self.config, weights, &SaveOptions::default()).expect("saves");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// A copy of the model folder, to be damaged.
+    fn copy(&self, name: &str) -> PathBuf {
+        let to = self.path(name);
+        std::fs::create_dir_all(&to).expect("a folder");
+        for entry in std::fs::read_dir(self.path("model")).expect("the model") {
+            let entry = entry.expect("an entry");
+            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copies");
+        }
+        to
+    }
+}
+
+fn load(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let bytes = std::fs::read(path).expect("the file was written");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let floats = |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    file.iter()
+        .map(|(name, view)| {
+            assert_eq!(view.dtype(), safetensors::Dtype::F32);
+            (name.to_owned(), (view.shape().to_vec(), floats(view.data())))
+        })
+        .collect()
+}
+
+#[test]
+fn generate_prints_text_ids_and_json() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let base = ["generate", "--model", &model, "--max-new-tokens", "12", "--ignore-eos", "--temperature", "1"];
+    let json = stdout(&probe(&[&base[..], &["--prompt", "w1 w2", "--json"]].concat()));
+    let value: Value = serde_json::from_str(&json).expect("one JSON object");
+    let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["tokens", "text", "trace"]);
+    assert_eq!(value["tokens"].as_array().map(Vec::len), Some(12));
+    assert!(value["text"].is_string() && value["trace"]["positions"].is_array());
+
+    // The same ids, given as ids; and the same seed, the same answer.
+    let prompt: Vec<String> =
+        value["trace"]["prompt"].as_array().expect("ids").iter().map(ToString::to_string).collect();
+    let again = stdout(&probe(&[&base[..], &["--ids", &prompt.join(","), "--json"]].concat()));
+    assert_eq!(again, json);
+    let other = stdout(&probe(&[&base[..], &["--ids", &prompt.join(","), "--json", "--seed", "9"]].concat()));
+    assert_ne!(other, json);
+
+    let plain = stdout(&probe(&[&base[..], &["--prompt", "w1 w2"]].concat()));
+    assert!(!plain.contains('\x1b'), "colours in a pipe: {plain:?}");
+}
+
+#[test]
+fn blocks_are_shown_as_chips() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let run = |more: &[&str]| {
+        let base = ["generate", "--model", &model, "--prompt", "w1 w2", "--temperature", "1.5", "--ignore-eos"];
+        stdout(&probe(&[&base[..], &["--max-new-tokens", "40", "--k-min", "3", "--k-cap", "3"], more].concat()))
+    };
+    let plain = run(&[]);
+    assert!(plain.contains("⟨swi 3⟩[0."), "no chip with its exits: {plain}");
+    let value: Value = serde_json::from_str(&run(&["--json"])).expect("JSON");
+    let positions = value["trace"]["positions"].as_array().expect("positions");
+    let kinds: Vec<&str> = positions.iter().filter_map(|p| p["kind"].as_str()).collect();
+    let starts = kinds.iter().filter(|k| **k == "swi").count();
+    assert_eq!(plain.matches("⟨swi").count(), starts);
+    let latents = positions.iter().filter(|p| p["kind"] == "latent");
+    assert!(latents.clone().count() > 0);
+    assert_eq!(value["tokens"].as_array().map(Vec::len), Some(kinds.len() - latents.count()));
+}
+
+#[test]
+fn a_model_without_tokenizer_runs_on_ids() {
+    let fixture = Fixture::new();
+    let dir = fixture.copy("bare");
+    std::fs::remove_file(dir.join("tokenizer.json")).expect("removes");
+    let bare = fixture.text("bare");
+    let json =
+        stdout(&probe(&["generate", "--model", &bare, "--ids", "5,6", "--json", "--max-new-tokens", "4", "--ignore-eos"]));
+    let value: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((value["tokens"].as_array().map(Vec::len), &value["text"]), (Some(4), &Value::Null));
+    refused(&["generate", "--model", &bare, "--prompt", "w1"], &["bare", "--ids"]);
+}
+
+#[test]
+fn activations_are_those_of_the_model() {
+    let fixture = Fixture::new();
+    let (model, out) = (fixture.text("model"), fixture.text("acts.safetensors"));
+    let hooks = "blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern,hook_embed@pos[1]";
+    stdout(&probe(&["activations", "--model", &model, "--ids", "5,6,7", "--hooks", hooks, "--logits", "--out", &out]));
+    let found = load(Path::new(&out));
+    let shapes: Vec<(&str, &[usize])> = found.iter().map(|(n, (s, _))| (n.as_str(), s.as_slice())).collect();
+    let v = fixture.config.vocab_size;
+    assert_eq!(
+        shapes,
+        [
+            ("blocks.0.hook_resid_post", &[1, 3, 16][..]),
+            ("blocks.1.attn.hook_pattern", &[1, 4, 3, 3]),
+            ("blocks.1.hook_resid_post", &[1, 3, 16]),
+            ("hook_embed@pos[1]", &[1, 1, 16]),
+            ("logits", &[1, 3, v]),
+        ]
+    );
+    let checkpoint = switchyard::model::checkpoint::Checkpoint::open(&model).expect("opens");
+    let decoder = Decoder::load(&checkpoint, &burn::tensor::Device::flex()).expect("loads");
+    let logits = decoder.logits(&[vec![5, 6, 7]], &mut Hooks::none()).expect("a forward");
+    assert!(common::relative(&found["logits"].1, &common::values(&logits)) < 1e-6);
+    for row in found["blocks.1.attn.hook_pattern"].1.chunks(3) {
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn activations_of_many_rows_are_those_of_each() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let switch = word_vocabulary().switch().expect("switch tokens");
+    // More rows than one batch holds, one with a latent block.
+    let mut rows: Vec<Vec<u32>> = (0..18).map(|i| (0..2 + i % 4).map(|t| 4 + (i * 3 + t) % 8).collect()).collect();
+    rows[1] = vec![5, switch.swi, switch.latent, switch.latent, switch.swi_end, 6];
+    let lines: Vec<String> = rows.iter().map(|ids| json!({ "ids": ids }).to_string()).collect();
+    std::fs::write(fixture.path("rows.jsonl"), lines.join("\n")).expect("writes");
+    let hooks = "blocks.1.hook_resid_post,blocks.0.attn.hook_pattern,latent.hook_source";
+    let (file, out) = (fixture.text("rows.jsonl"), fixture.text("all.safetensors"));
+    stdout(&probe(&["activations", "--model", &model, "--prompts", &file, "--hooks", hooks, "--out", &out]));
+    let all = load(Path::new(&out));
+    let source = &all["latent.hook_source"];
+    assert_eq!(source.0, [18, 2, 16]);
+    assert!(source.1[..32].iter().all(|x| *x == 0.0), "row 0 has no latents");
+    for (i, ids) in rows.iter().enumerate() {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let one = fixture.text("one.safetensors");
+        let hooks = "blocks.1.hook_resid_post,blocks.0.attn.hook_pattern";
+        stdout(&probe(&["activations", "--model", &model, "--ids", &ids.join(","), "--hooks", hooks, "--out", &one]));
+        let one = load(Path::new(&one));
+        let n = ids.len();
+        let resid = &all["blocks.1.hook_resid_post"].1[i * 6 * 16..(i * 6 + n) * 16];
+        assert!(common::relative(resid, &one["blocks.1.hook_resid_post"].1) < 1e-5, "row {i}");
+        for h in 0..4 {
+            for q in 0..n {
+                let from = ((i * 4 + h) * 6 + q) * 6;
+                let row = &all["blocks.0.attn.hook_pattern"].1[from..from + n];
+                let alone = &one["blocks.0.attn.hook_pattern"].1[(h * n + q) * n..(h * n + q + 1) * n];
+                assert!(common::relative(row, alone) < 1e-5, "row {i}, head {h}, query {q}");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_met_are_refused_before_any_work() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let out = fixture.text("out.safetensors");
+    let acts = |more: &[&str], parts: &[&str]| {
+        refused(&[&["activations", "--model", &model, "--out", &out], more].concat(), parts);
+        assert!(!Path::new(&out).exists(), "a file was written for {more:?}");
+    };
+    acts(&["--ids", "1,2", "--hooks", "blocks.*.hook_resid_pots"], &["hook_resid_pots", "hook_resid_post"]);
+    acts(&["--ids", "1,2", "--hooks", "blocks.7.hook_resid_post"], &["blocks.7", "2 layers"]);
+    acts(&["--ids", "1,2", "--hooks", "hook_embed@pos[9]"], &["hook_embed@pos[9]", "never fire"]);
+    acts(&["--ids", "1,2", "--hooks", "latent.hook_source"], &["latent.hook_source", "never fire"]);
+    acts(&["--ids", "1,2"], &["--hooks"]);
+    acts(&["--ids", "1,999", "--logits"], &["999", "rows"]);
+    acts(&["--ids", "1,x", "--logits"], &["`x`"]);
+    acts(&["--ids", "", "--logits"], &["empty"]);
+    acts(&["--prompt", "", "--logits"], &["empty"]);
+    acts(&["--logits"], &["--ids", "--prompt"]);
+    acts(&["--prompts", "/no/such.jsonl", "--logits"], &["/no/such.jsonl"]);
+    std::fs::write(fixture.path("bad.jsonl"), "{\"ids\": [1]}\n{\"ids\": []}\n").expect("writes");
+    acts(&["--prompts", &fixture.text("bad.jsonl"), "--logits"], &["bad.jsonl:2", "empty"]);
+    std::fs::write(fixture.path("worse.jsonl"), "{\"ids\": [1]\n").expect("writes");
+    acts(&["--prompts", &fixture.text("worse.jsonl"), "--logits"], &["worse.jsonl:1"]);
+    refused(
+        &["activations", "--model", &model, "--ids", "1", "--logits", "--out", "/no/folder/x.safetensors"],
+        &["/no/folder"],
+    );
+
+    let generate = |more: &[&str], parts: &[&str]| {
+        refused(&[&["generate", "--model", &model], more].concat(), parts);
+    };
+    generate(&["--prompt", ""], &["empty"]);
+    generate(&[], &["--prompt", "--ids"]);
+    generate(&["--ids", "1,999"], &["999"]);
+    generate(&["--ids", "1", "--temperature", "-1"], &["temperature", "-1"]);
+    generate(&["--ids", "1", "--temperature", "NaN"], &["temperature", "NaN"]);
+    generate(&["--ids", "1", "--top-p", "0"], &["top_p"]);
+    generate(&["--ids", "1", "--k-min", "9", "--k-cap", "3"], &["k_min", "k_cap"]);
+    generate(&["--ids", "1", "--max-new-tokens", "0"], &["max_new_tokens"]);
+    generate(&["--prompt", "w1", "--chat"], &["chat template"]);
+    let latent = word_vocabulary().switch().expect("switch tokens").latent.to_string();
+    generate(&["--ids", &format!("1,{latent}")], &["<latent>"]);
+}
+
+#[test]
+fn models_that_cannot_be_read_are_named() {
+    let fixture = Fixture::new();
+    let out = fixture.text("out.safetensors");
+    let bad = |model: &str, parts: &[&str]| {
+        refused(&["generate", "--model", model, "--ids", "1"], parts);
+        refused(&["activations", "--model", model, "--ids", "1", "--logits", "--out", &out], parts);
+        assert!(!Path::new(&out).exists());
+    };
+    bad("/no/such/folder", &["/no/such/folder"]);
+    bad("some-org/no-such-model", &["some-org/no-such-model"]);
+
+    let dir = fixture.copy("truncated");
+    let file = dir.join("model.safetensors");
+    let bytes = std::fs::read(&file).expect("reads");
+    std::fs::write(&file, &bytes[..bytes.len() - 7]).expect("writes");
+    bad(&fixture.text("truncated"), &["truncated/model.safetensors"]);
+
+    let dir = fixture.copy("shape");
+    let config = std::fs::read_to_string(dir.join("config.json")).expect("reads");
+    std::fs::write(dir.join("config.json"), config.replace("\"hidden_size\": 16", "\"hidden_size\": 20"))
+        .expect("writes");
+    bad(&fixture.text("shape"), &["shape/model.safetensors", "16", "20"]);
+
+    fixture.copy("missing");
+    let config = std::fs::read_to_string(fixture.path("missing").join("config.json")).expect("reads");
+    let config = config.replace("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+    std::fs::write(fixture.path("missing").join("config.json"), config).expect("writes");
+    bad(&fixture.text("missing"), &["missing", "lm_head.weight"]);
+
+    let dir = fixture.copy("family");
+    let config = std::fs::read_to_string(dir.join("config.json")).expect("reads");
+    std::fs::write(dir.join("config.json"), config.replace("\"qwen3\"", "\"gpt2\"")).expect("writes");
+    bad(&fixture.text("family"), &["family/config.json", "gpt2"]);
+
+    // A tokenizer with more ids than the embedding has rows.
+    let dir = fixture.copy("tokenizer");
+    let words = (0..200).map(|i| format!("x{i}"));
+    switchyard::text::Vocabulary::from_words(words).and_then(|v| v.save(&dir)).expect("a tokenizer");
+    bad(&fixture.text("tokenizer"), &["tokenizer", "204", &fixture.config.vocab_size.to_string()]);
+
+    std::fs::write(fixture.path("unknown.gguf"), gguf_of_type(77)).expect("writes");
+    bad(&fixture.text("unknown.gguf"), &["unknown.gguf", "77"]);
+    std::fs::write(fixture.path("short.gguf"), &gguf_of_type(0)[..30]).expect("writes");
+    bad(&fixture.text("short.gguf"), &["short.gguf"]);
+
+    let model = fixture.text("model");
+    refused(
+        &["generate", "--model", &model, "--ids", "1", "--adapter", "/no/adapter"],
+        &["/no/adapter", "adapter_config.json"],
+    );
+}
+
+/// A GGUF of one tensor whose type nobody knows.
+fn gguf_of_type(kind: u32) -> Vec<u8> {
+    let text = |s: &str| [&(s.len() as u64).to_le_bytes()[..], s.as_bytes()].concat();
+    let mut out = b"GGUF".to_vec();
+    out.extend(3_u32.to_le_bytes());
+    out.extend([1_u64, 1].into_iter().flat_map(u64::to_le_bytes));
+    out.extend(text("general.architecture"));
+    out.extend(8_u32.to_le_bytes());
+    out.extend(text("llama"));
+    out.extend(text("token_embd.weight"));
+    out.extend(2_u32.to_le_bytes());
+    out.extend([32_u64, 4].into_iter().flat_map(u64::to_le_bytes));
+    out.extend(kind.to_le_bytes());
+    out.extend(0_u64.to_le_bytes());
+    out.resize(out.len().next_multiple_of(32) + 512, 0);
+    out
+}
+
+#[test]
+fn values_that_are_not_finite_are_an_error() {
+    let fixture = Fixture::new();
+    let checkpoint =
+        switchyard::model::checkpoint::Checkpoint::open(&fixture.text("model")).expect("opens");
+    let mut weights: Vec<(String, HostTensor)> =
+        checkpoint.tensors().collect::<Result<_, _>>().expect("weights");
+    for (name, tensor) in &mut weights {
+        if name.as_str() == "model.layers.1.mlp.up_proj.weight" {
+            tensor.data[0] = f32::NAN;
+        }
+    }
+    fixture.save("nan", weights);
+    let (nan, out) = (fixture.text("nan"), fixture.text("nan.safetensors"));
+    refused(&["generate", "--model", &nan, "--ids", "5"], &["not finite"]);
+    let args = ["activations", "--model", &nan, "--ids", "5", "--hooks", "blocks.*.hook_mlp_out", "--out", &out];
+    refused(&args, &["blocks.1.hook_mlp_out", "not finite"]);
+    assert!(!Path::new(&out).exists());
+    stdout(&probe(&[&args[..], &["--allow-non-finite"]].concat()));
+    assert!(load(Path::new(&out))["blocks.1.hook_mlp_out"].1.iter().any(|x| x.is_nan()));
+}
