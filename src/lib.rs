@@ -30,6 +30,7 @@ pub mod latent;
 pub mod loading;
 pub mod model;
 pub mod ops;
+pub mod recipe;
 pub mod report;
 pub mod stats;
 pub mod tasks;

@@ -1,1 +1,96 @@
-fn main() {}
+//! `train`: base → Switch-SFT phases 1 and 2 → Switch-GRPO, and the controls.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+use clap::Parser;
+use switchyard::recipe::Recipe;
+use switchyard::train::pipeline::{Ended, Options, run};
+use switchyard::train::progress::stop_flag;
+
+/// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
+#[derive(Parser)]
+#[command(version, after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume")]
+struct Args {
+    /// smoke, micro, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
+    #[arg(long, default_value = "micro")]
+    preset: String,
+    /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Run only these phases.
+    #[arg(long, value_delimiter = ',', value_name = "PHASES")]
+    only: Vec<String>,
+    /// The run folder; by default runs/<name>.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Go on with a run that was stopped.
+    #[arg(long)]
+    resume: bool,
+    /// A pretrained model: folder, .gguf or hub id.
+    #[arg(long)]
+    model: Option<String>,
+    /// A file of problems.
+    #[arg(long)]
+    data: Option<String>,
+    /// cpu, or cuda[:N] in a build with --features cuda.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Worker threads; results depend on this number, not on timing.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+fn main() -> ExitCode {
+    match go(Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn go(args: Args) -> Result<ExitCode> {
+    let mut set = args.set.clone();
+    set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
+    set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
+    let recipe = Recipe::resolve(&args.preset, &set)?;
+    if args.threads == 0 {
+        bail!("--threads must be at least 1");
+    }
+    let options = Options {
+        out: args.out.unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
+        resume: args.resume,
+        only: args.only,
+        threads: args.threads,
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        device: Some(device(&args.device)?),
+    };
+    stop_flag();
+    let out = options.out.display().to_string();
+    match run(recipe, options)? {
+        Ended::Finished(_) => Ok(ExitCode::SUCCESS),
+        Ended::Stopped => {
+            eprintln!("stopped; go on with the same command and --resume (run folder {out})");
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+fn device(name: &str) -> Result<Device> {
+    match name {
+        "cpu" => Ok(Device::flex()),
+        #[cfg(feature = "cuda")]
+        _ if name == "cuda" || name.starts_with("cuda:") => {
+            let index = name.strip_prefix("cuda:").unwrap_or("0");
+            let Ok(index) = index.parse::<usize>() else { bail!("--device {name}: `{index}` is not a device number") };
+            Ok(Device::cuda(index))
+        }
+        #[cfg(not(feature = "cuda"))]
+        _ if name.starts_with("cuda") => bail!("--device {name}: this build has no CUDA; build with --features cuda"),
+        _ => bail!("--device {name}: expected cpu or cuda[:N]"),
+    }
+}

@@ -1,0 +1,78 @@
+//! Which samples make up step `n`: a function of seed, phase and step alone, so that a resumed run draws the same ones.
+
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Batches sorted by length before they are cut: a batch of like lengths has little padding.
+const BUCKET: usize = 16;
+
+/// The order of batches over a corpus.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    lengths: Vec<usize>,
+    batch: usize,
+    seed: u64,
+}
+
+impl Batches {
+    /// `lengths[i]` is what sample i costs; a batch never exceeds the corpus.
+    pub fn new(lengths: Vec<usize>, batch: usize, seed: u64, phase: &str) -> Self {
+        let batch = batch.min(lengths.len()).max(1);
+        Self { lengths, batch, seed: seed ^ hash(phase) }
+    }
+
+    pub fn per_epoch(&self) -> usize {
+        (self.lengths.len() / self.batch).max(1)
+    }
+
+    /// Indices of the samples of a step (from 0). Each epoch is a new permutation; its odd rest is left out.
+    pub fn indices(&self, step: usize) -> Vec<usize> {
+        let per_epoch = self.per_epoch();
+        let (epoch, within) = (step / per_epoch, step % per_epoch);
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(epoch as u64));
+        let mut order: Vec<usize> = (0..self.lengths.len()).collect();
+        order.shuffle(&mut rng);
+        // Whole buckets are shuffled as they are: only this step's bucket is sorted and cut.
+        let bucket = within / BUCKET;
+        let size = BUCKET * self.batch;
+        let end = ((bucket + 1) * size).min(per_epoch * self.batch);
+        let mut members = order[bucket * size..end].to_vec();
+        members.sort_by_key(|&i| (self.lengths[i], i));
+        let mut cut: Vec<Vec<usize>> = members.chunks(self.batch).map(<[usize]>::to_vec).collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ hash(&format!("{epoch}/{bucket}")));
+        cut.shuffle(&mut rng);
+        cut.swap_remove(within % BUCKET)
+    }
+}
+
+/// A generator that belongs to one sample of one step.
+pub fn sample_rng(seed: u64, phase: &str, step: usize, sample: usize) -> impl Rng {
+    let mut key = [0_u8; 32];
+    for (chunk, value) in key.chunks_mut(8).zip([seed, hash(phase), step as u64, sample as u64]) {
+        chunk.copy_from_slice(&value.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_visits_every_sample_once() {
+        let lengths = (0..100).map(|i| i % 7).collect();
+        let batches = Batches::new(lengths, 5, 3, "base");
+        for epoch in 0..2 {
+            let mut seen: Vec<usize> = (0..20).flat_map(|s| batches.indices(epoch * 20 + s)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..100).collect::<Vec<_>>());
+        }
+        assert_ne!(batches.indices(0), batches.indices(20));
+        assert_eq!(batches.indices(7), batches.indices(7));
+    }
+}

@@ -1,0 +1,148 @@
+//! The problems of a run as token rows: training and held-out, from a generated task or a file.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::latent::SwitchIds;
+use crate::recipe::Recipe;
+use crate::tasks::Split;
+use crate::text::{Problem, Sample, Template, Vocabulary, read_problems};
+
+/// Everything about text that training needs.
+pub struct Corpus {
+    pub vocabulary: Vocabulary,
+    pub switch: SwitchIds,
+    pub template: Template,
+    /// The token that closes a response.
+    pub end: u32,
+    pub train: Vec<Sample>,
+    /// Gold answers of `train`.
+    pub train_answers: Vec<String>,
+    pub test: Vec<Problem>,
+    pub test_prompts: Vec<Vec<u32>>,
+    /// Training problems that were too long to use.
+    pub dropped: usize,
+    /// Answers are the words after the last `#` (generated tasks), not mathematics.
+    pub exact_answers: bool,
+}
+
+impl Corpus {
+    /// Reads or generates the problems. `vocabulary` is the pretrained model's; a task makes its own.
+    ///
+    /// # Errors
+    /// A file that cannot be read, no usable sample, a template whose tokens the vocabulary lacks.
+    pub fn build(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Self> {
+        let mut vocabulary = match (vocabulary, &recipe.task) {
+            (Some(vocabulary), _) => vocabulary,
+            (None, Some(task)) => Vocabulary::from_words(task.words())?,
+            (None, None) => anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with"),
+        };
+        let tokens = vocabulary.add_switch_tokens()?;
+        let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
+        let (train, test) = problems(recipe)?;
+        let template = recipe.data.template;
+        let end = template.end_id(&vocabulary)?;
+        let found = train.len();
+        let limit = recipe.data.max_tokens;
+        let (mut samples, mut train_answers) = (vec![], vec![]);
+        for problem in &train {
+            let sample = Sample::new(problem, &vocabulary, template)?;
+            if sample.length() < limit {
+                samples.push(sample);
+                train_answers.push(problem.answer.clone());
+            }
+        }
+        ensure!(!samples.is_empty(), "all {found} training problems exceed data.max_tokens = {limit}: raise it");
+        let prompts: Result<Vec<_>> = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question)).collect();
+        Ok(Self {
+            switch,
+            template,
+            end,
+            dropped: found - samples.len(),
+            train: samples,
+            train_answers,
+            test_prompts: prompts?,
+            test,
+            exact_answers: recipe.task.is_some(),
+            vocabulary,
+        })
+    }
+
+    /// Whether a response's visible text holds the gold answer.
+    pub fn is_correct(&self, gold: &str, text: &str) -> bool {
+        if self.exact_answers {
+            return exact_answer(text).is_some_and(|answer| answer == gold);
+        }
+        crate::grade::grade(gold, text).equal
+    }
+
+    /// The final answer of a response, as it is compared.
+    pub fn answer(&self, text: &str) -> Option<String> {
+        if self.exact_answers { exact_answer(text) } else { crate::grade::extract(text) }
+    }
+}
+
+/// The words after the last `#`.
+fn exact_answer(text: &str) -> Option<String> {
+    let (_, answer) = text.rsplit_once('#')?;
+    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!answer.is_empty()).then_some(answer)
+}
+
+fn problems(recipe: &Recipe) -> Result<(Vec<Problem>, Vec<Problem>)> {
+    let wanted = recipe.evaluation.problems;
+    if let Some(task) = &recipe.task {
+        let rows = |split, n: usize| -> Result<Vec<Problem>> {
+            Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).collect())
+        };
+        return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));
+    }
+    let path = recipe.data.path.as_ref().context("data.path is missing")?;
+    let mut train = read_problems(path)?;
+    let test = match &recipe.data.test_path {
+        Some(path) => read_problems(path)?,
+        None => {
+            let held = recipe.data.test_rows;
+            ensure!(
+                held > 0 && held < train.len(),
+                "{}: data.test_rows = {held} of {} problems; hold out at least 1 and leave some, or give data.test_path",
+                path.display(),
+                train.len()
+            );
+            train.split_off(train.len() - held)
+        }
+    };
+    train.truncate(recipe.data.rows);
+    Ok((train, test.into_iter().take(wanted).collect()))
+}
+
+/// A training row: prompt and closed response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub ids: Vec<u32>,
+    pub prompt: usize,
+}
+
+impl Row {
+    pub fn new(prompt: &[u32], response: &[u32], end: u32) -> Self {
+        let ids = prompt.iter().chain(response).copied().chain([end]).collect();
+        Self { ids, prompt: prompt.len() }
+    }
+
+    /// The visible chain of thought as it is.
+    pub fn text(sample: &Sample, end: u32) -> Self {
+        Self::new(&sample.prompt, &sample.response, end)
+    }
+
+    /// The final answer only (the no-CoT control).
+    ///
+    /// # Errors
+    /// A sample whose final answer is not marked.
+    pub fn answer_only(sample: &Sample, end: u32) -> Result<Self> {
+        let Range { start, end: stop } = sample.answer.clone().with_context(|| {
+            format!("problem {}: no final answer is marked in its solution, so no-CoT cannot be trained", sample.id)
+        })?;
+        Ok(Self::new(&sample.prompt, &sample.response[start..stop], end))
+    }
+}

@@ -1,0 +1,117 @@
+//! Held-out accuracy by the one decoder, with everything the tables need of each problem.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::corpus::Corpus;
+use super::shards;
+use crate::latent::{Decode, DecodeSettings, LatentSource, Request, Sampling, Switching, Trace, decode};
+use crate::model::{Decoder, Hooks};
+use crate::recipe::Evaluation;
+use crate::stats::Estimate;
+use crate::stats::wilson;
+
+/// One problem's outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub problem: usize,
+    pub level: Option<u8>,
+    pub subject: Option<String>,
+    pub correct: bool,
+    pub switched: bool,
+    pub visible_tokens: usize,
+    pub latent_calls: usize,
+    pub truncated: bool,
+}
+
+/// A phase's held-out scores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    pub accuracy: Estimate,
+    /// Accuracy on the problems with at least one block; absent where none switched.
+    pub latent_accuracy: Option<Estimate>,
+    pub switch_rate: Estimate,
+    pub visible_tokens: f64,
+    pub latent_calls: f64,
+    pub truncated: usize,
+    pub outcomes: Vec<Outcome>,
+}
+
+/// The decoder settings of an evaluation: greedy.
+pub fn decode_settings(evaluation: &Evaluation, stop: u32, switching: Switching) -> DecodeSettings {
+    DecodeSettings {
+        sampling: Sampling::default(),
+        k_min: evaluation.k_min,
+        k_cap: evaluation.k_cap,
+        max_new_tokens: evaluation.max_new_tokens,
+        stop: vec![stop],
+        masked: vec![],
+        switching,
+    }
+}
+
+/// Decodes every held-out problem and grades it. `model` is outside autodiff.
+///
+/// # Errors
+/// As [`decode`].
+pub fn evaluate(
+    model: &Decoder,
+    corpus: &Corpus,
+    evaluation: &Evaluation,
+    source: &dyn LatentSource,
+    switching: Switching,
+    threads: usize,
+) -> Result<(Scores, Vec<Trace>)> {
+    let settings = decode_settings(evaluation, corpus.end, switching);
+    let requests: Vec<Request> = corpus
+        .test_prompts
+        .iter()
+        .enumerate()
+        .map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 })
+        .collect();
+    let cancel = super::progress::stop_flag();
+    let parts = shards::cut(&requests, threads);
+    let traces = shards::run(&parts, |part| {
+        let how = Decode { model, source, switch: Some(corpus.switch), settings: &settings, cancel: Some(cancel) };
+        let mut traces = vec![];
+        for batch in part.chunks(evaluation.batch) {
+            traces.extend(decode(how, batch, 1, &mut Hooks::none())?);
+        }
+        Ok(traces)
+    })?;
+    let traces: Vec<Trace> = traces.into_iter().flatten().collect();
+    Ok((score(&traces, corpus)?, traces))
+}
+
+fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
+    let mut outcomes = vec![];
+    for trace in traces {
+        let problem = &corpus.test[trace.problem];
+        let text = corpus.vocabulary.decode_visible(&trace.text())?;
+        outcomes.push(Outcome {
+            problem: trace.problem,
+            level: problem.level,
+            subject: problem.subject.clone(),
+            correct: corpus.is_correct(&problem.answer, &text),
+            switched: trace.switched(),
+            visible_tokens: trace.visible_tokens(),
+            latent_calls: trace.latent_calls(),
+            truncated: trace.truncated(),
+        });
+    }
+    let n = outcomes.len();
+    let count = |f: &dyn Fn(&Outcome) -> bool| outcomes.iter().filter(|o| f(o)).count();
+    let mean = |f: &dyn Fn(&Outcome) -> usize| outcomes.iter().map(f).sum::<usize>() as f64 / n as f64;
+    let switched = count(&|o| o.switched);
+    let latent_accuracy =
+        if switched == 0 { None } else { Some(wilson(count(&|o| o.switched && o.correct), switched, 0.95)?) };
+    Ok(Scores {
+        accuracy: wilson(count(&|o| o.correct), n, 0.95)?,
+        latent_accuracy,
+        switch_rate: wilson(switched, n, 0.95)?,
+        visible_tokens: mean(&|o| o.visible_tokens),
+        latent_calls: mean(&|o| o.latent_calls),
+        truncated: count(&|o| o.truncated),
+        outcomes,
+    })
+}

@@ -1,0 +1,349 @@
+//! Phase 3: Switch-GRPO (the paper's Eqs. for `A`, `ρ` and `L_3`; method §5).
+//!
+//! rollouts by the one decoder → rewards → group advantages → replay with gradient → clipped surrogate − β·KL, per
+//! sampled position, divided by `N_tok` before each backward.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow, ensure};
+use burn::optim::GradientsParams;
+use burn::tensor::{Tensor, TensorData};
+use serde::Serialize;
+
+use super::corpus::Corpus;
+use super::reward::{Facts, Terms, advantages, reward};
+use super::shards;
+use super::trainer::Trainer;
+use crate::latent::replay::{self, Replay};
+use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, Switching, Trace, decode};
+use crate::model::{Decoder, Hooks, gradients};
+use crate::recipe::{Anchor, Evaluation, Grpo};
+
+/// A rollout with what the loss needs of it.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    pub trace: Trace,
+    pub terms: Terms,
+    pub correct: bool,
+    pub advantage: f64,
+    /// Log-probabilities under the KL anchor, per response position; the rollout's own where the anchor is old.
+    pub anchor: Vec<Option<f64>>,
+}
+
+/// Everything sampled for one step.
+#[derive(Clone, Debug, Default)]
+pub struct Sampled {
+    /// Rollouts of groups with variance: what is learnt from.
+    pub rollouts: Vec<Rollout>,
+    pub all: Vec<(Trace, Terms, bool)>,
+    pub groups: usize,
+    pub skipped_groups: usize,
+    /// Rollouts lost to memory or to non-finite logits.
+    pub dropped: usize,
+}
+
+/// Decoder settings of the rollouts.
+pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stop: u32, seed: u64) -> DecodeSettings {
+    DecodeSettings {
+        sampling: Sampling { temperature: grpo.temperature, seed, ..Sampling::default() },
+        k_min: grpo.k_min,
+        k_cap: evaluation.k_cap,
+        max_new_tokens: evaluation.max_new_tokens,
+        stop: vec![stop],
+        masked: vec![],
+        switching: Switching::Free,
+    }
+}
+
+/// Rolls out `grpo.group` responses to each question and turns rewards into advantages.
+///
+/// A rollout that runs out of memory, exceeds `max_positions` or meets non-finite logits is dropped from its group;
+/// the others' advantages are computed without it.
+///
+/// # Errors
+/// Settings out of range.
+pub fn sample(
+    model: &Decoder,
+    corpus: &Corpus,
+    questions: &[(usize, &[u32], &str)],
+    grpo: &Grpo,
+    settings: &DecodeSettings,
+    threads: usize,
+) -> Result<Sampled> {
+    let parts = shards::cut(questions, threads);
+    let groups = shards::run(&parts, |part| {
+        let mut groups = vec![];
+        for question in part {
+            groups.push((*question, rollouts_of(model, corpus, *question, grpo, settings)?));
+        }
+        Ok(groups)
+    })?;
+    let mut sampled = Sampled::default();
+    for ((_, _, gold), traces) in groups.into_iter().flatten() {
+        sampled.groups += 1;
+        sampled.dropped += grpo.group - traces.len();
+        let mut graded = vec![];
+        for trace in traces {
+            let text = corpus.vocabulary.decode_visible(&trace.text())?;
+            let correct = corpus.is_correct(gold, &text);
+            let terms = reward(Facts::of(&trace, correct), &grpo.reward);
+            graded.push((trace, terms, correct));
+        }
+        let totals: Vec<f64> = graded.iter().map(|(_, terms, _)| terms.total).collect();
+        match advantages(&totals, grpo.std_floor) {
+            Some(group) => {
+                for ((trace, terms, correct), advantage) in graded.iter().cloned().zip(group) {
+                    let anchor = trace.positions.iter().map(|p| p.logprob).collect();
+                    sampled.rollouts.push(Rollout { trace, terms, correct, advantage, anchor });
+                }
+            }
+            None => sampled.skipped_groups += 1,
+        }
+        sampled.all.extend(graded);
+    }
+    Ok(sampled)
+}
+
+/// The survivors of one question's rollouts.
+fn rollouts_of(
+    model: &Decoder,
+    corpus: &Corpus,
+    (problem, prompt, _): (usize, &[u32], &str),
+    grpo: &Grpo,
+    settings: &DecodeSettings,
+) -> Result<Vec<Trace>> {
+    let request = Request { problem, prompt: prompt.to_vec(), rollout: 0 };
+    let how = Decode { model, source: &HiddenState, switch: Some(corpus.switch), settings, cancel: None };
+    let together = catch_unwind(AssertUnwindSafe(|| decode(how, std::slice::from_ref(&request), grpo.group, &mut Hooks::none())));
+    let traces = match together {
+        Ok(traces) => traces?,
+        // The device ran out of memory on the group: one by one, so that only the long ones are lost.
+        Err(_) => {
+            let one = |rollout| {
+                let request = Request { rollout, ..request.clone() };
+                catch_unwind(AssertUnwindSafe(|| decode(how, &[request], 1, &mut Hooks::none()))).ok()
+            };
+            let survivors: Result<Vec<Vec<Trace>>> = (0..grpo.group).filter_map(one).collect();
+            survivors?.into_iter().flatten().collect()
+        }
+    };
+    let fits = |t: &Trace| t.prompt.len() + t.positions.len() <= grpo.max_positions && t.end != End::NonFinite;
+    Ok(traces.into_iter().filter(fits).collect())
+}
+
+/// What one inner epoch computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LossParts {
+    pub loss: f64,
+    pub surrogate: f64,
+    pub kl: f64,
+    pub ratio: f64,
+    pub clip_share: f64,
+    /// max |log-prob − rollout's log-prob|: 0 up to rounding in the first inner epoch.
+    pub max_drift: f64,
+    pub tokens: usize,
+}
+
+/// `N_tok`: sampled positions of all rollouts.
+pub fn sampled_tokens(rollouts: &[Rollout]) -> usize {
+    rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.kind.is_sampled()).count()
+}
+
+/// Gradients of the Switch-GRPO loss. In `segmented` each wave is back-propagated and dropped before the next.
+///
+/// # Errors
+/// No rollouts, and whatever the replay returns.
+pub fn gradients(
+    model: &Decoder,
+    corpus: &Corpus,
+    rollouts: &[Rollout],
+    grpo: &Grpo,
+    settings: &DecodeSettings,
+    threads: usize,
+) -> Result<(GradientsParams, LossParts)> {
+    let n_tok = sampled_tokens(rollouts);
+    ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
+    let parts = shards::cut(rollouts, threads);
+    let done = shards::run(&parts, |part| shard_gradients(model, corpus, part, grpo, settings, n_tok))?;
+    let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
+    let mut all = vec![];
+    for (grads, part) in done {
+        total.loss += part.loss;
+        total.surrogate += part.surrogate;
+        total.kl += part.kl;
+        total.ratio += part.ratio;
+        total.clip_share += part.clip_share;
+        total.max_drift = total.max_drift.max(part.max_drift);
+        all.push(grads);
+    }
+    Ok((shards::sum_gradients(model, all), total))
+}
+
+fn shard_gradients(
+    model: &Decoder,
+    corpus: &Corpus,
+    rollouts: &[Rollout],
+    grpo: &Grpo,
+    settings: &DecodeSettings,
+    n_tok: usize,
+) -> Result<(GradientsParams, LossParts)> {
+    let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
+    let rows = replay::sequences(&traces, &corpus.switch)?;
+    let gradient = grpo.replay.gradient();
+    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, corpus.switch, settings)?;
+    let segmented = gradient == crate::latent::Gradient::Segmented;
+    let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, vec![]);
+    while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
+        let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;
+        if grpo.continue_term
+            && let Some(stayed) = wave.stayed
+        {
+            loss = stay_loss(loss, stayed, &wave.stays, rollouts, n_tok);
+        }
+        let Some(loss) = loss else { continue };
+        if segmented {
+            if loss.is_tracked() {
+                grads.push(GradientsParams::from_grads(loss.backward(), model));
+            }
+        } else {
+            graph = Some(match graph {
+                Some(sum) => sum + loss,
+                None => loss,
+            });
+        }
+    }
+    if let Some(loss) = graph
+        && loss.is_tracked()
+    {
+        grads.push(GradientsParams::from_grads(loss.backward(), model));
+    }
+    Ok((shards::sum_gradients(model, grads), sums))
+}
+
+fn wave_loss(
+    wave: &replay::ReplayedWave,
+    rollouts: &[Rollout],
+    grpo: &Grpo,
+    n_tok: usize,
+    sums: &mut LossParts,
+) -> Result<Option<Tensor<1>>> {
+    let n = wave.decisions.len();
+    if n == 0 {
+        return Ok(None);
+    }
+    let device = wave.logprobs.device();
+    let constant = |values: Vec<f32>| Tensor::<1>::from_data(TensorData::new(values, [n]), &device);
+    let of = |f: &dyn Fn(&Rollout, usize) -> f64| -> Vec<f32> {
+        wave.decisions.iter().map(|&(r, p)| f(&rollouts[r], p) as f32).collect()
+    };
+    let old_values = of(&|r, p| r.trace.positions[p].logprob.unwrap_or(0.0));
+    let advantage_values = of(&|r, _| r.advantage);
+    let old = constant(old_values.clone());
+    let advantage = constant(advantage_values.clone());
+    let ratio = (wave.logprobs.clone() - old).exp();
+    let clipped = ratio.clone().clamp(1.0 - grpo.clip, 1.0 + grpo.clip);
+    let surrogate = (ratio * advantage.clone()).min_pair(clipped * advantage);
+    // KL-hat = r − 1 − log r (Schulman), r against the anchor.
+    let log_r = wave.logprobs.clone() - constant(of(&|r, p| r.anchor[p].unwrap_or(0.0)));
+    let kl = log_r.clone().exp() - 1.0 - log_r;
+    let loss = (surrogate.clone() - kl.clone().mul_scalar(grpo.beta)).sum().neg().div_scalar(n_tok as f64);
+
+    let host = |x: Tensor<1>| {
+        x.without_autodiff().try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the GRPO loss: {e:?}"))
+    };
+    let share = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / n_tok as f64;
+    sums.loss += share(&host(loss.clone())?) * n_tok as f64;
+    sums.surrogate += share(&host(surrogate)?);
+    sums.kl += share(&host(kl)?);
+    for ((new, old), advantage) in host(wave.logprobs.clone())?.iter().zip(old_values).zip(advantage_values) {
+        let drift = f64::from(new - old);
+        let ratio = drift.exp();
+        let outside = (advantage > 0.0 && ratio > 1.0 + grpo.clip) || (advantage < 0.0 && ratio < 1.0 - grpo.clip);
+        sums.ratio += ratio / n_tok as f64;
+        sums.clip_share += f64::from(u8::from(outside)) / n_tok as f64;
+        sums.max_drift = sums.max_drift.max(drift.abs());
+    }
+    Ok(Some(loss))
+}
+
+/// Adds `−A · log(1 − p_exit)` for each choice to stay in a block.
+fn stay_loss(
+    loss: Option<Tensor<1>>,
+    log_exit: Tensor<1>,
+    stays: &[replay::Decision],
+    rollouts: &[Rollout],
+    n_tok: usize,
+) -> Option<Tensor<1>> {
+    let advantage: Vec<f32> = stays.iter().map(|&(r, _)| rollouts[r].advantage as f32).collect();
+    let advantage = Tensor::<1>::from_data(TensorData::new(advantage, [stays.len()]), &log_exit.device());
+    let log_stay = (log_exit.exp().neg() + 1.0).clamp_min(1e-6).log();
+    let term = (log_stay * advantage).sum().neg().div_scalar(n_tok as f64);
+    Some(match loss {
+        Some(loss) => loss + term,
+        None => term,
+    })
+}
+
+/// Fills the KL anchor of every rollout from a reference model.
+///
+/// # Errors
+/// As the replay.
+pub fn anchor_to(reference: &Decoder, corpus: &Corpus, rollouts: &mut [Rollout], settings: &DecodeSettings) -> Result<()> {
+    let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
+    let logprobs = replay::logprobs(reference, &traces, &HiddenState, corpus.switch, settings)?;
+    for (rollout, anchor) in rollouts.iter_mut().zip(logprobs) {
+        rollout.anchor = anchor;
+    }
+    Ok(())
+}
+
+/// One GRPO step: `inner_epochs` optimiser steps on one batch of rollouts. Returns each epoch's parts and norm.
+///
+/// # Errors
+/// As [`gradients`] and [`Trainer::apply`].
+pub fn step(
+    trainer: &mut Trainer,
+    corpus: &Corpus,
+    sampled: &mut Sampled,
+    reference: Option<&Decoder>,
+    grpo: &Grpo,
+    settings: &DecodeSettings,
+    threads: usize,
+) -> Result<Vec<(LossParts, f64)>> {
+    if sampled.rollouts.is_empty() {
+        return Ok(vec![]);
+    }
+    if grpo.anchor == Anchor::Reference
+        && let Some(reference) = reference
+    {
+        anchor_to(reference, corpus, &mut sampled.rollouts, settings)?;
+    }
+    let mut epochs = vec![];
+    for _ in 0..grpo.inner_epochs {
+        let (grads, parts) = gradients(&trainer.model, corpus, &sampled.rollouts, grpo, settings, threads)?;
+        let norm = trainer.apply(grads, parts.loss, grpo.learning_rate)?;
+        epochs.push((parts, norm));
+    }
+    Ok(epochs)
+}
+
+/// Cosine between the gradients of two replay modes on the same rollouts.
+///
+/// # Errors
+/// As [`gradients`].
+pub fn cosine(
+    model: &Decoder,
+    corpus: &Corpus,
+    rollouts: &[Rollout],
+    [a, b]: [&Grpo; 2],
+    settings: &DecodeSettings,
+) -> Result<f64> {
+    let flat = |grpo: &Grpo| -> Result<Vec<f32>> {
+        let (grads, _) = gradients(model, corpus, rollouts, grpo, settings, 1)?;
+        Ok(gradients::gradients_by_name(model, &grads)?.into_iter().flat_map(|(_, t)| t.data).collect())
+    };
+    let (a, b) = (flat(a)?, flat(b)?);
+    ensure!(a.len() == b.len(), "the two modes reach different parameters: {} and {} values", a.len(), b.len());
+    let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    Ok(dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt().max(1e-30))
+}

@@ -1,0 +1,57 @@
+//! Cross-entropy of response tokens over rows of text and latents.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
+
+use super::corpus::Row;
+use crate::latent::{Gradient, LatentSource, Sequence, unroll};
+use crate::model::{Decoder, Hooks};
+
+/// Sums over one shard of a batch.
+pub struct LossSums {
+    /// Σ cross-entropy (nats), in the graph.
+    pub loss: Tensor<1>,
+    pub tokens: usize,
+    /// Targets that were the most probable token.
+    pub correct: usize,
+}
+
+/// Response targets that are not latent: `(row, position that predicts, token)`.
+pub fn targets(rows: &[Row], latent: u32) -> Vec<(usize, usize, u32)> {
+    let mut out = vec![];
+    for (b, row) in rows.iter().enumerate() {
+        for position in row.prompt.max(1)..row.ids.len() {
+            if row.ids[position] != latent {
+                out.push((b, position - 1, row.ids[position]));
+            }
+        }
+    }
+    out
+}
+
+/// Σ −log p(target) over the response tokens that are not `<latent>`; `<swi>` and `</swi>` stay in (method §4).
+///
+/// # Errors
+/// Rows without a target, and whatever the unroll returns.
+pub fn response_loss(
+    model: &Decoder,
+    rows: &[Row],
+    latent: u32,
+    source: &dyn LatentSource,
+    gradient: Gradient,
+) -> Result<LossSums> {
+    let sequences: Result<Vec<_>> =
+        rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, Some(latent))).collect();
+    let targets = targets(rows, latent);
+    ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());
+    let all = unroll(model, &sequences?, source, gradient, &mut Hooks::none())?;
+    let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
+    let n = places.len();
+    let hidden = all.hidden_at(&places)?;
+    let log_probs = log_softmax(model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0), 1);
+    let ids: Vec<i64> = targets.iter().map(|&(_, _, id)| i64::from(id)).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &log_probs.device());
+    let hits = log_probs.clone().without_autodiff().argmax(1).equal(ids.clone().without_autodiff());
+    let correct = hits.int().sum().into_scalar::<i64>() as usize;
+    Ok(LossSums { loss: log_probs.gather(1, ids).sum().neg(), tokens: n, correct })
+}

@@ -1,0 +1,179 @@
+//! Opening a run: the folder, its manifest, its model and its text; everything that can fail fails here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::Run;
+use crate::latent::SwitchIds;
+use crate::loading::{NewRows, Opened};
+use crate::model::config::{Family, ModelConfig};
+use crate::model::lora::LoraSettings;
+use crate::model::Decoder;
+use crate::model::checkpoint::peft::Apply;
+use crate::recipe::Recipe;
+use crate::text::{Vocabulary, write_atomic};
+use crate::train::corpus::Corpus;
+
+/// What the command line adds to a recipe.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub out: PathBuf,
+    pub resume: bool,
+    pub only: Vec<String>,
+    pub threads: usize,
+    /// The command as typed, for the manifest.
+    pub command: String,
+    /// Outside autodiff; the default device where absent.
+    pub device: Option<Device>,
+}
+
+/// Checks the folder, builds the corpus, writes recipe and manifest.
+pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
+    let root = options.out.clone();
+    let recipe_path = root.join("recipe.toml");
+    let text = toml::to_string(&recipe).context("writing the recipe as TOML")?;
+    if recipe_path.exists() {
+        ensure!(
+            options.resume,
+            "{}: holds a run already; --resume goes on with it, --out names another folder",
+            root.display()
+        );
+        let held = fs::read_to_string(&recipe_path).with_context(|| format!("{}: cannot read", recipe_path.display()))?;
+        ensure!(
+            held == text,
+            "{}: the run was started with other settings; repeat them, or name another folder with --out",
+            recipe_path.display()
+        );
+    }
+    fs::create_dir_all(&root).with_context(|| format!("{}: cannot make the run folder", root.display()))?;
+    let vocabulary = match &recipe.pretrained {
+        Some(model) => {
+            let vocabulary = Opened::open(model, None, Apply::Merged)?.vocabulary;
+            Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?)
+        }
+        None => None,
+    };
+    let corpus = Corpus::build(&recipe, vocabulary)?;
+    if corpus.dropped > 0 {
+        eprintln!(
+            "{} of {} training problems are longer than data.max_tokens = {} and were dropped",
+            corpus.dropped,
+            corpus.dropped + corpus.train.len(),
+            recipe.data.max_tokens
+        );
+    }
+    let device = options.device.clone().unwrap_or_else(Device::flex).autodiff();
+    let run = Run { recipe, options, root, corpus, device };
+    write_atomic(&recipe_path, text.as_bytes())?;
+    write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest(&run)?)?)?;
+    Ok(run)
+}
+
+fn manifest(run: &Run) -> Result<serde_json::Value> {
+    let mut data = Sha256::new();
+    for sample in &run.corpus.train {
+        data.update(sample.id.as_bytes());
+        data.update(sample.solution.as_bytes());
+    }
+    Ok(json!({
+        "command": run.options.command,
+        "commit": commit(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "burn": "0.22.1",
+        "seed": run.recipe.seed,
+        "threads": run.options.threads,
+        "device": format!("{:?}", run.device.clone().inner()),
+        "data_sha256": hex(&data.finalize()),
+        "train_rows": run.corpus.train.len(),
+        "dropped_rows": run.corpus.dropped,
+        "test_rows": run.corpus.test.len(),
+    }))
+}
+
+/// Digits of a hash.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The commit of the source tree that this binary was built in, where git knows it.
+fn commit() -> String {
+    let out = std::process::Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"])
+        .output();
+    match out {
+        Ok(out) if out.status.success() => String::from_utf8_lossy(&out.stdout).trim().to_owned(),
+        _ => "unknown".into(),
+    }
+}
+
+impl Run {
+    /// The model that the first phase starts from, with rows for the switch tokens.
+    pub(super) fn initial_model(&self) -> Result<Decoder> {
+        match (&self.recipe.pretrained, &self.recipe.model) {
+            (Some(name), _) => {
+                let device = self.device.clone().inner();
+                let loaded = Opened::open(name, None, Apply::Merged)?.load(&device)?;
+                let rows = NewRows { seed: self.recipe.seed, ..NewRows::default() };
+                Ok(loaded.add_switch_tokens(&rows)?.model)
+            }
+            (None, Some(size)) => {
+                let config = ModelConfig {
+                    family: Family::Qwen3,
+                    vocab_size: self.corpus.vocabulary.size(),
+                    hidden_size: size.hidden_size,
+                    intermediate_size: size.intermediate_size,
+                    num_hidden_layers: size.num_hidden_layers,
+                    num_attention_heads: size.num_attention_heads,
+                    num_key_value_heads: size.num_key_value_heads,
+                    head_dim: size.head_dim,
+                    rms_norm_eps: 1e-6,
+                    rope_theta: size.rope_theta,
+                    rope_scaling: None,
+                    qk_norm: true,
+                    tie_word_embeddings: size.tie_word_embeddings,
+                    max_position_embeddings: 2048,
+                    bos_token_id: None,
+                    eos_token_ids: vec![],
+                    pad_token_id: None,
+                };
+                Decoder::random(&config, self.recipe.seed, &self.device.clone().inner())
+            }
+            (None, None) => anyhow::bail!("the recipe names neither `model` nor `pretrained`"),
+        }
+    }
+
+    /// The same weights ready to train: on the autodiff device, with LoRA where the recipe has it.
+    pub(super) fn trainable(&self, model: &Decoder) -> Result<Decoder> {
+        let held: std::collections::BTreeMap<_, _> = model.export()?.into_iter().collect();
+        let model = Decoder::from_weights(model.config(), &self.device, |name| {
+            held.get(name).cloned().with_context(|| format!("parameter `{name}` is missing"))
+        })?;
+        match (&self.recipe.lora, self.recipe.pretrained.is_some()) {
+            (Some(lora), true) => model.with_lora(&LoraSettings {
+                rank: lora.rank,
+                alpha: lora.alpha,
+                targets: lora.targets.clone(),
+                train_embeddings: lora.train_embeddings,
+                seed: self.recipe.seed,
+            }),
+            _ => Ok(model),
+        }
+    }
+
+    pub(super) fn switch(&self) -> SwitchIds {
+        self.corpus.switch
+    }
+
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.corpus.vocabulary
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.root
+    }
+}

@@ -1,0 +1,230 @@
+//! The Switch-GRPO loop: sample, step, log, watch for reward hacking, checkpoint.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::module::Module;
+use serde::Serialize;
+use serde_json::json;
+
+use super::Run;
+use super::summary::PhaseResult;
+use crate::latent::{HiddenState, Switching};
+use crate::model::Decoder;
+use crate::recipe::{Anchor, Grpo, ReplayMode};
+use crate::stats::Flips;
+use crate::train::batches::Batches;
+use crate::train::evaluate::evaluate;
+use crate::train::grpo::{self, LossParts, Sampled};
+use crate::train::progress::{Progress, stop_flag};
+use crate::train::sft::metrics_from;
+use crate::train::state::PhaseFolder;
+use crate::train::trainer::Trainer;
+
+/// A row of GRPO's `metrics.parquet`.
+#[derive(Clone, Debug, Serialize)]
+struct GrpoRow {
+    phase: &'static str,
+    step: usize,
+    reward: f64,
+    reward_correct: f64,
+    reward_format: f64,
+    reward_use: f64,
+    reward_brevity: f64,
+    accuracy: f64,
+    switch_rate: f64,
+    latent_calls: f64,
+    visible_tokens: f64,
+    truncated: f64,
+    entropy: f64,
+    groups: usize,
+    skipped_groups: usize,
+    dropped_rollouts: usize,
+    tokens: usize,
+    loss: f64,
+    ratio: f64,
+    clip_share: f64,
+    kl: f64,
+    grad_norm: f64,
+    /// max |Δ log-prob| of the first inner epoch: the invariant "rollout = replay".
+    drift: f64,
+    cosine_text_graph: Option<f64>,
+    cosine_full_bptt: Option<f64>,
+    skipped: usize,
+    seconds: f64,
+}
+
+pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
+    let folder = PhaseFolder::open(run.path(), "grpo")?;
+    if let Some(done) = folder.result()? {
+        return Ok(Some(done));
+    }
+    let settings = &run.recipe.grpo;
+    let plain = run.device.clone().inner();
+    let start = if settings.from_step > 0 { "grpo-start" } else { "checkpoint" };
+    let model = PhaseFolder::open(run.path(), "latent")?.import(start, &plain)?;
+    let reference = (settings.anchor == Anchor::Reference).then(|| model.clone());
+    let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
+    let from = folder.restore(&mut trainer, &run.device)?.map_or(0, |(step, _)| step);
+    let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, "grpo");
+    let mut metrics = metrics_from(&folder, from)?;
+    let mut progress = Progress::new("grpo", settings.steps, from);
+    let mut watch = Watch::default();
+    let mut notes = vec![];
+    for step in from..settings.steps {
+        let started = Instant::now();
+        let (sampled, epochs, cosines) = one_step(run, &mut trainer, &batches, reference.as_ref(), step)?;
+        let row = row(step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
+        progress.update(
+            step + 1,
+            &format!("reward {:.3} acc {:.3} switch {:.2} latents {:.1}", row.reward, row.accuracy, row.switch_rate, row.latent_calls),
+        );
+        metrics.push(&row)?;
+        let hacking = watch.push(settings.early_stop_window, &row);
+        let stopped = stop_flag().load(Ordering::SeqCst);
+        let done = step + 1;
+        if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
+            folder.save(done, &trainer, json!({}))?;
+        }
+        if stopped {
+            progress.finish();
+            return Ok(None);
+        }
+        if hacking {
+            notes.push(format!(
+                "grpo stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
+                settings.early_stop_window
+            ));
+            break;
+        }
+    }
+    progress.finish();
+    metrics.finish()?;
+    let mut result = run.close(&folder, "grpo", &trainer.frozen(), &HiddenState, Switching::Free)?;
+    notes.push(compare(run, &model, &result)?);
+    result.notes = notes;
+    folder.finish(&result)?;
+    Ok(Some(result))
+}
+
+type Cosines = (Option<f64>, Option<f64>);
+
+fn one_step(
+    run: &Run,
+    trainer: &mut Trainer,
+    batches: &Batches,
+    reference: Option<&Decoder>,
+    step: usize,
+) -> Result<(Sampled, Vec<(LossParts, f64)>, Cosines)> {
+    let settings = &run.recipe.grpo;
+    let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
+    let decoding = grpo::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
+    let questions: Vec<(usize, &[u32], &str)> = batches
+        .indices(step)
+        .into_iter()
+        .map(|i| (i, run.corpus.train[i].prompt.as_slice(), run.corpus.train_answers[i].as_str()))
+        .collect();
+    let policy = trainer.frozen();
+    let mut sampled = grpo::sample(&policy, &run.corpus, &questions, settings, &decoding, run.options.threads)?;
+    let mut cosines = (None, None);
+    if settings.cosine_every > 0 && step.is_multiple_of(settings.cosine_every) && !sampled.rollouts.is_empty() {
+        let mode = |replay| Grpo { replay, ..settings.clone() };
+        let segmented = mode(ReplayMode::Segmented);
+        let against = |replay| {
+            let other = mode(replay);
+            let probe = &sampled.rollouts[..sampled.rollouts.len().min(settings.group)];
+            grpo::cosine(&trainer.model, &run.corpus, probe, [&segmented, &other], &decoding)
+        };
+        cosines = (Some(against(ReplayMode::TextGraph)?), Some(against(ReplayMode::FullBptt)?));
+    }
+    let epochs =
+        grpo::step(trainer, &run.corpus, &mut sampled, reference, settings, &decoding, run.options.threads)?;
+    Ok((sampled, epochs, cosines))
+}
+
+fn row(
+    step: usize,
+    sampled: &Sampled,
+    epochs: &[(LossParts, f64)],
+    (cosine_text_graph, cosine_full_bptt): Cosines,
+    skipped: usize,
+    seconds: f64,
+) -> GrpoRow {
+    let n = sampled.all.len().max(1) as f64;
+    let mean = |f: &dyn Fn(&(crate::latent::Trace, crate::train::reward::Terms, bool)) -> f64| {
+        sampled.all.iter().map(f).sum::<f64>() / n
+    };
+    let yes = |b: bool| f64::from(u8::from(b));
+    let entropies: Vec<f64> =
+        sampled.all.iter().flat_map(|(t, _, _)| &t.positions).filter(|p| p.kind.is_sampled()).filter_map(|p| p.entropy).collect();
+    let (first, last) = (epochs.first(), epochs.last());
+    let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
+    GrpoRow {
+        phase: "grpo",
+        step,
+        reward: mean(&|(_, r, _)| r.total),
+        reward_correct: mean(&|(_, r, _)| r.correct),
+        reward_format: mean(&|(_, r, _)| r.format),
+        reward_use: mean(&|(_, r, _)| r.usage),
+        reward_brevity: mean(&|(_, r, _)| r.brevity),
+        accuracy: mean(&|(_, _, c)| yes(*c)),
+        switch_rate: mean(&|(t, _, _)| yes(t.switched())),
+        latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),
+        visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),
+        truncated: mean(&|(t, _, _)| yes(t.truncated())),
+        entropy: entropies.iter().sum::<f64>() / entropies.len().max(1) as f64,
+        groups: sampled.groups,
+        skipped_groups: sampled.skipped_groups,
+        dropped_rollouts: sampled.dropped,
+        tokens: last.map_or(0, |(parts, _)| parts.tokens),
+        loss: of(&|p| p.loss),
+        ratio: of(&|p| p.ratio),
+        clip_share: of(&|p| p.clip_share),
+        kl: of(&|p| p.kl),
+        grad_norm: last.map_or(0.0, |(_, norm)| *norm),
+        drift: first.map_or(0.0, |(parts, _)| parts.max_drift),
+        cosine_text_graph,
+        cosine_full_bptt,
+        skipped,
+        seconds,
+    }
+}
+
+/// Early stop on reward hacking (the paper's appendix): switching climbs while reward falls.
+#[derive(Default)]
+struct Watch(Vec<[f64; 3]>);
+
+impl Watch {
+    fn push(&mut self, window: usize, row: &GrpoRow) -> bool {
+        self.0.push([row.reward, row.switch_rate, row.latent_calls]);
+        if window == 0 || self.0.len() < 2 * window {
+            return false;
+        }
+        let mean = |rows: &[[f64; 3]], i: usize| rows.iter().map(|r| r[i]).sum::<f64>() / rows.len() as f64;
+        let recent = &self.0[self.0.len() - window..];
+        let before = &self.0[self.0.len() - 2 * window..self.0.len() - window];
+        mean(recent, 0) < mean(before, 0) && mean(recent, 1) > mean(before, 1) && mean(recent, 2) > mean(before, 2)
+    }
+}
+
+/// The checkpoint before and after RL on the same problems: gained, lost, exact McNemar.
+fn compare(run: &Run, before: &Decoder, after: &PhaseResult) -> Result<String> {
+    let model = before.valid();
+    let scored =
+        evaluate(&model, &run.corpus, &run.recipe.evaluation, &HiddenState, Switching::Free, run.options.threads)?;
+    let correct = |s: &crate::train::evaluate::Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
+    let flips = Flips::count(&correct(&scored.0), &correct(&after.scores))?;
+    Ok(format!(
+        "grpo against its own start: accuracy {} → {}, latent accuracy {} → {}, switch rate {} → {}; gained {}, lost {}, exact McNemar p = {:.2e}",
+        scored.0.accuracy,
+        after.scores.accuracy,
+        scored.0.latent_accuracy.map_or("—".into(), |e| e.to_string()),
+        after.scores.latent_accuracy.map_or("—".into(), |e| e.to_string()),
+        scored.0.switch_rate,
+        after.scores.switch_rate,
+        flips.gained,
+        flips.lost,
+        flips.p_value()
+    ))
+}

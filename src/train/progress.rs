@@ -1,0 +1,71 @@
+//! What a user sees while it works: a bar on a terminal, plain lines otherwise; and Ctrl-C.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Raised by the first Ctrl-C; a second one ends the process at once.
+pub fn stop_flag() -> &'static AtomicBool {
+    static HANDLER: OnceLock<()> = OnceLock::new();
+    HANDLER.get_or_init(|| {
+        // Without a handler Ctrl-C simply ends the process, and the last checkpoint stands.
+        let _ = ctrlc::set_handler(|| {
+            if STOP.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+            eprintln!("\nstopping after this step (Ctrl-C again to stop at once)");
+        });
+    });
+    &STOP
+}
+
+/// One phase's progress.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    name: String,
+    total: usize,
+    last: Option<Instant>,
+    started: Instant,
+    first: usize,
+}
+
+impl Progress {
+    pub fn new(name: &str, total: usize, done: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total as u64);
+            let style = ProgressStyle::with_template("{prefix:>12} {bar:30} {pos}/{len} {eta} {msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_prefix(name.to_owned());
+            bar.set_position(done as u64);
+            bar
+        });
+        Self { bar, name: name.to_owned(), total, last: None, started: Instant::now(), first: done }
+    }
+
+    /// `done` of the total, with figures to show. Plain lines come at most every ten seconds, and at the end.
+    pub fn update(&mut self, done: usize, message: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done as u64);
+            bar.set_message(message.to_owned());
+            return;
+        }
+        let due = self.last.is_none_or(|t| t.elapsed() >= Duration::from_secs(10)) || done == self.total;
+        if due {
+            self.last = Some(Instant::now());
+            let per = self.started.elapsed().as_secs_f64() / (done.saturating_sub(self.first)).max(1) as f64;
+            let eta = per * self.total.saturating_sub(done) as f64;
+            eprintln!("{}: {done}/{} ({eta:.0} s left) {message}", self.name, self.total);
+        }
+    }
+
+    pub fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.finish();
+        }
+    }
+}

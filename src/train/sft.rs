@@ -1,0 +1,162 @@
+//! The supervised loop that base, phase 1, phase 2 and the controls share: batch → loss → step → row → checkpoint.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use burn::optim::GradientsParams;
+use burn::tensor::Device;
+use serde::Serialize;
+use serde_json::json;
+
+use super::corpus::Row;
+use super::loss::{response_loss, targets};
+use super::progress::{Progress, stop_flag};
+use super::shards;
+use super::state::PhaseFolder;
+use super::trainer::{LrSchedule, Trainer};
+use crate::latent::{Gradient, LatentSource};
+use crate::report::rows::RowWriter;
+
+/// What a supervised phase is.
+pub struct Sft<'a> {
+    pub name: &'a str,
+    pub steps: usize,
+    pub schedule: LrSchedule,
+    pub latent_token: u32,
+    pub source: &'a dyn LatentSource,
+    pub gradient: Gradient,
+    pub accumulate: usize,
+    pub threads: usize,
+    pub checkpoint_every: usize,
+}
+
+/// A row of `metrics.parquet`.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepRow {
+    pub phase: String,
+    pub step: usize,
+    pub loss: f64,
+    pub token_accuracy: f64,
+    pub grad_norm: f64,
+    pub learning_rate: f64,
+    pub tokens: usize,
+    pub latents: usize,
+    pub tokens_per_s: f64,
+    pub skipped: usize,
+}
+
+/// Mean loss and token accuracy of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepStats {
+    pub loss: f64,
+    pub accuracy: f64,
+    pub norm: f64,
+    pub tokens: usize,
+}
+
+/// One optimiser step on the mean cross-entropy of `rows`.
+///
+/// # Errors
+/// As [`response_loss`] and [`Trainer::apply`].
+pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[Row], lr: f64) -> Result<StepStats> {
+    let total = targets(rows, sft.latent_token).len().max(1);
+    let shards = sft.threads * sft.accumulate;
+    let parts = shards::cut(rows, shards);
+    let (mut gradients, mut loss, mut correct) = (vec![], 0.0, 0);
+    for wave in parts.chunks(sft.threads.max(1)) {
+        let model = &trainer.model;
+        let done = shards::run(wave, |part| {
+            let sums = response_loss(model, part, sft.latent_token, sft.source, sft.gradient)?;
+            let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
+            let grads = sums.loss.div_scalar(total as f64).backward();
+            Ok((GradientsParams::from_grads(grads, model), value, sums.correct))
+        })?;
+        for (grads, value, hits) in done {
+            gradients.push(grads);
+            loss += value;
+            correct += hits;
+        }
+    }
+    let grads = shards::sum_gradients(&trainer.model, gradients);
+    let loss = loss / total as f64;
+    let norm = trainer.apply(grads, loss, lr)?;
+    Ok(StepStats { loss, accuracy: correct as f64 / total as f64, norm, tokens: total })
+}
+
+/// Runs a phase from where its folder says it was. `rows_of(step)` makes a step's batch; `after(step, …)` sees each
+/// finished step. Returns `false` when the user stopped it (the state is saved).
+///
+/// # Errors
+/// As [`step`], and a disk that cannot be written.
+pub fn run(
+    sft: &Sft,
+    trainer: &mut Trainer,
+    folder: &PhaseFolder,
+    device: &Device,
+    mut rows_of: impl FnMut(usize) -> Result<Vec<Row>>,
+    mut after: impl FnMut(usize, &StepStats, &Trainer) -> Result<()>,
+) -> Result<bool> {
+    let from = folder.restore(trainer, device)?.map_or(0, |(step, _)| step);
+    let mut metrics = metrics_from(folder, from)?;
+    let mut progress = Progress::new(sft.name, sft.steps, from);
+    let stop = stop_flag();
+    for at in from..sft.steps {
+        let started = Instant::now();
+        let rows = rows_of(at)?;
+        if rows.is_empty() {
+            bail!("{}: step {at} has no rows", sft.name);
+        }
+        let lr = sft.schedule.at(at);
+        let stats = step(trainer, sft, &rows, lr)?;
+        let fed: usize = rows.iter().map(|r| r.ids.len()).sum();
+        let speed = fed as f64 / started.elapsed().as_secs_f64();
+        let latents = rows.iter().flat_map(|r| &r.ids).filter(|&&id| id == sft.latent_token).count();
+        metrics.push(&StepRow {
+            phase: sft.name.into(),
+            step: at,
+            loss: stats.loss,
+            token_accuracy: stats.accuracy,
+            grad_norm: stats.norm,
+            learning_rate: lr,
+            tokens: stats.tokens,
+            latents,
+            tokens_per_s: speed,
+            skipped: trainer.skipped,
+        })?;
+        let done = at + 1;
+        progress.update(done, &format!("loss {:.4} acc {:.3} {speed:.0} tok/s", stats.loss, stats.accuracy));
+        after(done, &stats, trainer)?;
+        let stopped = stop.load(Ordering::SeqCst);
+        if stopped || (done % sft.checkpoint_every == 0 && done < sft.steps) {
+            folder.save(done, trainer, json!({}))?;
+        }
+        if stopped {
+            progress.finish();
+            return Ok(false);
+        }
+    }
+    progress.finish();
+    metrics.finish()?;
+    Ok(true)
+}
+
+/// The metrics writer of a phase, without rows of steps that are about to be run again.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
+    let held = RowWriter::resume(&folder.path, "metrics")?;
+    let keep: Vec<_> = held
+        .rows()
+        .iter()
+        .filter(|row| row.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s < step as u64))
+        .cloned()
+        .collect();
+    drop(held);
+    let mut writer = RowWriter::create(&folder.path, "metrics")?;
+    for row in keep {
+        writer.push(&row)?;
+    }
+    Ok(writer)
+}

@@ -1,0 +1,153 @@
+//! What a run leaves on disk so that it can go on: weights, optimiser, step. Written whole or not at all.
+//!
+//! A phase's state lives in a folder named by its step; `state.json` names the current one and is replaced last, so a
+//! process killed at any moment leaves either the old state or the new.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use burn::module::Module;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::trainer::Trainer;
+use crate::model::checkpoint::{SaveOptions, save_hf_folder};
+use crate::model::{Decoder, checkpoint::Checkpoint};
+use crate::text::{Vocabulary, write_atomic};
+
+/// One phase's folder.
+#[derive(Clone, Debug)]
+pub struct PhaseFolder {
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Current {
+    folder: String,
+    step: usize,
+    extra: Value,
+}
+
+impl PhaseFolder {
+    /// # Errors
+    /// A folder that cannot be made.
+    pub fn open(run: &Path, phase: &str) -> Result<Self> {
+        let path = run.join(phase);
+        fs::create_dir_all(&path).with_context(|| format!("{}: cannot make the folder", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Saves everything that the next step depends on, after `step` steps.
+    ///
+    /// # Errors
+    /// A full disk or a folder without permission, by path.
+    pub fn save(&self, step: usize, trainer: &Trainer, extra: Value) -> Result<()> {
+        let name = format!("state-{step:07}");
+        let folder = self.path.join(&name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot replace", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+        let failed = |what: &str, e: String| anyhow!("{}: cannot write {what}: {e}", folder.display());
+        let model = trainer.model.clone().valid();
+        model.save_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
+        let optimizer = trainer.optimizer.save(folder.join("optimizer.bpk"));
+        optimizer.map_err(|e| failed("the optimiser", format!("{e:?}")))?;
+        for file in ["model.bpk", "optimizer.bpk"] {
+            let path = folder.join(file);
+            let synced = fs::File::open(&path).and_then(|f| f.sync_all());
+            synced.with_context(|| format!("{}: cannot flush", path.display()))?;
+        }
+        let old = self.current()?;
+        let current = Current { folder: name.clone(), step, extra };
+        write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
+        if let Some(old) = old.filter(|old| old.folder != name) {
+            // A leftover costs disk, not correctness.
+            let _ = fs::remove_dir_all(self.path.join(old.folder));
+        }
+        Ok(())
+    }
+
+    /// Loads the last saved state into a trainer of the same shape; returns its step and extra.
+    ///
+    /// # Errors
+    /// A state that does not fit, by path.
+    pub fn restore(&self, trainer: &mut Trainer, device: &Device) -> Result<Option<(usize, Value)>> {
+        let Some(current) = self.current()? else { return Ok(None) };
+        let folder = self.path.join(&current.folder);
+        let failed = |what: &str, e: String| {
+            anyhow!("{}: cannot read {what}: {e}; delete {} to start the phase again", folder.display(), self.path.display())
+        };
+        let trained = trainer.model.clone();
+        let loaded = trained
+            .try_load_file(folder.join("model.bpk"))
+            .map_err(|e| failed("the weights", format!("{e:?}")))?
+            .to_device(device);
+        trainer.model = loaded;
+        let fresh = trainer.optimizer.clone();
+        trainer.optimizer =
+            fresh.load(folder.join("optimizer.bpk")).map_err(|e| failed("the optimiser", format!("{e:?}")))?;
+        Ok(Some((current.step, current.extra)))
+    }
+
+    fn current(&self) -> Result<Option<Current>> {
+        let path = self.path.join("state.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not a training state", path.display()))
+    }
+
+    /// The phase's result, once it is finished.
+    ///
+    /// # Errors
+    /// A result that cannot be read.
+    pub fn result<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
+        let path = self.path.join("result.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
+    }
+
+    /// Marks the phase finished and drops its training state.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub fn finish<T: Serialize>(&self, result: &T) -> Result<()> {
+        write_atomic(&self.path.join("result.json"), &serde_json::to_vec_pretty(result)?)?;
+        if let Some(current) = self.current()? {
+            let _ = fs::remove_file(self.path.join("state.json"));
+            let _ = fs::remove_dir_all(self.path.join(current.folder));
+        }
+        Ok(())
+    }
+
+    /// Writes a Hugging Face folder `<phase>/<name>`.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub fn export(&self, name: &str, model: &Decoder, vocabulary: &Vocabulary) -> Result<PathBuf> {
+        let folder = self.path.join(name);
+        let options = SaveOptions { overwrite: true, ..SaveOptions::default() };
+        let mut config = model.config().clone();
+        config.bos_token_id = vocabulary.bos();
+        config.eos_token_ids = vocabulary.stops().to_vec();
+        config.pad_token_id = vocabulary.pad();
+        save_hf_folder(&folder, &config, model.export()?.into_iter().map(Ok), &options)?;
+        vocabulary.save(&folder)?;
+        Ok(folder)
+    }
+
+    /// Reads back what [`Self::export`] wrote.
+    ///
+    /// # Errors
+    /// A folder that is not there or not whole.
+    pub fn import(&self, name: &str, device: &Device) -> Result<Decoder> {
+        Decoder::load(&Checkpoint::open_folder(self.path.join(name))?, device)
+    }
+}
