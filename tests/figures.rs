@@ -138,6 +138,7 @@ fn histogram() -> Figure {
     Figure::Histogram(Histogram {
         title: "Visible tokens per problem".into(),
         x,
+        of: "problems".into(),
         samples: samples(),
         bins: 30,
     })
@@ -147,6 +148,7 @@ fn ecdf() -> Figure {
     Figure::Ecdf(Ecdf {
         title: "Cumulative distribution".into(),
         x: Axis::new("visible tokens per problem"),
+        of: "problems".into(),
         samples: samples(),
     })
 }
@@ -329,6 +331,7 @@ fn what_cannot_be_drawn_is_named() {
         Figure::Ecdf(Ecdf {
             title: "t".into(),
             x: Axis::default(),
+            of: "x".into(),
             samples: vec![("a".into(), vec![])],
         }),
         "sample 'a' is empty",

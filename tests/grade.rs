@@ -6,11 +6,13 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use switchyard::grade::{Rule, equivalent, extract, grade, pairs};
 
 /// Pairs on which we differ from math-verify, each with its reason.
-const LATEX_ONLY: &str = "the label comes from a LaTeX-only configuration, in which the plain number 9 is not looked for";
+const LATEX_ONLY: &str =
+    "the label comes from a LaTeX-only configuration, in which the plain number 9 is not looked for";
 const DIFFERENCES: [(&str, &str, &str); 2] =
     [("$9$", "Answer $ \n 9 \n $", LATEX_ONLY), ("$9$", "Answer \\( \n 9 \n \\)", LATEX_ONLY)];
 
@@ -147,6 +149,9 @@ fn near_misses_are_not_equal() {
         ("$x$", "$x+10^{-50}$"),
         ("$\\sin x$", "$x-\\frac{x^3}{6}$"),
         ("$\\sqrt{x^2}$", "$x$"),
+        ("$\\sqrt{(x+10)^2}$", "$x+10$"),
+        ("$|x+y-70000|$", "$70000-x-y$"),
+        ("$\\ln(x^2)$", "$2\\ln x$"),
         ("$\\frac{1}{0}$", "$\\frac{1}{0}+1$"),
     ] {
         assert!(!equivalent(gold, pred).equal, "{gold} | {pred}");
@@ -156,8 +161,13 @@ fn near_misses_are_not_equal() {
 #[test]
 fn extracts_in_math_verifys_order() {
     for (text, want) in [
-        ("First \\boxed{3}, then $x = 5$ and at last \\boxed{4}.", Some("4")),
-        ("We had $7$; the answer is $\\frac12$. It took $9$ steps.", Some("\\frac{1}{2}")),
+        ("One guess is \\boxed{3}. But then $x = 5$ so that it is in fact \\boxed{4}.", Some("4")),
+        ("It is \\boxed{3} or \\boxed{4}.", Some("3,4")),
+        (
+            "We had $7$; the answer is $\\frac12$. That took us a lot of work and time, in all some $9$ steps.",
+            Some("\\frac{1}{2}"),
+        ),
+        ("The answer is a percentage: 3 of 9.\n#### 33", Some("33")),
         ("#### 1,234", Some("1234")),
         ("It is 3/4 of 12.", Some("12")),
         ("\\[ x = 2 \\]", Some("x = 2")),
@@ -207,10 +217,56 @@ fn within_limit(gold: &str, pred: &str) {
 #[test]
 fn hostile_inputs_stay_within_the_limit() {
     let pieces = [
-        "(", "{", "[", "|", "\\frac{", "\\sqrt{", "x^", "-", "\\left(", "$", "\\(", "\\[", "\\boxed{", "1,", "x_{", "f(", "(1,",
-        "\\{", "answer", "final answer is ", "answer: =", "\\sin ", "||", "1+", "\\sum_{k=1}^{99}", "9^", "!", "10^{99}",
-        "\\begin{pmatrix}", " \\text{", "\\binom{", "1 ", "= ", "\n$", "(1+\\sqrt{2})", "\\ln \\sin ", "x=", "1<",
-        "\\cup(1,2)", "π", "°", "\u{202e}", "\\", "{\\text{a}}^", "\\frac{1}{2}+", "(x+1)", "e^{x}", "|x|", "3/4-", "\\fbox",
+        "(",
+        "{",
+        "[",
+        "|",
+        "\\frac{",
+        "\\sqrt{",
+        "x^",
+        "-",
+        "\\left(",
+        "$",
+        "\\(",
+        "\\[",
+        "\\boxed{",
+        "1,",
+        "x_{",
+        "f(",
+        "(1,",
+        "\\{",
+        "answer",
+        "final answer is ",
+        "answer: =",
+        "\\sin ",
+        "||",
+        "1+",
+        "\\sum_{k=1}^{99}",
+        "9^",
+        "!",
+        "10^{99}",
+        "\\begin{pmatrix}",
+        " \\text{",
+        "\\binom{",
+        "1 ",
+        "= ",
+        "\n$",
+        "(1+\\sqrt{2})",
+        "\\ln \\sin ",
+        "x=",
+        "1<",
+        "\\cup(1,2)",
+        "π",
+        "°",
+        "\u{202e}",
+        "\\",
+        "{\\text{a}}^",
+        "\\frac{1}{2}+",
+        "(x+1)",
+        "e^{x}",
+        "|x|",
+        "3/4-",
+        "\\fbox",
     ];
     let mut cases: Vec<String> = vec![];
     for s in pieces {
@@ -240,10 +296,68 @@ fn hostile_inputs_stay_within_the_limit() {
 }
 
 const PIECES: &[&str] = &[
-    "\\frac", "{", "}", "(", ")", "[", "]", "\\sqrt", "^", "_", "1", "23", "4.5", "x", "y", "\\pi", "+", "-", "=", ",", "\\cup",
-    "\\infty", "\\text{", "$", "\\boxed{", " ", "answer is ", "\\pm", "<", "\\le", "!", "%", "\\%", "|", "\\sin", "e", "i",
-    "\\\\", "&", "\\begin{pmatrix}", "\\end{pmatrix}", "\\{", "\\}", ":", ";", "and", "\n", "\\(", "\\)", "final answer is ",
-    "/", "*", "°", "\\circ", "\\log", "10^{9}", "\\frac{1}{2}", "\\sqrt{3}", "x^2", "\\in", "cm", "\\ln",
+    "\\frac",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    "\\sqrt",
+    "^",
+    "_",
+    "1",
+    "23",
+    "4.5",
+    "x",
+    "y",
+    "\\pi",
+    "+",
+    "-",
+    "=",
+    ",",
+    "\\cup",
+    "\\infty",
+    "\\text{",
+    "$",
+    "\\boxed{",
+    " ",
+    "answer is ",
+    "\\pm",
+    "<",
+    "\\le",
+    "!",
+    "%",
+    "\\%",
+    "|",
+    "\\sin",
+    "e",
+    "i",
+    "\\\\",
+    "&",
+    "\\begin{pmatrix}",
+    "\\end{pmatrix}",
+    "\\{",
+    "\\}",
+    ":",
+    ";",
+    "and",
+    "\n",
+    "\\(",
+    "\\)",
+    "final answer is ",
+    "/",
+    "*",
+    "°",
+    "\\circ",
+    "\\log",
+    "10^{9}",
+    "\\frac{1}{2}",
+    "\\sqrt{3}",
+    "x^2",
+    "\\in",
+    "cm",
+    "\\ln",
 ];
 
 proptest! {
@@ -260,6 +374,25 @@ proptest! {
         pred in proptest::collection::vec(proptest::sample::select(PIECES), 0..60),
     ) {
         within_limit(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
+    }
+
+    #[test]
+    fn mutated_answers_are_graded_quickly(
+        row in 0usize..150,
+        cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(PIECES)), 1..6),
+    ) {
+        static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
+        let fixture = || rows(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/grader/pairs.jsonl"));
+        let row = &ROWS.get_or_init(fixture)[row];
+        let mut pred: Vec<char> = field(row, "pred").chars().collect();
+        for (at, length, piece) in cuts {
+            let i = (at * pred.len() as f64) as usize;
+            let j = i + (length * length * (pred.len() - i) as f64) as usize;
+            pred.splice(i..j, piece.chars());
+        }
+        let pred: String = pred.into_iter().collect();
+        within_limit(field(row, "gold"), &pred);
+        within_limit(&pred, field(row, "gold"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use switchyard::grade::{equivalent, extract, grade};
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
-    let (gold, response) = text.split_once('\u{0}').unwrap_or((&text, &text));
+    let (gold, response) = text.split_once('\u{0}').unwrap_or((&*text, &*text));
     let start = Instant::now();
     let verdict = equivalent(gold, response);
     assert!(start.elapsed() < Duration::from_millis(50) || cfg!(debug_assertions), "slow: {verdict:?}");

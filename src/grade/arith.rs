@@ -1,14 +1,10 @@
-//! The arithmetic part of the parser: sums, products, powers, functions, fractions, roots, matrices, symbols.
+//! The arithmetic part of the parser: sums, products, powers, functions, fractions and roots.
 
-use super::exact::decimal;
 use super::expr::{E, Expr, add, beside, div, mul, neg};
 use super::lexer::T;
+use super::matrix::determinant;
 use super::parser::{Found, Parser};
 use std::rc::Rc;
-
-const MAX_SUM: i64 = 200;
-/// Nodes that a sum or determinant may have when written out.
-const MAX_SIZE: usize = 6000;
 
 impl Parser<'_> {
     pub fn expr(&mut self, i: usize) -> Found {
@@ -38,7 +34,7 @@ impl Parser<'_> {
     }
 
     /// Products and quotients, left to right; `func` says whether functions may stand side by side.
-    fn product(&mut self, i: usize, func: bool) -> Found {
+    pub fn product(&mut self, i: usize, func: bool) -> Found {
         let (mut left, mut i) = self.unary(i, func)?;
         loop {
             let t = match self.kind(i) {
@@ -108,7 +104,7 @@ impl Parser<'_> {
     }
 
     /// `^atom` or `^{expr}`.
-    fn sup(&mut self, i: usize) -> Found {
+    pub fn sup(&mut self, i: usize) -> Found {
         let j = self.expect(i, T::Caret)?;
         if let Some(k) = self.expect(j, T::Open('{')) {
             let (e, k) = self.expr(k)?;
@@ -117,40 +113,17 @@ impl Parser<'_> {
         self.guarded(|p| p.atom(j))
     }
 
-    /// `_atom` or `_{…}`, as text.
-    fn sub(&mut self, i: usize) -> Option<(String, usize)> {
-        let j = self.expect(i, T::Under)?;
-        if self.kind(j)? != T::Open('{') {
-            let t = self.toks.get(j)?;
-            let atom = matches!(t.kind, T::Letter | T::BigE | T::Number | T::Symbol | T::Accent | T::Diff | T::Infinity);
-            return atom.then(|| (t.text.trim().to_string(), j + 1));
-        }
-        let mut depth = 0;
-        let mut text = String::new();
-        for (k, t) in self.toks.iter().enumerate().skip(j) {
-            match t.kind {
-                T::Open('{') => depth += 1,
-                T::Close('{') => depth -= 1,
-                _ => {}
-            }
-            if depth == 0 {
-                return (!text.is_empty()).then_some((text, k + 1));
-            }
-            if k > j {
-                text.push_str(t.text.trim());
-            }
-        }
-        None
-    }
-
     fn primary(&mut self, i: usize, func: bool) -> Found {
         let (close, wrap) = match self.kind(i)? {
             T::Open('v') => return None,
-            T::Open(c) => (T::Close(c), match c {
-                'f' => "floor",
-                '^' => "ceil",
-                _ => "",
-            }),
+            T::Open(c) => (
+                T::Close(c),
+                match c {
+                    'f' => "floor",
+                    '^' => "ceil",
+                    _ => "",
+                },
+            ),
             T::Bar => (T::Bar, "abs"),
             T::LVert => (T::RVert, "abs"),
             T::Vert => (T::Vert, "abs"),
@@ -175,11 +148,11 @@ impl Parser<'_> {
             _ => return self.atom(i),
         };
         let (e, j) = self.expr(i + 1)?;
-        if self.kind(i) == Some(T::Open('{')) {
-            if let Some(k) = self.expect(j, T::Choose) {
-                let (b, k) = self.expr(k)?;
-                return Some((Expr::func("binom", vec![e, b]), self.expect(k, T::Close('{'))?));
-            }
+        if self.kind(i) == Some(T::Open('{'))
+            && let Some(k) = self.expect(j, T::Choose)
+        {
+            let (b, k) = self.expr(k)?;
+            return Some((Expr::func("binom", vec![e, b]), self.expect(k, T::Close('{'))?));
         }
         let end = self.expect(j, close)?;
         Some((if wrap.is_empty() { e } else { Expr::func(wrap, vec![e]) }, end))
@@ -263,7 +236,9 @@ impl Parser<'_> {
             name = name.replacen("ar", "arc", 1);
         }
         let minus_one = exp.as_ref().is_some_and(|e| **e == *Expr::int(-1));
-        if minus_one && matches!(name.as_str(), "sin" | "cos" | "tan" | "csc" | "sec" | "cot" | "sinh" | "cosh" | "tanh") {
+        if minus_one
+            && matches!(name.as_str(), "sin" | "cos" | "tan" | "csc" | "sec" | "cot" | "sinh" | "cosh" | "tanh")
+        {
             name = format!("arc{name}");
             exp = None;
         }
@@ -286,208 +261,5 @@ impl Parser<'_> {
             }
             None => self.guarded(|p| p.atom(j)),
         }
-    }
-
-    /// `\sum_{k=1}^{n}`: written out when the bounds are small integers.
-    fn series(&mut self, i: usize) -> Found {
-        let j = self.expect(self.expect(i + 1, T::Under)?, T::Open('{'))?;
-        let (var, j) = self.atom(j)?;
-        let (from, j) = self.expr(self.expect(j, T::Assign)?)?;
-        let (to, j) = self.sup(self.expect(j, T::Close('{'))?)?;
-        let (body, end) = self.product(j, true)?;
-        let sum = self.kind(i) == Some(T::Sum);
-        let whole = |e: &E| super::exact::small_int(e);
-        let (Expr::Sym(name), Some(a), Some(b)) = (&*var, whole(&from), whole(&to)) else {
-            return Some((Expr::func(if sum { "sum" } else { "prod" }, vec![body, var, from, to]), end));
-        };
-        if b.checked_sub(a)? > MAX_SUM || size(&body, MAX_SIZE).saturating_mul((b - a).max(0) as usize) > MAX_SIZE {
-            return None;
-        }
-        let terms: Vec<E> = (a..=b).map(|k| substitute(&body, name, &Expr::int(k))).collect();
-        let e = match (sum, terms.is_empty()) {
-            (_, true) => Expr::int(i64::from(!sum)),
-            (true, _) => Rc::new(Expr::Add(terms)),
-            (false, _) => Rc::new(Expr::Mul(terms)),
-        };
-        Some((e, end))
-    }
-
-    fn matrix(&mut self, i: usize) -> Found {
-        let det = self.toks[i].text.ends_with("{vmatrix}");
-        let (mut items, mut row, mut rows, mut cols, mut j) = (vec![], 0, 0, None, i + 1);
-        loop {
-            let (e, k) = self.expr(j)?;
-            items.push(e);
-            row += 1;
-            let next = self.kind(k)?;
-            if next == T::Amp {
-                j = k + 1;
-                continue;
-            }
-            rows += 1;
-            if *cols.get_or_insert(row) != row {
-                return None;
-            }
-            row = 0;
-            j = if next == T::Row { k + 1 } else { k };
-            if self.kind(j)? == T::End {
-                let m = Rc::new(Expr::Matrix { rows, cols: cols?, items });
-                return Some((if det { determinant(&m)? } else { m }, j + 1));
-            }
-            if next != T::Row {
-                return None;
-            }
-        }
-    }
-
-    /// A symbol's name with its subscript.
-    fn name(&mut self, i: usize) -> Option<(String, usize)> {
-        let t = self.toks.get(i)?;
-        let mut name = match t.kind {
-            T::Letter => t.text.to_string(),
-            T::Symbol => greek(t.text.trim()).to_string(),
-            T::Accent => accent(t.text),
-            _ => return None,
-        };
-        let mut j = i + 1;
-        if let Some((sub, k)) = self.sub(j) {
-            name.push('_');
-            name.push_str(&if sub.chars().count() > 1 { format!("{{{sub}}}") } else { sub });
-            j = k;
-        }
-        Some((name.to_lowercase(), j))
-    }
-
-    /// A symbol, possibly with a superscript (`x^2`), which a subscript may follow.
-    pub fn symbol(&mut self, i: usize) -> Found {
-        if self.kind(i) == Some(T::Letter) && self.toks[i].text == "I" {
-            return Some((Rc::new(Expr::Imag), i + 1));
-        }
-        let (mut name, mut j) = self.name(i)?;
-        let mut exp = None;
-        if let Some((e, k)) = self.guarded(|p| p.sup(j)) {
-            exp = Some(e);
-            j = k;
-            if !name.contains('_') {
-                if let Some((sub, k)) = self.sub(j) {
-                    let sub = sub.to_lowercase();
-                    name.push_str(&if sub.chars().count() > 1 { format!("_{{{sub}}}") } else { format!("_{sub}") });
-                    j = k;
-                }
-            }
-        }
-        let e = Rc::new(match name.as_str() {
-            "pi" => Expr::Pi,
-            "i" | "imath" => Expr::Imag,
-            _ => Expr::Sym(name),
-        });
-        Some((exp.map_or(e.clone(), |x| Rc::new(Expr::Pow(e, x))), j))
-    }
-
-    fn atom(&mut self, i: usize) -> Found {
-        let t = *self.toks.get(i)?;
-        let e = match t.kind {
-            T::Letter | T::Symbol | T::Accent => return self.symbol(i),
-            T::Infinity => Rc::new(Expr::Infinity),
-            T::Number => {
-                // A subscript on a number names its base, which math-verify ignores.
-                let end = self.sub(i + 1).map_or(i + 1, |(_, k)| k);
-                return Some((decimal(t.text)?, end));
-            }
-            T::Sci => decimal(t.text)?,
-            T::Percent => {
-                let digits = t.text.trim_end_matches(['%', '\\']).trim();
-                Rc::new(Expr::Percent(decimal(digits)?))
-            }
-            T::BigE => Rc::new(Expr::Sym("e".into())),
-            T::Diff => {
-                let var = t.text[1..].trim().trim_start_matches('\\');
-                Rc::new(Expr::Sym(format!("d{var}")))
-            }
-            _ => return None,
-        };
-        Some((e, i + 1))
-    }
-}
-
-fn substitute(e: &E, name: &str, by: &E) -> E {
-    let all = |v: &[E]| v.iter().map(|a| substitute(a, name, by)).collect::<Vec<_>>();
-    Rc::new(match &**e {
-        Expr::Sym(s) if s == name => return by.clone(),
-        Expr::Add(v) => Expr::Add(all(v)),
-        Expr::Mul(v) => Expr::Mul(all(v)),
-        Expr::Func(f, v) => Expr::Func(f.clone(), all(v)),
-        Expr::Pow(a, b) => Expr::Pow(substitute(a, name, by), substitute(b, name, by)),
-        _ => return e.clone(),
-    })
-}
-
-/// Nodes of an expression, counted up to `cap`.
-fn size(e: &Expr, cap: usize) -> usize {
-    let mut n = 1;
-    for c in e.children() {
-        if n >= cap {
-            break;
-        }
-        n += size(c, cap - n);
-    }
-    n
-}
-
-/// Expanded along the first row; matrices over 4 × 4 are left alone.
-fn determinant(m: &E) -> Option<E> {
-    let Expr::Matrix { rows, cols, items } = &**m else { return None };
-    if rows != cols || *rows > 4 || size(m, MAX_SIZE / 24) >= MAX_SIZE / 24 {
-        return None;
-    }
-    let n = *rows;
-    if n == 1 {
-        return Some(items[0].clone());
-    }
-    let mut terms = vec![];
-    for c in 0..n {
-        let minor = (n..n * n).filter(|k| k % n != c).map(|k| items[k].clone()).collect();
-        let d = determinant(&Rc::new(Expr::Matrix { rows: n - 1, cols: n - 1, items: minor }))?;
-        let t = mul(items[c].clone(), d);
-        terms.push(if c % 2 == 1 { neg(&t) } else { t });
-    }
-    Some(Rc::new(Expr::Add(terms)))
-}
-
-/// The name under an accent: `\text{…}` is dropped (with spaces and parentheses), others are kept in the name.
-fn accent(text: &str) -> String {
-    let Some((cmd, body)) = text.split_once('{') else { return text.to_string() };
-    let cmd = cmd.trim_start_matches('\\').trim_end();
-    let body: String = body.trim_end_matches('}').chars().filter(|c| *c != ' ').collect();
-    match cmd {
-        "bar" | "overline" => format!("bar{{{body}}}"),
-        "vec" | "overrightarrow" => format!("vec{{{body}}}"),
-        "tilde" | "widetilde" => format!("tilde{{{body}}}"),
-        c if c.contains("text") || c == "mbox" => body.replace(['(', ')'], ""),
-        c if c.contains("math") => format!("math{{{body}}}"),
-        c => format!("{c}{{{body}}}"),
-    }
-}
-
-fn greek(text: &str) -> &str {
-    match text {
-        "α" => "alpha",
-        "β" => "beta",
-        "γ" | "Γ" => "gamma",
-        "δ" | "Δ" => "delta",
-        "ε" => "epsilon",
-        "ϵ" => "varepsilon",
-        "θ" | "Θ" => "theta",
-        "λ" | "Λ" => "lambda",
-        "μ" => "mu",
-        "π" | "Π" => "pi",
-        "ρ" => "rho",
-        "σ" | "Σ" => "sigma",
-        "τ" => "tau",
-        "φ" | "Φ" => "phi",
-        "ϕ" => "varphi",
-        "ψ" | "Ψ" => "psi",
-        "ω" | "Ω" => "omega",
-        _ => text.trim_start_matches('\\'),
     }
 }

@@ -83,6 +83,9 @@ impl Comparer {
                 if !(plain(gl) && plain(gr) && plain(pl) && plain(pr)) {
                     return op == pop && self.same(gl, pl) && self.same(gr, pr);
                 }
+                if op == pop && self.scalars.equal(gl, pl).0 && self.scalars.equal(gr, pr).0 {
+                    return true;
+                }
                 let (g, p) = (minus(gl, gr), minus(pl, pr));
                 if op == pop && self.scalars.equal(&g, &p).0 {
                     return true;
@@ -101,7 +104,11 @@ impl Comparer {
 
     fn sets(&mut self, gold: &E, pred: &E) -> Decision {
         let wrap = |e: &E| {
-            if e.is_setlike() || matches!(**e, Expr::Tuple(_)) { e.clone() } else { Rc::new(Expr::Set(vec![e.clone()])) }
+            if e.is_setlike() || matches!(**e, Expr::Tuple(_)) {
+                e.clone()
+            } else {
+                Rc::new(Expr::Set(vec![e.clone()]))
+            }
         };
         let (gold, pred) = (wrap(gold), wrap(pred));
         let ends = |e: &Expr| match e {
@@ -113,19 +120,21 @@ impl Comparer {
             _ => None,
         };
         match (&*gold, &*pred) {
-            (Expr::Interval { lo, hi, lo_open, hi_open }, Expr::Interval { lo: l, hi: h, lo_open: lo2, hi_open: ho2 }) => {
+            (
+                Expr::Interval { lo, hi, lo_open, hi_open },
+                Expr::Interval { lo: l, hi: h, lo_open: lo2, hi_open: ho2 },
+            ) => {
                 return (lo_open == lo2 && hi_open == ho2 && self.same(lo, l) && self.same(hi, h), Rule::Interval);
             }
             _ if gold == pred => return (true, Rule::Structure),
             _ => {}
         }
         let finite = |e: &Expr| matches!(e, Expr::Set(_) | Expr::Tuple(_));
-        if !(finite(&gold) && finite(&pred)) {
-            if let (Some(a), Some(b)) = (pieces(&gold), pieces(&pred)) {
-                if self.same_pieces(&a, &b) {
-                    return (true, Rule::Set);
-                }
-            }
+        if !(finite(&gold) && finite(&pred))
+            && let (Some(a), Some(b)) = (pieces(&gold), pieces(&pred))
+            && self.same_pieces(&a, &b)
+        {
+            return (true, Rule::Set);
         }
         // "(1, 2)" reads as an open interval: it may have been meant as a pair.
         let pair = |e: &Expr| items(e).or_else(|| ends(e));

@@ -132,7 +132,13 @@ fn function(name: &str, args: &[E]) -> Option<BigRational> {
             let m = values.get(1)?;
             (!m.is_zero()).then(|| x - m * (x / m).floor())
         }
-        "gcd" => values.iter().map(int).collect::<Option<Vec<_>>>()?.into_iter().reduce(|a, b| a.gcd(&b)).map(BigRational::from),
+        "gcd" => values
+            .iter()
+            .map(int)
+            .collect::<Option<Vec<_>>>()?
+            .into_iter()
+            .reduce(|a, b| a.gcd(&b))
+            .map(BigRational::from),
         "lcm" => values
             .iter()
             .map(int)

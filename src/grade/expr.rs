@@ -38,7 +38,10 @@ impl Op {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
     /// An exact value; `float` remembers that it was written with a decimal point (such answers are compared rounded).
-    Num { value: BigRational, float: bool },
+    Num {
+        value: BigRational,
+        float: bool,
+    },
     /// `n %`, kept apart because math-verify lets 5 and 5 % agree.
     Percent(E),
     Sym(String),
@@ -53,11 +56,20 @@ pub enum Expr {
     Pow(E, E),
     /// A named function; unknown names are compared by name and arguments.
     Func(String, Vec<E>),
-    Matrix { rows: usize, cols: usize, items: Vec<E> },
+    Matrix {
+        rows: usize,
+        cols: usize,
+        items: Vec<E>,
+    },
     /// A finite set, in the order written.
     Set(Vec<E>),
     Tuple(Vec<E>),
-    Interval { lo: E, hi: E, lo_open: bool, hi_open: bool },
+    Interval {
+        lo: E,
+        hi: E,
+        lo_open: bool,
+        hi_open: bool,
+    },
     Union(E, E),
     Intersection(E, E),
     Difference(E, E),
@@ -109,9 +121,7 @@ impl Expr {
     pub fn is_assignment(&self) -> bool {
         match self {
             Expr::Rel(Op::Eq, l, _) => l.only_symbols(),
-            Expr::Chain(links) => {
-                self.is_equation() && matches!(&*links[0], Expr::Rel(_, l, _) if l.only_symbols())
-            }
+            Expr::Chain(links) => self.is_equation() && matches!(&*links[0], Expr::Rel(_, l, _) if l.only_symbols()),
             _ => false,
         }
     }
@@ -151,10 +161,10 @@ impl Expr {
 
     /// Names of the free symbols, each once, in order of appearance.
     pub fn symbols<'a>(&'a self, out: &mut Vec<&'a str>) {
-        if let Expr::Sym(s) = self {
-            if !out.contains(&s.as_str()) {
-                out.push(s);
-            }
+        if let Expr::Sym(s) = self
+            && !out.contains(&s.as_str())
+        {
+            out.push(s);
         }
         for c in self.children() {
             c.symbols(out);
@@ -196,20 +206,23 @@ fn flat(e: E, same: fn(&Expr) -> bool) -> Vec<E> {
 
 /// a / b; two integers make a rational at once, and division by zero makes no number.
 pub fn div(a: E, b: E) -> E {
-    if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b) {
-        if x.is_integer() && y.is_integer() && !num_traits::Zero::is_zero(y) {
-            return Expr::rat(x / y);
-        }
+    if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b)
+        && x.is_integer()
+        && y.is_integer()
+        && !num_traits::Zero::is_zero(y)
+    {
+        return Expr::rat(x / y);
     }
     Rc::new(Expr::Mul(vec![a, Rc::new(Expr::Pow(b, Expr::int(-1)))]))
 }
 
 /// a b written side by side: a product, but an integer before a positive rational is a mixed number (2 ½).
 pub fn beside(a: E, b: E) -> E {
-    if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b) {
-        if x.is_integer() && y.is_positive() {
-            return Expr::rat(if x.is_negative() { x - y } else { x + y });
-        }
+    if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b)
+        && x.is_integer()
+        && y.is_positive()
+    {
+        return Expr::rat(if x.is_negative() { x - y } else { x + y });
     }
     mul(a, b)
 }

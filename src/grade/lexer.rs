@@ -86,10 +86,50 @@ const DEGREE: [&str; 8] =
 const TRANSPOSE: [&str; 3] = ["^T", "^{T}", "'"];
 /// Words that the grammar reserves for `\operatorname{…}`; elsewhere they are syntax errors.
 const NAMES: [&str; 44] = [
-    "arsinh", "arcsinh", "arcosh", "arccosh", "artanh", "arctanh", "gcd", "lcm", "floor", "ceil", "eye", "zeros", "ones",
-    "cols", "rows", "diag", "norm", "rank", "trace", "tr", "rref", "hstack", "vstack", "orth", "ortho", "orthogonal",
-    "orthogonalize", "nullspace", "eig", "eigen", "diagonalize", "eigenvals", "eigenvalues", "eigenvects",
-    "eigenvectors", "svd", "SVD", "matrix", "pmatrix", "bmatrix", "vmatrix", "arsin", "arcos", "artan",
+    "arsinh",
+    "arcsinh",
+    "arcosh",
+    "arccosh",
+    "artanh",
+    "arctanh",
+    "gcd",
+    "lcm",
+    "floor",
+    "ceil",
+    "eye",
+    "zeros",
+    "ones",
+    "cols",
+    "rows",
+    "diag",
+    "norm",
+    "rank",
+    "trace",
+    "tr",
+    "rref",
+    "hstack",
+    "vstack",
+    "orth",
+    "ortho",
+    "orthogonal",
+    "orthogonalize",
+    "nullspace",
+    "eig",
+    "eigen",
+    "diagonalize",
+    "eigenvals",
+    "eigenvalues",
+    "eigenvects",
+    "eigenvectors",
+    "svd",
+    "SVD",
+    "matrix",
+    "pmatrix",
+    "bmatrix",
+    "vmatrix",
+    "arsin",
+    "arcos",
+    "artan",
 ];
 const ENVIRONMENTS: [(&str, T); 8] = [
     ("\\begin{matrix}", T::Begin),
@@ -132,7 +172,8 @@ fn token(r: &str) -> Option<(Option<T>, usize)> {
         '.' => one(T::Other),
         '^' => {
             let found = DEGREE.iter().find(|d| r.starts_with(**d)).map(|d| (Some(T::Degree), d.len()));
-            let found = found.or_else(|| TRANSPOSE.iter().find(|d| r.starts_with(**d)).map(|d| (Some(T::Transpose), d.len())));
+            let found =
+                found.or_else(|| TRANSPOSE.iter().find(|d| r.starts_with(**d)).map(|d| (Some(T::Transpose), d.len())));
             found.or(Some((Some(T::Caret), 1)))
         }
         '\'' => one(T::Transpose),
@@ -234,7 +275,16 @@ fn word(r: &str, c: char) -> (Option<T>, usize) {
     if name > 0 {
         return (Some(T::Name), name);
     }
-    (Some(if c == 'e' { T::ExpE } else if c == 'E' { T::BigE } else { T::Letter }), 1)
+    (
+        Some(if c == 'e' {
+            T::ExpE
+        } else if c == 'E' {
+            T::BigE
+        } else {
+            T::Letter
+        }),
+        1,
+    )
 }
 
 fn command(r: &str) -> Option<(Option<T>, usize)> {
@@ -281,10 +331,43 @@ fn command(r: &str) -> Option<(Option<T>, usize)> {
 fn accent(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
     let known = matches!(
         name,
-        "acute" | "bar" | "overline" | "breve" | "check" | "widecheck" | "dot" | "ddot" | "grave" | "hat" | "tilde"
-            | "widetilde" | "vec" | "overrightarrow" | "bm" | "boldsymbol" | "text" | "textit" | "textbf" | "textnormal"
-            | "mathbb" | "mathbin" | "mathbf" | "mathcal" | "mathclap" | "mathfrak" | "mathinner" | "mathit"
-            | "mathnormal" | "mathop" | "mathord" | "mathrel" | "mathring" | "mathrm" | "mathscr" | "mathsf" | "mathtt"
+        "acute"
+            | "bar"
+            | "overline"
+            | "breve"
+            | "check"
+            | "widecheck"
+            | "dot"
+            | "ddot"
+            | "grave"
+            | "hat"
+            | "tilde"
+            | "widetilde"
+            | "vec"
+            | "overrightarrow"
+            | "bm"
+            | "boldsymbol"
+            | "text"
+            | "textit"
+            | "textbf"
+            | "textnormal"
+            | "mathbb"
+            | "mathbin"
+            | "mathbf"
+            | "mathcal"
+            | "mathclap"
+            | "mathfrak"
+            | "mathinner"
+            | "mathit"
+            | "mathnormal"
+            | "mathop"
+            | "mathord"
+            | "mathrel"
+            | "mathring"
+            | "mathrm"
+            | "mathscr"
+            | "mathsf"
+            | "mathtt"
             | "mbox"
     );
     if !known {
@@ -303,8 +386,8 @@ fn accent(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
 
 fn named(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
     let t = match name {
-        "thinspace" | "medspace" | "thickspace" | "quad" | "qquad" | "negthinspace" | "negmedspace" | "negthickspace"
-        | "vrule" | "vcenter" | "vbox" | "vskip" | "vspace" | "hfil" => return Some((None, 0)),
+        "thinspace" | "medspace" | "thickspace" | "quad" | "qquad" | "negthinspace" | "negmedspace"
+        | "negthickspace" | "vrule" | "vcenter" | "vbox" | "vskip" | "vspace" | "hfil" => return Some((None, 0)),
         "over" | "div" => T::Divide,
         "times" | "cdot" => T::Times,
         "mod" => T::Mod,
@@ -331,9 +414,9 @@ fn named(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
         "int" => T::Int,
         "sum" => T::Sum,
         "prod" => T::Prod,
-        "log" | "ln" | "exp" | "sin" | "cos" | "tan" | "csc" | "sec" | "cot" | "arcsin" | "arccos" | "arctan" | "arccsc"
-        | "arcsec" | "arccot" | "sinh" | "cosh" | "tanh" | "arsinh" | "arcosh" | "artanh" | "arcsinh" | "arccosh"
-        | "arctanh" | "floor" | "ceil" | "det" => T::Func,
+        "log" | "ln" | "exp" | "sin" | "cos" | "tan" | "csc" | "sec" | "cot" | "arcsin" | "arccos" | "arctan"
+        | "arccsc" | "arcsec" | "arccot" | "sinh" | "cosh" | "tanh" | "arsinh" | "arcosh" | "artanh" | "arcsinh"
+        | "arccosh" | "arctanh" | "floor" | "ceil" | "det" => T::Func,
         "gcd" | "lcm" | "max" | "min" => T::Multi,
         "operatorname" => T::OperatorName,
         "sqrt" => T::Sqrt,
@@ -364,15 +447,15 @@ fn named(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
         "supseteq" => T::Superset,
         "subseteq" => T::Subset,
         "xrightarrow" | "xRightarrow" | "leftrightarrow" | "Leftrightarrow" => T::Other,
-        "alpha" | "beta" | "gamma" | "Gamma" | "delta" | "Delta" | "epsilon" | "varepsilon" | "zeta" | "eta" | "theta"
-        | "Theta" | "vartheta" | "iota" | "kappa" | "lambda" | "Lambda" | "mu" | "nu" | "xi" | "Xi" | "omicron" | "pi"
-        | "Pi" | "varpi" | "rho" | "varrho" | "sigma" | "Sigma" | "varsigma" | "tau" | "upsilon" | "Upsilon" | "phi"
-        | "Phi" | "varphi" | "chi" | "psi" | "Psi" | "omega" | "Omega" | "Bbbk" | "wp" | "nabla" | "bigstar" | "angle"
-        | "nexists" | "diagdown" | "measuredangle" | "eth" | "diagup" | "sphericalangle" | "clubsuit" | "varnothing"
-        | "Diamond" | "complement" | "diamondsuit" | "imath" | "Finv" | "triangledown" | "heartsuit" | "jmath" | "Game"
-        | "triangle" | "spadesuit" | "ell" | "hbar" | "vartriangle" | "hslash" | "blacklozenge" | "lozenge"
-        | "blacksquare" | "mho" | "blacktriangle" | "sharp" | "prime" | "Im" | "flat" | "square" | "backprime" | "Re"
-        | "natural" | "surd" | "circledS" => T::Symbol,
+        "alpha" | "beta" | "gamma" | "Gamma" | "delta" | "Delta" | "epsilon" | "varepsilon" | "zeta" | "eta"
+        | "theta" | "Theta" | "vartheta" | "iota" | "kappa" | "lambda" | "Lambda" | "mu" | "nu" | "xi" | "Xi"
+        | "omicron" | "pi" | "Pi" | "varpi" | "rho" | "varrho" | "sigma" | "Sigma" | "varsigma" | "tau" | "upsilon"
+        | "Upsilon" | "phi" | "Phi" | "varphi" | "chi" | "psi" | "Psi" | "omega" | "Omega" | "Bbbk" | "wp"
+        | "nabla" | "bigstar" | "angle" | "nexists" | "diagdown" | "measuredangle" | "eth" | "diagup"
+        | "sphericalangle" | "clubsuit" | "varnothing" | "Diamond" | "complement" | "diamondsuit" | "imath"
+        | "Finv" | "triangledown" | "heartsuit" | "jmath" | "Game" | "triangle" | "spadesuit" | "ell" | "hbar"
+        | "vartriangle" | "hslash" | "blacklozenge" | "lozenge" | "blacksquare" | "mho" | "blacktriangle" | "sharp"
+        | "prime" | "Im" | "flat" | "square" | "backprime" | "Re" | "natural" | "surd" | "circledS" => T::Symbol,
         _ => return None,
     };
     Some((Some(t), 0))

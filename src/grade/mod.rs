@@ -9,10 +9,12 @@
 //! Every verdict names the rule that decided it. Any input is accepted: work, nesting and sizes are bounded.
 
 mod arith;
+mod boxed;
 mod compare;
 mod exact;
 mod expr;
 mod lexer;
+mod matrix;
 mod modular;
 mod normalize;
 mod numeric;
@@ -20,13 +22,17 @@ pub mod pairs;
 mod parser;
 mod plain;
 mod real;
+mod repair;
 mod scalar;
 mod scan;
+mod series;
 mod sets;
+mod symbols;
 mod units;
 
+use boxed::Boxes;
 use expr::{E, Expr};
-use normalize::{Boxes, normalize};
+use normalize::normalize;
 use scan::{Candidate, GROUPS, Kind, Scanner};
 use serde::Serialize;
 use std::fmt;
@@ -97,9 +103,10 @@ struct Answer {
     source: Option<String>,
 }
 
-/// The final answer of a response: the last box, what "the answer is" states, else the last formula or number.
+/// The final answer of a response: a closing `#### …` line, the last box, what "the answer is" states, else the last
+/// formula or number.
 pub fn extract(text: &str) -> Option<String> {
-    let a = answer(text);
+    let a = hashed(text).unwrap_or_else(|| answer(text));
     a.source.or(a.text)
 }
 
@@ -112,7 +119,19 @@ pub fn equivalent(gold: &str, prediction: &str) -> Verdict {
 pub fn grade(gold: &str, response: &str) -> Verdict {
     let bare = !["$", "\\(", "\\[", "\\boxed", "\n"].iter().any(|d| gold.replace("\\$", "").contains(d));
     let gold = if bare { answer(&format!("${}$", gold.trim())) } else { answer(gold) };
-    compare_answers(&gold, &answer(response))
+    compare_answers(&gold, &hashed(response).unwrap_or_else(|| answer(response)))
+}
+
+/// What GSM8K's closing line `#### 42` states. math-verify does not know this mark (`equivalent` follows it), and may
+/// take a number after an earlier "answer" instead.
+fn hashed(text: &str) -> Option<Answer> {
+    let start = text.rfind("\n####").map(|i| i + 5).or_else(|| text.starts_with("####").then_some(4))?;
+    let line = text[start..].trim_start_matches('#').lines().next()?.trim();
+    if line.is_empty() || text[start..].contains("\\boxed") {
+        return None;
+    }
+    let a = answer(line);
+    a.value.is_some().then_some(a)
 }
 
 fn compare_answers(gold: &Answer, pred: &Answer) -> Verdict {
@@ -123,12 +142,11 @@ fn compare_answers(gold: &Answer, pred: &Answer) -> Verdict {
         decided = verdict(equal, rule);
     }
     let trimmed = |a: &Answer| a.text.as_deref().map(|t| t.trim().to_string()).filter(|t| !t.is_empty());
-    if !decided.equal {
-        if let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred)) {
-            if g == p {
-                return verdict(true, Rule::Text);
-            }
-        }
+    if !decided.equal
+        && let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred))
+        && g == p
+    {
+        return verdict(true, Rule::Text);
     }
     decided
 }

@@ -4,6 +4,7 @@
 //! that they are not the same rational function. π and e count as variables, i as a square root of −1 (the prime is
 //! 1 modulo 4). Roots and functions are not rational: `None`, and other rules decide.
 
+use super::exact::rational;
 use super::expr::{E, Expr};
 use num_bigint::BigInt;
 use num_integer::Integer;
@@ -66,6 +67,7 @@ pub fn eval(e: &Expr, trial: u64) -> Option<u64> {
         Expr::Add(v) => v.iter().try_fold(0, |s, a| Some((s + eval(a, trial)?) % P)),
         Expr::Mul(v) => v.iter().try_fold(1, |s, a| Some(mul(s, eval(a, trial)?))),
         Expr::Func(name, args) if opaque(name) => Some(point(&key(name, args, trial), trial)),
+        Expr::Func(..) => number(&rational(e)?),
         Expr::Pow(b, x) => {
             let n = match &**x {
                 Expr::Num { value, .. } if value.is_integer() => value.to_integer().to_i64()?,
@@ -85,10 +87,8 @@ pub fn opaque(name: &str) -> bool {
 
 /// What names an opaque value: arguments that are the same functions give the same key.
 pub fn key(name: &str, args: &[E], trial: u64) -> String {
-    let args: Vec<String> = args
-        .iter()
-        .map(|a| eval(a, trial).map_or_else(|| format!("{a:?}"), |v| v.to_string()))
-        .collect();
+    let args: Vec<String> =
+        args.iter().map(|a| eval(a, trial).map_or_else(|| format!("{a:?}"), |v| v.to_string())).collect();
     format!("{name}{args:?}")
 }
 

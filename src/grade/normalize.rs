@@ -2,14 +2,9 @@
 //! units, malformed fractions and roots. Follows `math_normalization.py` of latex2sympy2_extended step by step,
 //! because what it removes decides which answers agree.
 
+use super::boxed::{Boxes, boxed};
+use super::repair::{operators, slash};
 use super::units::strip_units;
-
-/// How much boxed content to take: every box, or the last ones that belong together.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Boxes {
-    All,
-    Last,
-}
 
 pub fn normalize(text: &str, boxes: Boxes) -> String {
     let mut t = boxed(text, boxes);
@@ -47,86 +42,12 @@ pub fn normalize(text: &str, boxes: Boxes) -> String {
     t.trim().to_string()
 }
 
-/// The content of `\boxed{…}` and `\fbox{…}`, joined by commas; the text itself where there is none.
-fn boxed(text: &str, mode: Boxes) -> String {
-    if !text.contains("\\boxed") && !text.contains("\\fbox") {
-        return text.to_string();
-    }
-    let mut results: Vec<&str> = vec![];
-    let (mut limit, mut last) = (text.len(), None);
-    loop {
-        let head = &text[..limit];
-        let (b, f) = (head.rfind("\\boxed"), head.rfind("\\fbox"));
-        let (start, n) = match (b, f) {
-            (None, None) => break,
-            (b, f) if b > f => (b.unwrap_or(0), 6),
-            (_, f) => (f.unwrap_or(0), 5),
-        };
-        let rest = head[start + n..].trim_start();
-        let open = limit - rest.len();
-        if rest.is_empty() {
-            break;
-        }
-        let Some(close) = rest.starts_with('{').then(|| closing(rest)).flatten() else {
-            if results.is_empty() {
-                results.push(&text[open..]);
-            }
-            break;
-        };
-        let content = rest[1..close].trim();
-        if let (Boxes::Last, Some(next)) = (mode, last) {
-            if !belongs(&text[open + close + 1..next], content, results.last().copied().unwrap_or("")) {
-                break;
-            }
-        }
-        if results.last() != Some(&content) {
-            results.push(content);
-        }
-        last = Some(start);
-        limit = start;
-    }
-    if results.is_empty() {
-        return text.to_string();
-    }
-    results.reverse();
-    results.join(",")
-}
-
-/// Position of the brace that closes the one at the start of `s`.
-fn closing(s: &str) -> Option<usize> {
-    let mut depth = 0;
-    for (i, b) in s.bytes().enumerate() {
-        match b {
-            b'{' => depth += 1,
-            b'}' => {
-                depth -= 1;
-                if depth == 0 {
-                    return Some(i);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
-/// Whether two boxes are parts of one answer: close together, or joined by "and", "or", a comma or a semicolon.
-fn belongs(between: &str, content: &str, next: &str) -> bool {
-    let n = between.chars().count();
-    let word = |w: &str| {
-        between.match_indices(w).any(|(i, _)| {
-            let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-            !part(between[..i].chars().next_back()) && !part(between[i + w.len()..].chars().next())
-        })
-    };
-    n < 10 || (next != content && n < 70 && (between.contains([',', ';']) || word("and") || word("or")))
-}
-
 /// Drops `\left` and `\right` before a delimiter.
 fn delimiters(t: &str) -> String {
     const DELIMITERS: [&str; 25] = [
-        "\\{", "\\}", "{", "}", "\\|", "|", "[", "]", "(", ")", "\\lbrac", "\\rbrac", "\\lgroup", "\\rgroup", "\\lbrace",
-        "\\rbrace", "\\vert", "\\lvert", "\\rvert", "\\lceil", "\\rceil", "\\lfloor", "\\rfloor", "\\langle", "\\rangle",
+        "\\{", "\\}", "{", "}", "\\|", "|", "[", "]", "(", ")", "\\lbrac", "\\rbrac", "\\lgroup", "\\rgroup",
+        "\\lbrace", "\\rbrace", "\\vert", "\\lvert", "\\rvert", "\\lceil", "\\rceil", "\\lfloor", "\\rfloor",
+        "\\langle", "\\rangle",
     ];
     let mut out = String::with_capacity(t.len());
     let mut rest = t;
@@ -279,10 +200,10 @@ fn plain_word(r: &str, before: Option<char>) -> Option<(usize, &'static str)> {
             }
         }
     }
-    if r[gap..].starts_with("\\text{") {
-        if let Some((n, ",")) = slash_command(&r[gap..], None) {
-            return Some((gap + n, ","));
-        }
+    if r[gap..].starts_with("\\text{")
+        && let Some((n, ",")) = slash_command(&r[gap..], None)
+    {
+        return Some((gap + n, ","));
     }
     if r.starts_with("infinity") {
         return Some((8, "\\infty"));
@@ -320,133 +241,4 @@ fn single_slashes(t: &str) -> String {
         out.push(c);
     }
     out
-}
-
-/// Repairs powers, roots, logarithms and fractions that lack their braces.
-fn operators(mut t: String) -> String {
-    if t.contains('^') {
-        t = wrap_parens(&t, "^", "^");
-    }
-    if t.contains("sqrt") {
-        t = wrap_parens(&t, "sqrt", "\\sqrt");
-    }
-    if t.contains("\\log_") {
-        t = split_digits(&t, "\\log_", "\\log_");
-    }
-    if t.contains(" sqrt") {
-        t = t.replace(" sqrt", "\\sqrt");
-    }
-    if t.contains("\\frac") {
-        t = split_digits(&t, "\\frac", "\\frac");
-        t = fractions(&t);
-    }
-    if t.contains("\\sqrt") {
-        t = roots(&t);
-    }
-    t
-}
-
-/// `name (…)` → `new{…}` up to the first closing parenthesis.
-fn wrap_parens(t: &str, name: &str, new: &str) -> String {
-    let mut out = String::with_capacity(t.len());
-    let mut rest = t;
-    while let Some(i) = rest.find(name) {
-        let after = &rest[i + name.len()..];
-        let space = after.chars().next().filter(|c| c.is_whitespace()).map_or(0, char::len_utf8);
-        let close = after[space..].strip_prefix('(').and_then(|b| b.find(')').map(|k| (&b[..k], &b[k + 1..])));
-        out.push_str(&rest[..i]);
-        match close {
-            Some((body, tail)) => {
-                out.push_str(&format!("{new}{{{body}}}"));
-                rest = tail;
-            }
-            None => {
-                out.push_str(name);
-                rest = after;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
-/// `\frac 12` → `\frac{1}{2}`: one digit, then the digits after it.
-fn split_digits(t: &str, name: &str, new: &str) -> String {
-    let mut out = String::with_capacity(t.len());
-    let mut rest = t;
-    while let Some(i) = rest.find(name) {
-        out.push_str(&rest[..i]);
-        let after = &rest[i + name.len()..];
-        let skip = |s: &str| s.chars().next().filter(|c| c.is_whitespace()).map_or(0, char::len_utf8);
-        let a = skip(after);
-        let one = after[a..].bytes().next().filter(u8::is_ascii_digit);
-        let two = one.map(|_| a + 1 + skip(&after[a + 1..]));
-        let n = two.map_or(0, |k| after[k..].bytes().take_while(u8::is_ascii_digit).count());
-        match (two, n) {
-            (Some(k), n) if n > 0 => {
-                out.push_str(&format!("{new}{{{}}}{{{}}}", &after[a..=a], &after[k..k + n]));
-                rest = &after[k + n..];
-            }
-            _ => {
-                out.push_str(name);
-                rest = after;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
-/// Gives `\frac` its two braced arguments where they are single characters (or digits after a braced one).
-fn fractions(t: &str) -> String {
-    let mut parts = t.split("\\frac");
-    let mut out = parts.next().unwrap_or("").to_string();
-    for part in parts {
-        let s = part.trim_start();
-        out.push_str("\\frac");
-        if s.starts_with('{') {
-            match closing(s).map(|k| s.split_at(k + 1)) {
-                Some((top, tail)) if tail.trim_start().starts_with(|c: char| c.is_ascii_digit()) => {
-                    let tail = tail.trim_start();
-                    out.push_str(&format!("{top}{{{}}}{}", &tail[..1], &tail[1..]));
-                }
-                _ => out.push_str(s),
-            }
-            continue;
-        }
-        let mut chars = s.chars();
-        let (Some(a), Some(b)) = (chars.next(), chars.next()) else { return t.to_string() };
-        if b == '{' {
-            out.push_str(&format!("{{{a}}}{{{}", chars.as_str()));
-        } else if b == ' ' && chars.as_str().starts_with('{') {
-            out.push_str(&format!("{{{a}}}{}", chars.as_str()));
-        } else {
-            out.push_str(&format!("{{{a}}}{{{b}}}{}", chars.as_str()));
-        }
-    }
-    out
-}
-
-fn roots(t: &str) -> String {
-    let mut parts = t.split("\\sqrt");
-    let mut out = parts.next().unwrap_or("").to_string();
-    for part in parts {
-        let s = part.trim_start();
-        out.push_str("\\sqrt");
-        match s.chars().next() {
-            Some(c) if c != '{' && c != '[' => out.push_str(&format!("{{{c}}}{}", &s[c.len_utf8()..])),
-            _ => out.push_str(s),
-        }
-    }
-    out
-}
-
-/// `3/4` alone is a fraction.
-fn slash(t: &str) -> Option<String> {
-    let (a, b) = t.split_once('/')?;
-    let whole = |s: &str| {
-        let d = s.strip_prefix('-').unwrap_or(s);
-        !d.is_empty() && d.len() < 19 && d.bytes().all(|c| c.is_ascii_digit()) && (d == "0" || !d.starts_with('0'))
-    };
-    (whole(a) && whole(b)).then(|| format!("\\frac{{{a}}}{{{b}}}"))
 }

@@ -46,10 +46,7 @@ impl<R: Real> C<R> {
         if self.is_real() && o.is_real() {
             return Self::real(self.re.mul(&o.re));
         }
-        Complex {
-            re: self.re.mul(&o.re).sub(&self.im.mul(&o.im)),
-            im: self.re.mul(&o.im).add(&self.im.mul(&o.re)),
-        }
+        Complex { re: self.re.mul(&o.re).sub(&self.im.mul(&o.im)), im: self.re.mul(&o.im).add(&self.im.mul(&o.re)) }
     }
     fn div(&self, o: &Self) -> Option<Self> {
         if o.is_real() {
@@ -163,9 +160,7 @@ impl<'a> Evaluator<'a> {
         match e {
             Expr::Num { value, .. } => Some(C::real(R::rat(value))),
             Expr::Percent(a) => self.eval(a)?.div(&C::int(100)),
-            Expr::Sym(s) => {
-                self.values.iter().find(|(n, _)| n == s).map(|(_, v)| C::real(R::rat(v)))
-            }
+            Expr::Sym(s) => self.values.iter().find(|(n, _)| n == s).map(|(_, v)| C::real(R::rat(v))),
             Expr::Pi => Some(C::real(R::pi())),
             Expr::Euler => C::int(1).exp(),
             Expr::Imag => Some(C::i()),
@@ -173,14 +168,21 @@ impl<'a> Evaluator<'a> {
             Expr::Mul(v) => v.iter().try_fold(C::int(1), |s, a| Some(s.mul(&self.eval(a)?))),
             Expr::Pow(b, x) => self.power(b, x),
             // An unknown function is opaque: its value depends on its name and arguments.
-            Expr::Func(name, args) if opaque(name) => Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial)))),
+            Expr::Func(name, args) if opaque(name) => {
+                Some(C::real(R::rat(&sample(&key(name, args, self.trial), self.trial))))
+            }
+            Expr::Func(name, _)
+                if matches!(name.as_str(), "factorial" | "binom" | "mod" | "gcd" | "lcm" | "max" | "min") =>
+            {
+                rational(e).map(|v| C::real(R::rat(&v)))
+            }
             Expr::Func(name, args) => {
                 self.budget = self.budget.checked_sub(FUNCTION_COST)?;
                 let x: C<R> = self.eval(args.first()?)?;
                 match args.len() {
                     1 => single(name, &x),
                     2 if name == "log" => x.ln()?.div(&self.eval::<R>(&args[1])?.ln()?),
-                    _ => rational(e).map(|v| C::real(R::rat(&v))),
+                    _ => None,
                 }
             }
             _ => None,
@@ -268,15 +270,31 @@ fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
     }
 }
 
-/// The order of two constants where machine floats show it clearly (or exact values decide it); ±∞ counts.
-pub fn order(a: &E, b: &E) -> Option<Ordering> {
-    let endless = |e: &E| match &**e {
+/// 1 or −1 for ±∞ (with finite numbers added, or times a number), else 0.
+pub fn endless(e: &Expr) -> i32 {
+    match e {
         Expr::Infinity => 1,
         Expr::Mul(v) if v.len() == 2 && *v[1] == Expr::Infinity => {
             rational(&v[0]).map_or(0, |r| if r.is_negative() { -1 } else { 1 })
         }
+        Expr::Add(v) => {
+            let (mut sign, mut rest) = (0, 0);
+            for a in v {
+                match endless(a) {
+                    0 if rational(a).is_some() => {}
+                    0 => return 0,
+                    s if sign == 0 || s == sign => sign = s,
+                    _ => rest += 1,
+                }
+            }
+            if rest == 0 { sign } else { 0 }
+        }
         _ => 0,
-    };
+    }
+}
+
+/// The order of two constants where machine floats show it clearly (or exact values decide it); ±∞ counts.
+pub fn order(a: &E, b: &E) -> Option<Ordering> {
     let (ia, ib) = (endless(a), endless(b));
     if ia != 0 || ib != 0 {
         return Some(ia.cmp(&ib));
@@ -293,16 +311,28 @@ pub fn order(a: &E, b: &E) -> Option<Ordering> {
     (gap > 1e-9 * x.abs().max(y.abs())).then(|| x.total_cmp(&y))
 }
 
-/// A fixed, scattered, non-zero rational for a variable in a trial: the same on every run.
+/// A fixed, scattered, non-zero rational of size 0.2 to 3.2 for a variable: the same on every run. A variable has
+/// opposite signs in trials 2k and 2k + 1.
 pub fn sample(name: &str, trial: u64) -> BigRational {
-    let mut h = 0xcbf2_9ce4_8422_2325u64 ^ trial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut h = 0xcbf2_9ce4_8422_2325u64;
     for b in name.bytes() {
         h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
     }
+    let negative = (h >> 17 ^ trial) & 1 == 1;
+    h ^= trial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     h ^= h >> 29;
     h = h.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     h ^= h >> 32;
     let n = (h % 3000) as i64 + 211;
-    let sign = if (h >> 40) & 1 == 1 { -1 } else { 1 };
-    BigRational::new(BigInt::from(sign * n), BigInt::from(997))
+    BigRational::new(BigInt::from(if negative { -n } else { n }), BigInt::from(997))
+}
+
+/// The largest number in an expression, exponents aside: variables are also sampled well beyond it, because roots and
+/// absolute values change their branch there.
+pub fn reach(e: &Expr) -> BigInt {
+    match e {
+        Expr::Num { value, .. } => value.abs().ceil().to_integer(),
+        Expr::Pow(b, _) => reach(b),
+        _ => e.children().into_iter().map(|c| reach(c)).max().unwrap_or_default(),
+    }
 }

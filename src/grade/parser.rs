@@ -5,7 +5,7 @@
 
 use super::expr::{E, Expr, Op, neg};
 use super::lexer::{T, Token, lex};
-use super::numeric::order;
+use super::numeric::{endless, order};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -15,13 +15,14 @@ pub const MAX_DEPTH: usize = 40;
 const MAX_STEPS: usize = 60_000;
 
 pub type Found = Option<(E, usize)>;
+type FoundList = Option<(Vec<E>, usize)>;
 
 pub struct Parser<'a> {
     pub toks: Vec<Token<'a>>,
     pub depth: usize,
     pub steps: usize,
     pub exprs: Vec<Option<Found>>,
-    elements: Vec<Option<Option<(Vec<E>, usize)>>>,
+    elements: Vec<Option<FoundList>>,
 }
 
 /// The answer that `text` (normalised LaTeX) spells, or `None` where it is no mathematics we know.
@@ -32,15 +33,15 @@ pub fn parse(text: &str) -> Option<E> {
         return None;
     }
     let mut p = Parser { toks, depth: 0, steps: 0, exprs: vec![None; n + 1], elements: vec![None; n + 1] };
-    if let Some((e, end)) = p.assigned_list() {
-        if end == n {
-            return Some(e);
-        }
+    if let Some((e, end)) = p.assigned_list()
+        && end == n
+    {
+        return Some(e);
     }
-    if let Some((groups, end)) = p.groups(0, true) {
-        if end == n {
-            return Some(thousands(text).unwrap_or_else(|| set_or_tuple(groups)));
-        }
+    if let Some((groups, end)) = p.groups(0, true)
+        && end == n
+    {
+        return Some(thousands(text).unwrap_or_else(|| set_or_tuple(groups)));
     }
     let (e, end) = p.set_relation(0)?;
     (end == n).then_some(e)
@@ -184,17 +185,17 @@ impl<'a> Parser<'a> {
             return ends(self, k).then(|| (vec![neg(&e), e], k));
         }
         let plain = self.expr(i);
-        if let Some((a, j)) = &plain {
-            if let Some(j) = self.expect(*j, T::Pm) {
-                let (b, k) = self.expr(j)?;
-                let pair = vec![super::expr::add(a.clone(), b.clone()), super::expr::add(a.clone(), neg(&b))];
-                return ends(self, k).then_some((pair, k));
-            }
+        if let Some((a, j)) = &plain
+            && let Some(j) = self.expect(*j, T::Pm)
+        {
+            let (b, k) = self.expr(j)?;
+            let pair = vec![super::expr::add(a.clone(), b.clone()), super::expr::add(a.clone(), neg(&b))];
+            return ends(self, k).then_some((pair, k));
         }
-        if let Some((e, j)) = self.set_atom(i) {
-            if ends(self, j) {
-                return Some((vec![e], j));
-            }
+        if let Some((e, j)) = self.set_atom(i)
+            && ends(self, j)
+        {
+            return Some((vec![e], j));
         }
         let (e, j) = if relations { self.relation(plain)? } else { plain? };
         ends(self, j).then(|| (vec![e], j))
@@ -244,13 +245,12 @@ impl<'a> Parser<'a> {
             return Some((Rc::new(Expr::Named('0')), i + 2));
         }
         let interval = |c| matches!(c, '(' | '[' | 'v' | 'b' | 'g');
-        if interval(open) {
-            if let Some((lo, hi, close, end)) = self.pair(i + 1) {
-                if interval(close) {
-                    let is_open = |c| matches!(c, '(' | 'g' | 'v');
-                    return Some((self::interval(lo, hi, is_open(open), is_open(close)), end));
-                }
-            }
+        if interval(open)
+            && let Some((lo, hi, close, end)) = self.pair(i + 1)
+            && interval(close)
+        {
+            let is_open = |c| matches!(c, '(' | 'g' | 'v');
+            return Some((self::interval(lo, hi, is_open(open), is_open(close)), end));
         }
         if !matches!(open, '(' | '[' | 'v' | '{' | 's') {
             return None;
@@ -275,12 +275,11 @@ impl<'a> Parser<'a> {
     }
 
     fn set_relation(&mut self, i: usize) -> Found {
-        if let Some((left, j)) = self.names(i) {
-            if matches!(self.kind(j), Some(T::In | T::Assign)) {
-                if let Some((right, end)) = self.guarded(|p| p.set_relation(j + 1)) {
-                    return Some((Rc::new(Expr::Rel(Op::Eq, left, right)), end));
-                }
-            }
+        if let Some((left, j)) = self.names(i)
+            && matches!(self.kind(j), Some(T::In | T::Assign))
+            && let Some((right, end)) = self.guarded(|p| p.set_relation(j + 1))
+        {
+            return Some((Rc::new(Expr::Rel(Op::Eq, left, right)), end));
         }
         self.set_level(i, 0)
     }
@@ -289,12 +288,11 @@ impl<'a> Parser<'a> {
     fn set_level(&mut self, i: usize, level: usize) -> Found {
         const OPS: [T; 3] = [T::Minus, T::Union, T::Inter];
         if level == OPS.len() {
-            if let Some(j) = self.expect(i, T::Open('(')) {
-                if let Some((e, k)) = self.guarded(|p| p.set_level(j, 0)) {
-                    if let Some(end) = self.expect(k, T::Close('(')) {
-                        return Some((e, end));
-                    }
-                }
+            if let Some(j) = self.expect(i, T::Open('('))
+                && let Some((e, k)) = self.guarded(|p| p.set_level(j, 0))
+                && let Some(end) = self.expect(k, T::Close('('))
+            {
+                return Some((e, end));
             }
             return self.set_atom(i);
         }
@@ -336,9 +334,6 @@ fn interval(lo: E, hi: E, lo_open: bool, hi_open: bool) -> E {
         Some(Ordering::Greater | Ordering::Equal) => return Rc::new(Expr::Named('0')),
         _ => {}
     }
-    let endless = |e: &E| {
-        **e == Expr::Infinity || matches!(&**e, Expr::Mul(v) if v.len() == 2 && *v[1] == Expr::Infinity)
-    };
-    let (lo_open, hi_open) = (lo_open || endless(&lo), hi_open || endless(&hi));
+    let (lo_open, hi_open) = (lo_open || endless(&lo) != 0, hi_open || endless(&hi) != 0);
     Rc::new(Expr::Interval { lo, hi, lo_open, hi_open })
 }

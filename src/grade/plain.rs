@@ -82,7 +82,8 @@ fn digits(s: &str) -> usize {
 fn number(t: &str, i: usize, shorter: bool) -> Option<Candidate> {
     for start in starts(t, i) {
         let mut k = start;
-        if let Some(c) = t[k..].chars().next().filter(|c| !c.is_ascii() || *c == '$').filter(|c| CURRENCY.contains(*c)) {
+        if let Some(c) = t[k..].chars().next().filter(|c| !c.is_ascii() || *c == '$').filter(|c| CURRENCY.contains(*c))
+        {
             k += c.len_utf8();
         }
         if k > 0 && t.as_bytes()[k - 1].is_ascii_digit() {
@@ -126,12 +127,15 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     let raw = &s[..n];
     let decimal_comma = !raw.contains('.') && raw.matches(',').count() == 1 && n - raw.find(',').unwrap_or(0) != 4;
     let short_comma = decimal_comma || (raw.contains(',') && (s[sign..].starts_with('0') || int > 3));
-    let clean: String = if short_comma { raw.replace(',', ".") } else { raw.chars().filter(|c| !", ".contains(*c)).collect() };
+    let clean: String =
+        if short_comma { raw.replace(',', ".") } else { raw.chars().filter(|c| !", ".contains(*c)).collect() };
     let clean = clean.trim_start_matches('0');
     let clean = if clean.is_empty() || clean.starts_with('.') { format!("0{clean}") } else { clean.to_string() };
     let after = &s[n..];
     let gap = after.len() - after.trim_start().len();
-    let word = ["%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"].iter().find(|w| after[gap..].starts_with(**w));
+    let word = ["%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"]
+        .iter()
+        .find(|w| after[gap..].starts_with(**w));
     let percent = word.is_some();
     // "percentage" ends the match at "percent", the alternative tried first.
     let extra = word.map_or(0, |w| gap + if w.len() > 7 { 7 } else { w.len() });
@@ -142,7 +146,8 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
 fn thousands(s: &str) -> usize {
     let mut n = 0;
     let b = s.as_bytes();
-    while matches!(b.get(n), Some(b',' | b' ')) && b.get(n + 1..n + 4).is_some_and(|d| d.iter().all(u8::is_ascii_digit)) {
+    while matches!(b.get(n), Some(b',' | b' ')) && b.get(n + 1..n + 4).is_some_and(|d| d.iter().all(u8::is_ascii_digit))
+    {
         n += 4;
     }
     n
@@ -160,7 +165,11 @@ fn arithmetic(t: &str, i: usize) -> Option<Candidate> {
             continue;
         }
         let first = k + 1;
-        let stop = b[first..].iter().take(MAX_RUN).take_while(|c| op(**c) || c.is_ascii_digit() || **c == b'.' || c.is_ascii_whitespace()).count();
+        let stop = b[first..]
+            .iter()
+            .take(MAX_RUN)
+            .take_while(|c| op(**c) || c.is_ascii_digit() || **c == b'.' || c.is_ascii_whitespace())
+            .count();
         let stop = first + stop;
         let good_end = |e: usize| {
             let e = if b[e..].starts_with(b"**") { e + 2 } else { e };
@@ -276,7 +285,9 @@ impl Arithmetic<'_> {
                 self.i += n;
                 // Python rejects whole numbers that begin with a zero, and "1.2.3".
                 let whole = !text.contains('.');
-                if (whole && text.len() > 1 && text.starts_with('0') && text.bytes().any(|b| b != b'0')) || text.matches('.').count() > 1 {
+                if (whole && text.len() > 1 && text.starts_with('0') && text.bytes().any(|b| b != b'0'))
+                    || text.matches('.').count() > 1
+                {
                     return None;
                 }
                 decimal(text.strip_suffix('.').unwrap_or(text)).map(|e| match &*e {

@@ -212,7 +212,7 @@ impl<const P: u64> Real for Big<P> {
         let n = (k.m.clone() << k.e.max(0)).to_i64()?;
         // exp(r) = exp(r / 2^16)^(2^16), by Taylor's series in fixed point with 32 spare bits.
         let r = self.sub(&ln2.mul(&k)).scaled(-16);
-        let x = Big::<P>::fixed(&r.scaled(32)) ;
+        let x = Big::<P>::fixed(&r.scaled(32));
         let unit = P + 32;
         let mut term = BigInt::one() << unit;
         let mut sum = term.clone();
@@ -247,7 +247,9 @@ impl<const P: u64> Real for Big<P> {
     }
     fn sin_cos(&self) -> (Self, Self) {
         let two_pi = Self::pi().scaled(1);
-        let turns = self.div(&two_pi).map_or_else(|| Self::int(0), |t| t.add(&Self::rat(&BigRational::new(1.into(), 2.into()))).floor());
+        let turns = self
+            .div(&two_pi)
+            .map_or_else(|| Self::int(0), |t| t.add(&Self::rat(&BigRational::new(1.into(), 2.into()))).floor());
         let x = self.sub(&two_pi.mul(&turns)).fixed();
         let x2 = (&x * &x) >> P;
         let series = |first: BigInt, mut k: u64| {
@@ -289,7 +291,13 @@ impl<const P: u64> Real for Big<P> {
         Self::new(m.clone(), -MAX_P)
     }
     fn sign(&self) -> i32 {
-        if self.m.is_zero() { 0 } else if self.m.is_negative() { -1 } else { 1 }
+        if self.m.is_zero() {
+            0
+        } else if self.m.is_negative() {
+            -1
+        } else {
+            1
+        }
     }
     fn floor(&self) -> Self {
         if self.e >= 0 {

@@ -5,8 +5,8 @@ use super::Rule;
 use super::exact::rational;
 use super::expr::{E, Expr};
 use super::modular;
-use super::numeric::{Evaluator, sample};
-use super::real::Big;
+use super::numeric::{Evaluator, endless, reach, sample};
+use super::real::{Big, Real};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
@@ -53,6 +53,10 @@ impl Scalars {
         if a == b {
             return (true, Rule::Structure);
         }
+        let (p, q) = (endless(a), endless(b));
+        if p != 0 || q != 0 {
+            return (p == q, Rule::Exact);
+        }
         if let Some(same) = modular::same(a, b) {
             return (same, Rule::Identity);
         }
@@ -92,10 +96,15 @@ impl Scalars {
         let mut names = vec![];
         a.symbols(&mut names);
         b.symbols(&mut names);
-        let trials = if names.is_empty() && !(opaque(a) || opaque(b)) { 1 } else { 4 };
+        let constant = names.is_empty() && !(opaque(a) || opaque(b));
+        // Near the origin, farther out, and beyond every number written; each with both signs.
+        let far = reach(a).max(reach(b)).min(BigInt::from(1u64 << 40)) * 64 + 64;
+        let sizes = [BigInt::from(1), BigInt::from(61), far];
         let mut agreed = 0;
-        for trial in 0..trials {
-            let values: Vec<_> = names.iter().map(|n| (*n, sample(n, trial))).collect();
+        for trial in 0..if constant { 1 } else { 2 * sizes.len() } {
+            let size = BigRational::from(sizes[trial / 2].clone());
+            let trial = trial as u64;
+            let values: Vec<_> = names.iter().map(|n| (*n, sample(n, trial) * &size)).collect();
             let mut quick = Evaluator::new(&values, trial, self.budget);
             if let (Some(x), Some(y)) = (quick.eval::<f64>(a), quick.eval::<f64>(b)) {
                 let gap = x.sub(&y);
@@ -109,14 +118,17 @@ impl Scalars {
             self.budget = fine.budget;
             let (Some(x), Some(y)) = pair else { continue };
             let gap = x.sub(&y);
-            use super::real::Real;
             let size = gap.re.log2().max(gap.im.log2());
-            if fine.scale > MAX_SCALE || size > fine.scale - PRECISION as f64 + 64.0 {
+            if size > fine.scale - PRECISION as f64 + 64.0 {
                 return false;
+            }
+            // Too large to conclude that nothing is left of the difference.
+            if fine.scale > MAX_SCALE {
+                continue;
             }
             agreed += 1;
         }
-        agreed * 2 >= trials
+        agreed >= if constant { 1 } else { 2 }
     }
 }
 

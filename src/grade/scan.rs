@@ -32,6 +32,9 @@ pub const GROUPS: usize = 5;
 /// Formulas that "and", "or" or a comma may join to the first.
 const MAX_JOINED: usize = 5;
 
+/// Mentions of "answer" that are followed up, from the end of the text.
+const MAX_ANSWERS: usize = 200;
+
 pub struct Scanner<'a> {
     text: &'a str,
     lower: String,
@@ -43,7 +46,8 @@ pub struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     pub fn new(text: &'a str) -> Self {
         let lower = text.to_ascii_lowercase();
-        let answers = lower.match_indices("answer").map(|(i, _)| i).collect();
+        let all: Vec<usize> = lower.match_indices("answer").map(|(i, _)| i).collect();
+        let answers = all[all.len().saturating_sub(MAX_ANSWERS)..].to_vec();
         Scanner { text, lower, answers, dead: RefCell::new([(0, 0); 4]) }
     }
 
@@ -105,10 +109,11 @@ impl<'a> Scanner<'a> {
         let before = t[..at].bytes().next_back();
         let free = before != Some(b'\\');
         let good = |r: &Range<usize>| !r.is_empty() && (!boxed || has_box(&t[r.clone()]));
-        if free && rest.starts_with("$$") {
-            if let Some(r) = self.until(0, at + 2, "$$", false).filter(good) {
-                return Some((r.clone(), r.end + 2));
-            }
+        if free
+            && rest.starts_with("$$")
+            && let Some(r) = self.until(0, at + 2, "$$", false).filter(good)
+        {
+            return Some((r.clone(), r.end + 2));
         }
         if free && rest.starts_with("\\[") {
             return self.until(1, at + 2, "\\]", false).filter(good).map(|r| (r.clone(), r.end + 2));
@@ -164,7 +169,10 @@ impl<'a> Scanner<'a> {
         let t = self.text;
         let mut next = 0;
         for &a in &self.answers {
-            let Some(start) = a.checked_sub(6).filter(|s| self.lower[*s..].starts_with("final answer")) else { continue };
+            let Some(start) = a.checked_sub(6).filter(|s| self.lower.as_bytes()[*s..].starts_with(b"final answer"))
+            else {
+                continue;
+            };
             if start < next {
                 continue;
             }
@@ -177,7 +185,8 @@ impl<'a> Scanner<'a> {
                 let back = t[i..j].chars().next_back().map_or(j, |c| j - c.len_utf8());
                 let ends = |c: &Candidate| {
                     let s = t[c.end..].strip_prefix('.').unwrap_or(&t[c.end..]);
-                    s.strip_prefix(char::is_whitespace).unwrap_or(s).starts_with("I hope") || t[..c.end].ends_with(char::is_whitespace) && s.starts_with("I hope")
+                    s.strip_prefix(char::is_whitespace).unwrap_or(s).starts_with("I hope")
+                        || t[..c.end].ends_with(char::is_whitespace) && s.starts_with("I hope")
                 };
                 for c in [self.formulas_at(j, false), self.formulas_at(back, false)].into_iter().flatten() {
                     if ends(&c) {
@@ -223,11 +232,11 @@ impl<'a> Scanner<'a> {
         self.each_formula(true, out);
         let mut base = 0;
         for line in t.split_inclusive('\n') {
-            if let Some(i) = line.find("\\boxed{") {
-                if let Some(k) = line.rfind('}').filter(|k| *k > i + 7) {
-                    let f = Formula { content: base + i..base + k + 1, percent: false, bare_box: true };
-                    out.push(Candidate { start: base + i, end: base + k + 1, kind: Kind::Formulas(vec![f]) });
-                }
+            if let Some(i) = line.find("\\boxed{")
+                && let Some(k) = line.rfind('}').filter(|k| *k > i + 7)
+            {
+                let f = Formula { content: base + i..base + k + 1, percent: false, bare_box: true };
+                out.push(Candidate { start: base + i, end: base + k + 1, kind: Kind::Formulas(vec![f]) });
             }
             base += line.len();
         }
@@ -238,12 +247,10 @@ impl<'a> Scanner<'a> {
         let bytes = self.text.as_bytes();
         while i < bytes.len() {
             let possible = matches!(bytes[i], b'$' | b'\\' | b'-') || bytes[i].is_ascii_whitespace();
-            if possible {
-                if let Some(c) = self.formulas_at(i, boxed) {
-                    i = c.end.max(i + 1);
-                    out.push(c);
-                    continue;
-                }
+            if possible && let Some(c) = self.formulas_at(i, boxed) {
+                i = c.end.max(i + 1);
+                out.push(c);
+                continue;
             }
             i += 1;
         }
@@ -261,17 +268,17 @@ impl<'a> Scanner<'a> {
                 }
                 after += 1;
             }
-            if a >= next_formula {
-                if let Some(c) = within_line(t, after, 50).find_map(|i| self.formulas_at(i, false)) {
-                    next_formula = c.end;
-                    out.push(Candidate { start: a, ..c });
-                }
+            if a >= next_formula
+                && let Some(c) = within_line(t, after, 50).find_map(|i| self.formulas_at(i, false))
+            {
+                next_formula = c.end;
+                out.push(Candidate { start: a, ..c });
             }
-            if a >= next_number {
-                if let Some(c) = plain::after(t, after) {
-                    next_number = c.end;
-                    out.push(Candidate { start: a, ..c });
-                }
+            if a >= next_number
+                && let Some(c) = plain::after(t, after)
+            {
+                next_number = c.end;
+                out.push(Candidate { start: a, ..c });
             }
         }
     }

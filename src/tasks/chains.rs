@@ -5,7 +5,7 @@
 //! probability .6, a variable strictly earlier than that one, so a first step never has a variable there.
 //!
 //! The split is decided by the program without its letters (start value, then operation / is-variable / argument of each
-//! step); the subject is not part of it. **Level 1 is small**: with modulus 7 it has 7 · 3 · 6 = 126 programs, about 16 of
+//! step); the subject is not part of it. **Level 1 is small**: with modulus 7 it has 7 · 3 · 6 = 126 programs, 18 of
 //! them in the test split, so a hundred level-1 test rows repeat those with other letters.
 
 use anyhow::{Result, ensure};

@@ -187,6 +187,7 @@ fn shard_gradients(
     settings: &DecodeSettings,
     n_tok: usize,
 ) -> Result<(GradientsParams, LossParts)> {
+    let model = &shards::own_leaves(model);
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let rows = replay::sequences(&traces, &corpus.switch)?;
     let gradient = grpo.replay.gradient();

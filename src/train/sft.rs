@@ -67,6 +67,7 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[Row], lr: f64) -> Result<S
     for wave in parts.chunks(sft.threads.max(1)) {
         let model = &trainer.model;
         let done = shards::run(wave, |part| {
+            let model = &shards::own_leaves(model);
             let sums = response_loss(model, part, sft.latent_token, sft.source, sft.gradient)?;
             let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
             let grads = sums.loss.div_scalar(total as f64).backward();

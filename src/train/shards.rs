@@ -29,6 +29,13 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
     })
 }
 
+/// The same weights as leaves of a graph of their own: Burn joins graphs that share a leaf, and a graph can be
+/// back-propagated once. Costs no copy; parameter ids stay.
+pub fn own_leaves(model: &Decoder) -> Decoder {
+    let device = model.device();
+    model.clone().fork(&device)
+}
+
 /// Sums gradients parameter by parameter, in the order given.
 pub fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> GradientsParams {
     let mut parts = parts.into_iter();

@@ -1,5 +1,6 @@
 //! The decoder against `transformers`: fixtures made by the Python scripts beside them (`fixtures/make_*.py`).
 
+mod adapter;
 mod gradients;
 mod hooks;
 mod latent;

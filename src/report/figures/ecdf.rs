@@ -14,6 +14,8 @@ use crate::stats::LEVEL;
 pub struct Ecdf {
     pub title: String,
     pub x: Axis,
+    /// What is counted, e.g. `problems`.
+    pub of: String,
     /// Name and values of each sample; n is added to the name.
     pub samples: Vec<(String, Vec<f64>)>,
 }
@@ -26,7 +28,7 @@ impl Ecdf {
             .iter()
             .flat_map(|(_, v)| v.iter().map(|&x| (x, 0.0)))
             .collect();
-        let y = Axis::new("share of problems ≤ x").range(0.0, 1.0);
+        let y = Axis::new(&format!("share of {} ≤ x", self.of)).range(0.0, 1.0);
         let (mut scene, plot) = Plot::new(
             &self.title,
             &self.x,

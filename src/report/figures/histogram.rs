@@ -12,7 +12,9 @@ use super::style::{colour, dash};
 pub struct Histogram {
     pub title: String,
     pub x: Axis,
-    /// Name and values of each sample; n is added to the name.
+    /// What is counted, e.g. `problems`.
+    pub of: String,
+    /// Name and values of each sample; n and mean are added to the name.
     pub samples: Vec<(String, Vec<f64>)>,
     pub bins: usize,
 }
@@ -48,11 +50,12 @@ impl Histogram {
         let mut legend = with_n(&self.samples);
         for ((text, _), (name, values)) in legend.iter_mut().zip(&self.samples) {
             let mean = values.iter().sum::<f64>() / values.len() as f64;
-            *text = format!("{name} (n={}, mean {mean:.0})", values.len());
+            let digits = if mean.abs() < 10.0 { 2 } else { 0 };
+            *text = format!("{name} (n={}, mean {mean:.digits$})", values.len());
         }
         let (x, y) = (
             self.x.clone().range(low, high),
-            Axis::new("share of problems").range(0.0, 1.08 * top),
+            Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top),
         );
         let (mut scene, plot) = Plot::new(&self.title, &x, &y, &[], None, &legend)?;
         for (i, shares) in shares.iter().enumerate() {

@@ -18,6 +18,9 @@ use super::pooled::{Fold, Pooled};
 use super::score::{Control, GroupedScore};
 use super::{ProbeData, balance, permuted_within, pick, widened};
 
+/// Mean gradient at which a fit stops, scikit-learn's default: choosing among C and scoring by sign need no more.
+const TOLERANCE: f64 = 1e-4;
+
 /// Settings of our protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -245,11 +248,10 @@ impl GroupedProtocol {
         let scaler = Standardiser::fit(raw.view())?;
         let (x, y) = (scaler.apply(raw.view()), pick(labels, &train));
         let held = scaler.apply(data.rows(test).view());
-        grid.iter()
-            .map(|&c| {
-                let model = Logistic::fit(x.view(), &y, c)?;
-                Ok((model.scores(held.view()).to_vec(), model.converged))
-            })
-            .collect()
+        let models = Logistic::path(x.view(), &y, grid, TOLERANCE)?;
+        Ok(models
+            .iter()
+            .map(|m| (m.scores(held.view()).to_vec(), m.converged))
+            .collect())
     }
 }
