@@ -9,9 +9,9 @@ use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use crate::latent::SwitchIds;
+use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::{RowInit, init_row, resize_rows};
-use crate::model::checkpoint::{Checkpoint, HostTensor};
 use crate::model::{Decoder, ModelConfig};
 use crate::text::Vocabulary;
 
@@ -141,16 +141,34 @@ fn vocabulary(checkpoint: &Checkpoint, adapter: Option<&Path>) -> Result<Option<
 /// How the rows of the three added tokens begin (method §1).
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRows {
-    /// What they are copied from: a content-neutral token, or the mean of all.
-    pub init: RowInit,
+    /// Text of the content-neutral token that they are copied from; `None` takes the first of [`NEUTRAL`] that exists.
+    pub seed_token: Option<String>,
     /// Standard deviation of the noise that tells the three apart, relative to the row's root mean square.
     pub jitter: f32,
     pub seed: u64,
 }
 
+/// A line break, a space, a stop (`Ċ` and `Ġ` are how byte-level vocabularies spell the first two).
+const NEUTRAL: [&str; 6] = ["\n", "Ċ", " ", "Ġ", ".", ";"];
+
+impl Default for NewRows {
+    fn default() -> Self {
+        Self { seed_token: None, jitter: 0.02, seed: 0 }
+    }
+}
+
+impl NewRows {
+    fn init(&self, vocabulary: &Vocabulary) -> Result<RowInit> {
+        Ok(RowInit::Tokens(vec![match &self.seed_token {
+            Some(token) => vocabulary.required_id(token)?,
+            None => NEUTRAL.iter().find_map(|token| vocabulary.id(token)).unwrap_or(0),
+        }]))
+    }
+}
+
 impl Loaded {
     /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
-    /// Padded rows beyond the vocabulary are cut.
+    /// Padded rows beyond the vocabulary are cut. LoRA factors, if attached, are merged: add the tokens first.
     ///
     /// # Errors
     /// A model without vocabulary, or a seed token without a row.
@@ -159,7 +177,7 @@ impl Loaded {
             return Ok(self);
         }
         let vocabulary = self.vocabulary.as_mut().context("the model brings no tokenizer to add switch tokens to")?;
-        let old = vocabulary.size();
+        let (old, init) = (vocabulary.size(), how.init(vocabulary)?);
         vocabulary.add_switch_tokens()?;
         self.switch = switch_ids(vocabulary);
         let rows = vocabulary.size();
@@ -167,14 +185,11 @@ impl Loaded {
         let mut stream = how.seed;
         self.model = self.model.resize_tokens(rows, |table| {
             stream = stream.wrapping_add(1);
-            with_new_rows(table.clone(), old, rows, how, stream)
+            let mut table = table.clone();
+            resize_rows(&mut table, rows)?;
+            (old..rows).try_for_each(|row| init_row(&mut table, row, &init, how.jitter, stream))?;
+            Ok(table)
         })?;
         Ok(self)
     }
-}
-
-fn with_new_rows(mut table: HostTensor, old: usize, rows: usize, how: &NewRows, seed: u64) -> Result<HostTensor> {
-    resize_rows(&mut table, rows)?;
-    (old..rows).try_for_each(|row| init_row(&mut table, row, &how.init, how.jitter, seed))?;
-    Ok(table)
 }

@@ -13,18 +13,11 @@ use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Apply;
-use crate::model::checkpoint::rows::RowInit;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::recipe::Recipe;
 use crate::text::{Vocabulary, write_atomic};
 use crate::train::corpus::Corpus;
-
-/// Tokens that carry little content, the first of which that a vocabulary has is the seed of the switch tokens' rows.
-const NEUTRAL: [&str; 4] = ["Ċ", "Ġ", ".", ";"];
-
-/// How far the new rows lie from their seed's, relative to its root mean square.
-const JITTER: f32 = 0.02;
 
 /// What the command line adds to a recipe.
 #[derive(Clone, Debug, Default)]
@@ -61,8 +54,8 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     fs::create_dir_all(&root).with_context(|| format!("{}: cannot make the run folder", root.display()))?;
     let vocabulary = match &recipe.pretrained {
         Some(model) => {
-            let opened = Opened::open(model, None, Apply::Merged)?;
-            Some(opened.vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?)
+            let vocabulary = Opened::open(model, None, Apply::Merged)?.vocabulary;
+            Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?)
         }
         None => None,
     };
@@ -123,11 +116,9 @@ impl Run {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
-                let vocabulary = &self.corpus.vocabulary;
-                let neutral = NEUTRAL.iter().find_map(|token| vocabulary.id(token)).unwrap_or(0);
-                let init = RowInit::Tokens(vec![neutral]);
-                let rows = NewRows { init, jitter: JITTER, seed: self.recipe.seed };
-                Ok(Opened::open(name, None, Apply::Merged)?.load(&device)?.add_switch_tokens(&rows)?.model)
+                let loaded = Opened::open(name, None, Apply::Merged)?.load(&device)?;
+                let rows = NewRows { seed: self.recipe.seed, ..NewRows::default() };
+                Ok(loaded.add_switch_tokens(&rows)?.model)
             }
             (None, Some(size)) => {
                 let config = ModelConfig {

@@ -1,0 +1,201 @@
+//! What the decoder costs: forward, training step, cached decoding, hooks, latents.
+//!
+//! `cargo bench --bench decoder`. Beside criterion's report, one JSON line per figure goes to standard output for
+//! `benches/peer.py`, which times the same models in PyTorch.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use serde_json::json;
+use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
+use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use switchyard::ops;
+
+/// A model and the batch it is timed on.
+struct Size {
+    name: &'static str,
+    config: ModelConfig,
+    rows: usize,
+    length: usize,
+}
+
+fn sizes() -> [Size; 2] {
+    let config = |d, layers, heads, kv, dh, ffn, vocab| ModelConfig {
+        family: Family::Qwen3,
+        vocab_size: vocab,
+        hidden_size: d,
+        intermediate_size: ffn,
+        num_hidden_layers: layers,
+        num_attention_heads: heads,
+        num_key_value_heads: kv,
+        head_dim: dh,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e6,
+        rope_scaling: None,
+        qk_norm: true,
+        tie_word_embeddings: true,
+        max_position_embeddings: 1024,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+    };
+    [
+        Size { name: "4.8M", config: config(256, 6, 8, 2, 32, 768, 512), rows: 16, length: 128 },
+        Size { name: "micro", config: config(64, 4, 4, 2, 16, 192, 32), rows: 32, length: 48 },
+    ]
+}
+
+impl Size {
+    fn model(&self, device: &Device) -> Decoder {
+        Decoder::random(&self.config, 1, device).expect("a valid model")
+    }
+
+    fn ids(&self) -> Vec<Vec<u32>> {
+        let token = |i: usize| (i * 7919 % (self.config.vocab_size - 3)) as u32;
+        (0..self.rows).map(|r| (0..self.length).map(|p| token(r * self.length + p)).collect()).collect()
+    }
+
+    fn tokens(&self) -> u64 {
+        (self.rows * self.length) as u64
+    }
+}
+
+/// Reads one value back: a device may be asynchronous.
+fn finish<const R: usize>(x: Tensor<R>) {
+    black_box(x.slice([0..1]).sum().into_scalar::<f32>());
+}
+
+/// One bench with its JSON line: the median of what criterion ran.
+fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) {
+    let mut runs: Vec<Duration> = vec![];
+    let mut g = c.benchmark_group(group);
+    g.throughput(Throughput::Elements(tokens)).sample_size(10).measurement_time(Duration::from_secs(4));
+    g.bench_function(BenchmarkId::new(what, size.name), |b| {
+        b.iter_custom(|n| {
+            let mut total = Duration::ZERO;
+            for _ in 0..n {
+                let start = Instant::now();
+                f();
+                let took = start.elapsed();
+                runs.push(took);
+                total += took;
+            }
+            total
+        });
+    });
+    g.finish();
+    runs.sort();
+    if runs.is_empty() {
+        return;
+    }
+    let rate = |q: f64| tokens as f64 / runs[((runs.len() - 1) as f64 * q).round() as usize].as_secs_f64();
+    let name = format!("{group}/{what}/{}", size.name);
+    println!(
+        "{}",
+        json!({ "name": name, "tokens_per_s": rate(0.5), "slowest_quarter": rate(0.75), "fastest_quarter": rate(0.25), "n": runs.len() })
+    );
+}
+
+fn forward_and_step(c: &mut Criterion) {
+    for size in sizes() {
+        let ids = size.ids();
+        let model = size.model(&Device::flex());
+        time(c, "decoder", &size, "forward", size.tokens(), || {
+            finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"));
+        });
+        let mut model = Some(size.model(&Device::flex().autodiff()));
+        let mut optimizer = AdamWConfig::new().init();
+        let targets: Vec<i64> = ids.iter().flatten().map(|&t| i64::from(t)).collect();
+        time(c, "decoder", &size, "train_step", size.tokens(), || {
+            let Some(held) = model.take() else { return };
+            let logits = held.logits(&ids, &mut Hooks::none()).expect("a forward");
+            let targets = TensorData::new(targets.clone(), [size.rows, size.length]);
+            let targets = Tensor::<2, Int>::from_data(targets, &logits.device());
+            let loss = ops::token_log_probs(logits, targets).mean().neg();
+            let grads = GradientsParams::from_grads(loss.backward(), &held);
+            model = Some(optimizer.step(1e-4, held, grads));
+        });
+    }
+}
+
+/// Every point of the decoder, without the opt-in `hook_result`.
+fn everything(layers: usize) -> Vec<HookSpec> {
+    let latent = [Kind::LatentSource, Kind::LatentInjected, Kind::BoundaryLogits, Kind::Result];
+    let points = HookPoint::all(layers).into_iter().filter(|p| !latent.contains(&p.kind));
+    points.map(|p| HookSpec { pattern: p.to_string(), select: Select::All }).collect()
+}
+
+fn hooks(c: &mut Criterion) {
+    for size in sizes() {
+        let ids = size.ids();
+        let model = size.model(&Device::flex());
+        let layers = size.config.num_hidden_layers;
+        let resid = vec![HookSpec { pattern: "blocks.*.hook_resid_post".into(), select: Select::All }];
+        let sets = [("none", vec![]), ("resid_post", resid), ("everything", everything(layers))];
+        for (what, specs) in sets {
+            time(c, "hooks", &size, what, size.tokens(), || {
+                let mut kept = 0;
+                let mut held = vec![];
+                let mut hooks = Hooks::none();
+                let sink = std::cell::RefCell::new(&mut held);
+                for spec in &specs {
+                    hooks
+                        .observe(spec, layers, |_, value| {
+                            sink.borrow_mut().push(value.clone());
+                            Ok(())
+                        })
+                        .expect("a known point");
+                }
+                finish(model.logits(&ids, &mut hooks).expect("a forward"));
+                drop(hooks);
+                kept += held.len();
+                black_box(kept);
+            });
+        }
+    }
+}
+
+const PROMPT: usize = 32;
+const NEW: usize = 64;
+
+fn requests(size: &Size, rows: usize) -> Vec<Request> {
+    let ids = size.ids();
+    let request = |i: usize| Request { problem: i, prompt: ids[i % ids.len()][..PROMPT].to_vec(), rollout: 0 };
+    (0..rows).map(request).collect()
+}
+
+fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, requests: &[Request]) {
+    let how = Decode { model, source: &HiddenState, switch, settings, cancel: None };
+    black_box(decode(how, requests, 1, &mut Hooks::none()).expect("decodes"));
+}
+
+fn decoding(c: &mut Criterion) {
+    for size in sizes() {
+        let model = size.model(&Device::flex());
+        let plain = DecodeSettings { max_new_tokens: NEW, ..DecodeSettings::default() };
+        for rows in [1, 16] {
+            let requests = requests(&size, rows);
+            let what = format!("batch_{rows}");
+            time(c, "decode", &size, &what, (rows * NEW) as u64, || run(&model, None, &plain, &requests));
+        }
+        // A block of eight latents opens every response; a latent is a position like any other.
+        let v = size.config.vocab_size as u32;
+        let switch = Some(SwitchIds { swi: v - 3, swi_end: v - 2, latent: v - 1 });
+        let latent = DecodeSettings { k_min: 8, k_cap: 8, switching: Switching::Forced, ..plain };
+        let requests = requests(&size, 16);
+        let tokens = (16 * (NEW + 8)) as u64;
+        time(c, "latent_decode", &size, "together_16", tokens, || run(&model, switch, &latent, &requests));
+        time(c, "latent_decode", &size, "one_by_one_16", tokens, || {
+            for request in &requests {
+                run(&model, switch, &latent, std::slice::from_ref(request));
+            }
+        });
+    }
+}
+
+criterion_group!(benches, forward_and_step, hooks, decoding);
+criterion_main!(benches);

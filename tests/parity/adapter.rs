@@ -1,0 +1,78 @@
+//! PEFT adapters: merged into the weights, and attached as factors, are one model.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::Device;
+use switchyard::loading::Opened;
+use switchyard::model::checkpoint::peft::{AdapterConfig, Apply, Factors, Targets, save_adapter};
+use switchyard::model::checkpoint::{Checkpoint, Dtype, HostTensor, expected_parameters};
+use switchyard::model::lora::TARGETS;
+use switchyard::model::{Decoder, Hooks};
+
+use super::reference::{fixture, read, relative, rows, values};
+
+/// Numbers without a pattern, small enough that the adapter changes the logits without drowning them.
+fn numbers(shape: &[usize], salt: usize) -> HostTensor {
+    let data = (0..shape.iter().product()).map(|i| ((i * 37 + salt * 101) % 211) as f32 / 422.0 - 0.25).collect();
+    HostTensor::new(shape.to_vec(), data).expect("fits")
+}
+
+/// Rank-stabilised factors on some projections of some layers.
+fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str) -> bool) {
+    let config = Checkpoint::open(base).expect("opens").config;
+    let named = expected_parameters(&config).into_iter().enumerate().filter(|(_, (name, _))| chosen(name));
+    let factors: BTreeMap<String, Factors> = named
+        .map(|(i, (name, s))| (name, Factors { a: numbers(&[r, s[1]], i), b: numbers(&[s[0], r], i + 7) }))
+        .collect();
+    let targets = TARGETS.iter().map(|t| (*t).to_owned()).filter(|t| factors.keys().any(|n| n.contains(t.as_str())));
+    let settings = AdapterConfig {
+        r,
+        alpha: 3.0,
+        use_rslora,
+        targets: Targets::Pattern(targets.collect::<Vec<_>>().join("|")),
+        layers: None,
+        modules_to_save: vec![],
+        base_model: None,
+    };
+    save_adapter(dir, &settings, &factors, &BTreeMap::new(), Dtype::F32, &[], false).expect("saves");
+}
+
+fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
+    let opened = Opened::open(base, adapter, apply).expect("opens");
+    opened.load(&Device::flex()).expect("loads").model
+}
+
+#[test]
+fn merged_and_attached_adapters_give_the_same_logits() {
+    let root = tempfile::tempdir().expect("a folder");
+    for name in ["qwen3_tied", "llama_gqa"] {
+        let base = fixture(&format!("tiny/{name}")).display().to_string();
+        let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
+        let cases: [(&str, usize, bool, &dyn Fn(&str) -> bool); 3] = [
+            ("all", 4, false, &|n| TARGETS.iter().any(|t| n.ends_with(&format!("{t}.weight")))),
+            ("q_only", 2, true, &|n| n.ends_with("q_proj.weight")),
+            ("one_layer", 3, false, &|n| n.contains("layers.1.") && n.ends_with("down_proj.weight")),
+        ];
+        for (case, r, rslora, chosen) in cases {
+            let dir = root.path().join(format!("{name}-{case}"));
+            save(&dir, &base, r, rslora, chosen);
+            let [plain, merged, attached] = [
+                load(&base, None, Apply::Merged),
+                load(&base, Some(&dir), Apply::Merged),
+                load(&base, Some(&dir), Apply::ReplacedOnly),
+            ];
+            assert!(attached.parameters().iter().any(|p| p.name.contains("lora") && p.trained));
+            for row in &rows {
+                let logits = |model: &Decoder| {
+                    let ids = std::slice::from_ref(row);
+                    values(&model.logits(ids, &mut Hooks::none()).expect("a forward"))
+                };
+                let (merged, attached) = (logits(&merged), logits(&attached));
+                let off = relative(&attached, &merged, case);
+                assert!(off <= 1e-5, "{name}, {case}: merged and attached differ by {off:e}");
+                assert!(relative(&merged, &logits(&plain), case) > 1e-3, "{name}, {case}: the adapter changes nothing");
+            }
+        }
+    }
+}

