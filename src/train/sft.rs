@@ -96,6 +96,9 @@ pub fn run(
     mut rows_of: impl FnMut(usize) -> Result<Vec<Row>>,
     mut after: impl FnMut(usize, &StepStats, &Trainer) -> Result<()>,
 ) -> Result<bool> {
+    if sft.steps == 0 {
+        return Ok(true);
+    }
     let from = folder.restore(trainer)?.map_or(0, |(step, _)| step);
     let mut metrics = metrics_from(folder, from)?;
     let mut progress = Progress::new(sft.name, sft.steps, from);
