@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use serde_json::json;
 use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::model::config::{Family, ModelConfig};
@@ -73,7 +73,8 @@ fn finish<const R: usize>(x: Tensor<R>) {
 fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) {
     let mut runs: Vec<Duration> = vec![];
     let mut g = c.benchmark_group(group);
-    g.throughput(Throughput::Elements(tokens)).sample_size(10).measurement_time(Duration::from_secs(4));
+    g.throughput(Throughput::Elements(tokens)).sample_size(10).sampling_mode(SamplingMode::Flat);
+    g.warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(6));
     g.bench_function(BenchmarkId::new(what, size.name), |b| {
         b.iter_custom(|n| {
             let mut total = Duration::ZERO;
@@ -138,7 +139,6 @@ fn hooks(c: &mut Criterion) {
         let sets = [("none", vec![]), ("resid_post", resid), ("everything", everything(layers))];
         for (what, specs) in sets {
             time(c, "hooks", &size, what, size.tokens(), || {
-                let mut kept = 0;
                 let mut held = vec![];
                 let mut hooks = Hooks::none();
                 let sink = std::cell::RefCell::new(&mut held);
@@ -152,8 +152,7 @@ fn hooks(c: &mut Criterion) {
                 }
                 finish(model.logits(&ids, &mut hooks).expect("a forward"));
                 drop(hooks);
-                kept += held.len();
-                black_box(kept);
+                black_box(held.len());
             });
         }
     }
