@@ -6,9 +6,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use switchyard::tasks::{Affine, Chains, Graph, Levels, Multiply, Split, Task};
 
 fn generate(criterion: &mut Criterion) {
-    let multiply = Multiply {
-        levels: Levels { min: 1, max: 4 },
-    };
+    let multiply = Multiply { levels: Levels { min: 1, max: 4 } };
     let tasks = [
         Task::Chains(Chains::default()),
         Task::Affine(Affine::default()),

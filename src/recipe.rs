@@ -283,15 +283,7 @@ pub struct Reward {
 
 impl Default for Reward {
     fn default() -> Self {
-        Self {
-            correct: 1.0,
-            format: 0.1,
-            usage: 0.1,
-            use_form: UseReward::Signed,
-            brevity: 0.0,
-            t_lo: 800,
-            t_hi: 2000,
-        }
+        Self { correct: 1.0, format: 0.1, usage: 0.1, use_form: UseReward::Signed, brevity: 0.0, t_lo: 800, t_hi: 2000 }
     }
 }
 
@@ -433,7 +425,10 @@ impl Recipe {
         } else {
             let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
             let found = PRESETS.iter().find(|(name, _)| *name == source);
-            found.with_context(|| format!("unknown preset `{source}`: expected one of {names:?} or a .toml file"))?.1.into()
+            found
+                .with_context(|| format!("unknown preset `{source}`: expected one of {names:?} or a .toml file"))?
+                .1
+                .into()
         };
         let mut table: toml::Table = text.parse().with_context(|| format!("{source}: not TOML"))?;
         for pair in overrides {
@@ -457,7 +452,10 @@ impl Recipe {
             "exactly one of `model` (train from nothing) and `pretrained` (--model) must be given, found {}",
             if self.model.is_some() { "both" } else { "neither" }
         );
-        ensure!(self.pretrained.is_some() || self.base.steps > 0, "base.steps must be above 0 without a pretrained model");
+        ensure!(
+            self.pretrained.is_some() || self.base.steps > 0,
+            "base.steps must be above 0 without a pretrained model"
+        );
         ensure!(self.data.rows > 0, "data.rows must be at least 1, found 0");
         if let Some(task) = &self.task {
             task.check()?;
@@ -489,7 +487,11 @@ impl Recipe {
         ] {
             ensure!(n > 0, "{key} must be at least 1, found 0");
         }
-        ensure!(self.grpo.group >= 2, "grpo.group must be at least 2 (a group's std needs two), found {}", self.grpo.group);
+        ensure!(
+            self.grpo.group >= 2,
+            "grpo.group must be at least 2 (a group's std needs two), found {}",
+            self.grpo.group
+        );
         ensure!(
             self.evaluation.k_min <= self.evaluation.k_cap && self.grpo.k_min <= self.evaluation.k_cap,
             "evaluation.k_min and grpo.k_min must not exceed evaluation.k_cap ({})",

@@ -50,11 +50,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let vocabulary = word_vocabulary();
-        let config = ModelConfig {
-            vocab_size: vocabulary.size(),
-            eos_token_ids: vec![2],
-            ..tiny_config(Family::Qwen3, true)
-        };
+        let config =
+            ModelConfig { vocab_size: vocabulary.size(), eos_token_ids: vec![2], ..tiny_config(Family::Qwen3, true) };
         let model = Decoder::random(&config, 2, &burn::tensor::Device::flex()).expect("a model");
         let switch = vocabulary.switch().expect("switch tokens");
         let mut weights = model.export().expect("weights");
@@ -159,8 +156,17 @@ fn a_model_without_tokenizer_runs_on_ids() {
     let dir = fixture.copy("bare");
     std::fs::remove_file(dir.join("tokenizer.json")).expect("removes");
     let bare = fixture.text("bare");
-    let json =
-        stdout(&probe(&["generate", "--model", &bare, "--ids", "5,6", "--json", "--max-new-tokens", "4", "--ignore-eos"]));
+    let json = stdout(&probe(&[
+        "generate",
+        "--model",
+        &bare,
+        "--ids",
+        "5,6",
+        "--json",
+        "--max-new-tokens",
+        "4",
+        "--ignore-eos",
+    ]));
     let value: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((value["tokens"].as_array().map(Vec::len), &value["text"]), (Some(4), &Value::Null));
     refused(&["generate", "--model", &bare, "--prompt", "w1"], &["bare", "--ids"]);
@@ -350,10 +356,8 @@ fn gguf_of_type(kind: u32) -> Vec<u8> {
 #[test]
 fn values_that_are_not_finite_are_an_error() {
     let fixture = Fixture::new();
-    let checkpoint =
-        switchyard::model::checkpoint::Checkpoint::open(&fixture.text("model")).expect("opens");
-    let mut weights: Vec<(String, HostTensor)> =
-        checkpoint.tensors().collect::<Result<_, _>>().expect("weights");
+    let checkpoint = switchyard::model::checkpoint::Checkpoint::open(&fixture.text("model")).expect("opens");
+    let mut weights: Vec<(String, HostTensor)> = checkpoint.tensors().collect::<Result<_, _>>().expect("weights");
     for (name, tensor) in &mut weights {
         if name.as_str() == "model.layers.1.mlp.up_proj.weight" {
             tensor.data[0] = f32::NAN;

@@ -11,17 +11,10 @@ use switchyard::stats::{Estimate, wilson};
 fn draw(name: &str, panels: &[Figure]) -> (String, (u32, u32)) {
     let temporary = tempfile::tempdir().unwrap();
     let kept = std::env::var_os("SWITCHYARD_FIGURES").map(PathBuf::from);
-    let files = save(
-        &kept.unwrap_or(temporary.path().to_path_buf()).join(name),
-        panels,
-    )
-    .unwrap();
+    let files = save(&kept.unwrap_or(temporary.path().to_path_buf()).join(name), panels).unwrap();
     let svg = std::fs::read_to_string(&files.svg).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    assert!(
-        !svg.contains("NaN") && !svg.contains("inf"),
-        "a shape has no place"
-    );
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "a shape has no place");
     let png = std::fs::read(&files.png).unwrap();
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
@@ -35,17 +28,9 @@ fn wobble(i: usize) -> f64 {
 fn window() -> Figure {
     let line = |name: &str, peak: f64| {
         let points = (-8i32..=8).map(|k| {
-            let y = if k == 0 {
-                peak
-            } else {
-                2e-3 * (1.0 + 0.8 * wobble((k + 30) as usize)) * 10f64.powi(-k.clamp(0, 3))
-            };
-            Point {
-                x: f64::from(k),
-                y,
-                low: y * 0.6,
-                high: (y * 1.5).min(1.0),
-            }
+            let y =
+                if k == 0 { peak } else { 2e-3 * (1.0 + 0.8 * wobble((k + 30) as usize)) * 10f64.powi(-k.clamp(0, 3)) };
+            Point { x: f64::from(k), y, low: y * 0.6, high: (y * 1.5).min(1.0) }
         });
         Line::band(name, points.collect())
     };
@@ -61,19 +46,11 @@ fn window() -> Figure {
 
 fn probe() -> Figure {
     let line = |name: &str, top: f64, interval: bool| {
-        let points = [-24, -20, -16, -12, -8, -4, -1]
-            .iter()
-            .enumerate()
-            .map(|(i, &x)| {
-                let y = 0.52 + (top - 0.52) * (i as f64 / 6.0).powf(1.3);
-                let half = if interval { 0.03 } else { 0.0 };
-                Point {
-                    x: f64::from(x),
-                    y,
-                    low: y - half,
-                    high: y + half,
-                }
-            });
+        let points = [-24, -20, -16, -12, -8, -4, -1].iter().enumerate().map(|(i, &x)| {
+            let y = 0.52 + (top - 0.52) * (i as f64 / 6.0).powf(1.3);
+            let half = if interval { 0.03 } else { 0.0 };
+            Point { x: f64::from(x), y, low: y - half, high: y + half }
+        });
         Line::bars(name, points.collect())
     };
     Figure::Lines(LineChart {
@@ -92,17 +69,11 @@ fn probe() -> Figure {
 }
 
 fn bars() -> Figure {
-    let of = |k: [usize; 5], n| {
-        k.iter()
-            .map(|&k| Some(wilson(k, n, 0.95).unwrap()))
-            .collect::<Vec<_>>()
-    };
+    let of = |k: [usize; 5], n| k.iter().map(|&k| Some(wilson(k, n, 0.95).unwrap())).collect::<Vec<_>>();
     Figure::Bars(BarChart {
         title: "Latent-state interventions".into(),
         y: Axis::new("accuracy"),
-        categories: ["normal", "zero", "random-norm", "skip", "another problem"]
-            .map(String::from)
-            .to_vec(),
+        categories: ["normal", "zero", "random-norm", "skip", "another problem"].map(String::from).to_vec(),
         series: vec![
             BarSeries {
                 name: "all (n=500)".into(),
@@ -120,11 +91,7 @@ fn bars() -> Figure {
 
 fn samples() -> Vec<(String, Vec<f64>)> {
     let sample = |shift: f64, n: usize| {
-        (0..n)
-            .map(|i| {
-                shift + 400.0 * (wobble(i) + wobble(3 * i + 1) + wobble(7 * i + 5) + 1.5).powi(2)
-            })
-            .collect()
+        (0..n).map(|i| shift + 400.0 * (wobble(i) + wobble(3 * i + 1) + wobble(7 * i + 5) + 1.5).powi(2)).collect()
     };
     vec![
         ("SFT".into(), sample(600.0, 500)),
@@ -163,11 +130,7 @@ fn heat() -> HeatMap {
         columns: names("", 8),
         rows: names("", 12),
         cells: (0..12)
-            .map(|r| {
-                (0..8)
-                    .map(|c| (r + c != 5).then_some((f64::from(r) - f64::from(c)) * 0.31))
-                    .collect()
-            })
+            .map(|r| (0..8).map(|c| (r + c != 5).then_some((f64::from(r) - f64::from(c)) * 0.31)).collect())
             .collect(),
         range: None,
         print: true,
@@ -178,12 +141,7 @@ fn heat() -> HeatMap {
 fn a_log_chart_with_bands() {
     let (svg, size) = draw("window", &[window()]);
     assert_eq!(size.0, 1020);
-    for text in [
-        "10⁻⁶",
-        "after Switch-GRPO",
-        "offset from the boundary (tokens)",
-        "p(&lt;swi&gt;)",
-    ] {
+    for text in ["10⁻⁶", "after Switch-GRPO", "offset from the boundary (tokens)", "p(&lt;swi&gt;)"] {
         assert!(svg.contains(text), "no '{text}' in the figure");
     }
     assert!(svg.contains("font-family=\"DejaVu Sans, Verdana, sans-serif\""));
@@ -193,24 +151,13 @@ fn a_log_chart_with_bands() {
 #[test]
 fn intervals_are_drawn_where_there_are_any() {
     let bare = |low: f64| {
-        let points = vec![
-            Point {
-                x: 0.0,
-                y: 1.0,
-                low,
-                high: 1.0,
-            },
-            Point::bare(1.0, 2.0),
-        ];
+        let points = vec![Point { x: 0.0, y: 1.0, low, high: 1.0 }, Point::bare(1.0, 2.0)];
         let chart = LineChart {
             lines: vec![Line::bars("a", points)],
             y: Axis::new("y").range(0.0, 3.0),
             ..LineChart::default()
         };
-        draw("bare", &[Figure::Lines(chart)])
-            .0
-            .matches("<polyline")
-            .count()
+        draw("bare", &[Figure::Lines(chart)]).0.matches("<polyline").count()
     };
     assert_eq!(bare(0.5), bare(1.0) + 3, "a bar and two caps");
 }
@@ -226,17 +173,9 @@ fn points_with_bars_and_published_values() {
 
 #[test]
 fn distributions_and_heat_maps() {
-    assert!(
-        draw("histogram", &[histogram()])
-            .0
-            .contains("GRPO (n=480, mean ")
-    );
+    assert!(draw("histogram", &[histogram()]).0.contains("GRPO (n=480, mean "));
     assert!(draw("ecdf", &[ecdf()]).0.contains("share of problems ≤ x"));
-    assert!(
-        draw("heat", &[Figure::HeatMap(heat())])
-            .0
-            .contains("log₁₀ rank")
-    );
+    assert!(draw("heat", &[Figure::HeatMap(heat())]).0.contains("log₁₀ rank"));
 }
 
 #[test]
@@ -257,26 +196,16 @@ fn long_names_are_wrapped_or_set_upright() {
         "Intermediate Algebra",
         "Geometry",
     ];
-    let values: Vec<Option<Estimate>> = [110, 66, 49, 38, 23, 55, 22]
-        .iter()
-        .map(|&k| wilson(k, 124, 0.95).ok())
-        .collect();
-    let series = BarSeries {
-        name: "after Switch-GRPO".into(),
-        values,
-        paper: vec![],
-    };
+    let values: Vec<Option<Estimate>> =
+        [110, 66, 49, 38, 23, 55, 22].iter().map(|&k| wilson(k, 124, 0.95).ok()).collect();
+    let series = BarSeries { name: "after Switch-GRPO".into(), values, paper: vec![] };
     let chart = BarChart {
         title: "Accuracy by subject".into(),
         y: Axis::new("accuracy"),
         categories: subjects.map(String::from).to_vec(),
         series: vec![series],
     };
-    assert!(
-        draw("subjects", &[Figure::Bars(chart)])
-            .0
-            .contains("rotate")
-    );
+    assert!(draw("subjects", &[Figure::Bars(chart)]).0.contains("rotate"));
 }
 
 #[test]
@@ -284,10 +213,7 @@ fn the_same_chart_gives_the_same_bytes() {
     let bytes = |name: &str| {
         let folder = tempfile::tempdir().unwrap();
         let files = save(&folder.path().join(name), &[bars()]).unwrap();
-        (
-            std::fs::read(files.svg).unwrap(),
-            std::fs::read(files.png).unwrap(),
-        )
+        (std::fs::read(files.svg).unwrap(), std::fs::read(files.png).unwrap())
     };
     assert!(bytes("a") == bytes("b"));
 }
@@ -297,36 +223,14 @@ fn what_cannot_be_drawn_is_named() {
     #[track_caller]
     fn says(figure: Figure, what: &str) {
         let folder = tempfile::tempdir().unwrap();
-        let message = format!(
-            "{:#}",
-            save(&folder.path().join("f"), &[figure]).expect_err("an error")
-        );
+        let message = format!("{:#}", save(&folder.path().join("f"), &[figure]).expect_err("an error"));
         assert!(message.contains(what), "'{message}' does not say '{what}'");
-        assert_eq!(
-            std::fs::read_dir(folder.path()).unwrap().count(),
-            0,
-            "nothing is left behind"
-        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
     }
-    says(
-        Figure::Lines(LineChart {
-            title: "t".into(),
-            ..LineChart::default()
-        }),
-        "chart 't' has no points",
-    );
-    let nan = LineChart {
-        lines: vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])],
-        ..LineChart::default()
-    };
+    says(Figure::Lines(LineChart { title: "t".into(), ..LineChart::default() }), "chart 't' has no points");
+    let nan = LineChart { lines: vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])], ..LineChart::default() };
     says(Figure::Lines(nan), "no finite values");
-    says(
-        Figure::HeatMap(HeatMap {
-            cells: vec![vec![]],
-            ..heat()
-        }),
-        "cells are not 12 rows × 8 columns",
-    );
+    says(Figure::HeatMap(HeatMap { cells: vec![vec![]], ..heat() }), "cells are not 12 rows × 8 columns");
     says(
         Figure::Ecdf(Ecdf {
             title: "t".into(),
@@ -336,14 +240,9 @@ fn what_cannot_be_drawn_is_named() {
         }),
         "sample 'a' is empty",
     );
-    let Figure::Bars(mut chart) = bars() else {
-        unreachable!()
-    };
+    let Figure::Bars(mut chart) = bars() else { unreachable!() };
     chart.series[0].values.pop();
-    says(
-        Figure::Bars(chart),
-        "'all (n=500)' has 4 values for 5 categories",
-    );
+    says(Figure::Bars(chart), "'all (n=500)' has 4 values for 5 categories");
     assert!(save(std::path::Path::new("f"), &[]).is_err());
 }
 
@@ -351,8 +250,5 @@ fn what_cannot_be_drawn_is_named() {
 fn the_page_can_carry_the_font() {
     let css = fonts::font_face_css();
     assert_eq!(css.matches("@font-face").count(), 2);
-    assert!(
-        css.contains("base64,AAEAAA"),
-        "a TrueType file starts with 00 01 00 00"
-    );
+    assert!(css.contains("base64,AAEAAA"), "a TrueType file starts with 00 01 00 00");
 }

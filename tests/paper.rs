@@ -35,24 +35,17 @@ const LABELS: [&str; 21] = [
 fn latex() -> Option<String> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let named = std::env::var_os("SWITCHYARD_PAPER").map(PathBuf::from);
-    let beside = root
-        .ancestors()
-        .skip(1)
-        .map(|up| up.join("shared/paper/switch.tex"));
+    let beside = root.ancestors().skip(1).map(|up| up.join("shared/paper/switch.tex"));
     let path = named.into_iter().chain(beside).find(|p| p.exists());
     if path.is_none() {
-        eprintln!(
-            "skipped: the paper's LaTeX is not here; set SWITCHYARD_PAPER to check the numbers against it"
-        );
+        eprintln!("skipped: the paper's LaTeX is not here; set SWITCHYARD_PAPER to check the numbers against it");
     }
     path.map(|p| std::fs::read_to_string(p).unwrap())
 }
 
 /// `\label{tab:…}` and `\label{fig:…}` in order of appearance, with their place in the text.
 fn labels(latex: &str) -> Vec<(String, usize)> {
-    let at = latex
-        .match_indices("\\label{")
-        .map(|(i, _)| (i, &latex[i + 7..]));
+    let at = latex.match_indices("\\label{").map(|(i, _)| (i, &latex[i + 7..]));
     at.map(|(i, rest)| (rest[..rest.find('}').unwrap()].to_string(), i))
         .filter(|(label, _)| label.starts_with("tab:") || label.starts_with("fig:"))
         .collect()
@@ -61,12 +54,7 @@ fn labels(latex: &str) -> Vec<(String, usize)> {
 #[test]
 fn every_label_of_the_paper_is_there() {
     let paper = Paper::embedded().unwrap();
-    let mut ours: Vec<&str> = paper
-        .tables
-        .iter()
-        .chain(&paper.figures)
-        .map(|b| b.label.as_str())
-        .collect();
+    let mut ours: Vec<&str> = paper.tables.iter().chain(&paper.figures).map(|b| b.label.as_str()).collect();
     ours.sort_unstable();
     assert_eq!(ours, LABELS);
     assert_eq!(paper.tables.len(), 10);
@@ -77,11 +65,7 @@ fn every_label_of_the_paper_is_there() {
         assert_eq!(theirs, LABELS);
     }
     for table in &paper.tables {
-        assert!(
-            !table.rows.is_empty() && !table.columns.is_empty(),
-            "{} is empty",
-            table.label
-        );
+        assert!(!table.rows.is_empty() && !table.columns.is_empty(), "{} is empty", table.label);
     }
     for figure in paper.figures.iter().filter(|f| !f.diagram) {
         assert!(!figure.words.is_empty(), "{} says nothing", figure.label);
@@ -93,10 +77,7 @@ fn every_number_of_every_table_is_the_papers() {
     let paper = Paper::embedded().unwrap();
     let Some(latex) = latex() else { return };
     let mut checked = 0;
-    for (label, at) in labels(&latex)
-        .into_iter()
-        .filter(|(label, _)| label.starts_with("tab:"))
-    {
+    for (label, at) in labels(&latex).into_iter().filter(|(label, _)| label.starts_with("tab:")) {
         let start = latex[..at].rfind("\\begin{tabular}").unwrap();
         let end = latex[start..].find("\\end{tabular}").unwrap() + start;
         let theirs = numbers(&latex[start..end]);
@@ -110,21 +91,14 @@ fn every_number_of_every_table_is_the_papers() {
 
 /// The numeric cells of a tabular, row by row, the first column (names) left out.
 fn numbers(tabular: &str) -> Vec<f64> {
-    let body = tabular
-        .replace("\\,", "")
-        .replace("{,}", "")
-        .replace("\\!", "")
-        .replace("\\ ", " ");
+    let body = tabular.replace("\\,", "").replace("{,}", "").replace("\\!", "").replace("\\ ", " ");
     let rows = body.split("\\\\").map(|row| row.split('&').skip(1));
     rows.flatten().filter_map(number).collect()
 }
 
 /// `\textbf{72.6}`, `$+3.48$`, `$1.3\times10^{-2}$` and the like.
 fn number(cell: &str) -> Option<f64> {
-    let plain = cell
-        .replace("\\textbf", "")
-        .replace("\\mathbf", "")
-        .replace("\\times", "x");
+    let plain = cell.replace("\\textbf", "").replace("\\mathbf", "").replace("\\times", "x");
     let plain: String = plain.chars().filter(|c| !"{}$ \n".contains(*c)).collect();
     match plain.split_once("x10^") {
         // Through text, so that 1.3e-2 is the nearest double and not a product.
@@ -137,10 +111,7 @@ fn number(cell: &str) -> Option<f64> {
 fn figures_quote_numbers_the_text_states() {
     let paper = Paper::embedded().unwrap();
     let Some(latex) = latex() else { return };
-    let text = latex
-        .replace("\\,", "")
-        .replace("{,}", "")
-        .replace(['$', '\\'], "");
+    let text = latex.replace("\\,", "").replace("{,}", "").replace(['$', '\\'], "");
     for quote in [
         "from sim!1.5 to sim!1 and visible-token usage contracts from sim!2900 to sim!1900",
         "72.6% at 1919 tokens with 18.4% truncation",
@@ -149,10 +120,7 @@ fn figures_quote_numbers_the_text_states() {
         "(entropy 0.717 vs. 0.608, p(swi)!=!0.669 vs. 0.763)",
     ] {
         let words = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(
-            words(&text).contains(quote),
-            "the paper no longer says: {quote}"
-        );
+        assert!(words(&text).contains(quote), "the paper no longer says: {quote}");
     }
     for (cell, value) in [
         ("fig:calibration/latent_calls/start", 1.5),
@@ -172,35 +140,17 @@ fn claims_are_comparisons_on_cells_that_exist() {
     let paper = Paper::embedded().unwrap(); // parsing checks each claim's outcome on the paper's own numbers
     let claim = |id: &str| paper.claims.iter().find(|c| c.id == id).expect(id);
     assert!(paper.claims.len() >= 30);
-    assert_eq!(
-        claim("skip-costs-twice-random-norm").holds_in_paper,
-        Some(true)
-    );
-    assert_eq!(
-        claim("swi-contrast-p").holds_in_paper,
-        Some(false),
-        "847/3 is not four orders of magnitude"
-    );
+    assert_eq!(claim("skip-costs-twice-random-norm").holds_in_paper, Some(true));
+    assert_eq!(claim("swi-contrast-p").holds_in_paper, Some(false), "847/3 is not four orders of magnitude");
     assert_eq!(claim("gradient-through-latents").scale, Scale::None);
     // A claim is checked on whatever numbers it is given: with skip at −0.10 it costs no more than noise.
     let skip_harmless = |cell: &str| match cell {
         "tab:intervention/skip/diag_delta" => Ok(-0.10),
         other => paper.cell(other),
     };
-    assert_eq!(
-        claim("skip-costs-twice-random-norm")
-            .check(skip_harmless)
-            .unwrap(),
-        Some(false)
-    );
-    assert_eq!(
-        claim("single-transition").check(|c| paper.cell(c)).unwrap(),
-        None
-    );
-    assert_eq!(
-        paper.block("tab:main").unwrap().columns[0].unit,
-        Unit::Percent
-    );
+    assert_eq!(claim("skip-costs-twice-random-norm").check(skip_harmless).unwrap(), Some(false));
+    assert_eq!(claim("single-transition").check(|c| paper.cell(c)).unwrap(), None);
+    assert_eq!(paper.block("tab:main").unwrap().columns[0].unit, Unit::Percent);
 }
 
 #[test]
@@ -211,32 +161,14 @@ fn mistakes_in_the_file_are_named() {
         let message = format!("{:#}", Paper::parse(&text).expect_err("an error"));
         assert!(message.contains(what), "'{message}' does not say '{what}'");
     }
+    says(good.replace("[11.3, 14, 28.4, 12]", "[11.3, 14, 28.4]"), "tab:main/no_cot: 3 values for 4 columns");
+    says(good.replace("label = \"tab:tf\"", "label = \"tab:main\""), "'tab:main' occurs twice");
     says(
-        good.replace("[11.3, 14, 28.4, 12]", "[11.3, 14, 28.4]"),
-        "tab:main/no_cot: 3 values for 4 columns",
-    );
-    says(
-        good.replace("label = \"tab:tf\"", "label = \"tab:main\""),
-        "'tab:main' occurs twice",
-    );
-    says(
-        good.replace(
-            "right = \"tab:main/codi/gsm8k_acc\"",
-            "right = \"tab:main/codi/acc\"",
-        ),
+        good.replace("right = \"tab:main/codi/gsm8k_acc\"", "right = \"tab:main/codi/acc\""),
         "tab:main has no column 'acc'",
     );
-    says(
-        good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"),
-        "'tab:exits', which is not there",
-    );
+    says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which is not there");
     // A number that changes the outcome of a claim is caught by the claim.
-    says(
-        good.replace(
-            "[1.0000, 1.0000, 0.9951, 0.9999]",
-            "[0.1, 1.0000, 0.9951, 0.9999]",
-        ),
-        "exit-ready-at-once",
-    );
+    says(good.replace("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]"), "exit-ready-at-once");
     says(good.replace("scale = \"8b\"", "scale = \"9b\""), "9b");
 }

@@ -9,9 +9,7 @@ use switchyard::text::sources::Fields;
 use switchyard::text::{Problem, Source, Template, Vocabulary, read_problems};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/problems")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/problems").join(name)
 }
 
 /// The folder of real benchmark files, or None with a line that says what is skipped.
@@ -21,10 +19,7 @@ fn real_data(what: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!(
-        "skipped {what}: no {}; set SWITCHYARD_DATA",
-        folder.display()
-    );
+    println!("skipped {what}: no {}; set SWITCHYARD_DATA", folder.display());
     None
 }
 
@@ -37,18 +32,10 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
 #[test]
 fn every_format_is_told_and_read() {
     let gsm = read_problems(fixture("gsm8k.jsonl")).unwrap();
-    assert_eq!(
-        (gsm[0].answer.as_str(), gsm[1].answer.as_str()),
-        ("11", "1,500")
-    );
+    assert_eq!((gsm[0].answer.as_str(), gsm[1].answer.as_str()), ("11", "1,500"));
     assert_eq!(gsm[1].solution, "It prints 250*6 = 1500 pages.\n#### 1,500");
     assert_eq!(gsm[0].id, "gsm8k-gsm8k-0");
-    let kept = Source {
-        keep_calculator: true,
-        ..Source::new(fixture("gsm8k.jsonl"))
-    }
-    .read()
-    .unwrap();
+    let kept = Source { keep_calculator: true, ..Source::new(fixture("gsm8k.jsonl")) }.read().unwrap();
     assert!(kept[1].solution.contains("<<250*6=1500>>1500"));
 
     let equations = read_problems(fixture("gsm_equations.jsonl")).unwrap();
@@ -60,34 +47,19 @@ fn every_format_is_told_and_read() {
 
     let math = read_problems(fixture("math.jsonl")).unwrap();
     assert_eq!(math[1].id, "fixture/intermediate_algebra/2.json");
-    assert_eq!(
-        (math[1].subject.as_deref(), math[1].level),
-        (Some("Intermediate Algebra"), Some(3))
-    );
+    assert_eq!((math[1].subject.as_deref(), math[1].level), (Some("Intermediate Algebra"), Some(3)));
 
     let prosqa = read_problems(fixture("prosqa.json")).unwrap();
     assert_eq!(prosqa[0].answer, "Tom is a blick.");
     let set = |names: &[&str]| Known::Set(names.iter().map(|name| name.to_string()).collect());
     let frontiers: Vec<&Known> = prosqa[0].steps.iter().map(|step| &step.value).collect();
-    assert_eq!(
-        frontiers,
-        [&set(&["wug"]), &set(&["dax", "fep"]), &set(&["blick"])]
-    );
+    assert_eq!(frontiers, [&set(&["wug"]), &set(&["dax", "fep"]), &set(&["blick"])]);
     let words: Vec<&str> = prosqa[0].solution.split_whitespace().collect();
-    assert_eq!(
-        words[prosqa[0].steps[2].words.clone()].join(" "),
-        "Every dax is a blick."
-    );
+    assert_eq!(words[prosqa[0].steps[2].words.clone()].join(" "), "Every dax is a blick.");
 
     let openr1 = read_problems(fixture("openr1.jsonl")).unwrap();
-    assert_eq!(
-        (openr1[0].id.as_str(), openr1[1].id.as_str()),
-        ("0000-1111", "openr1-openr1-1")
-    );
-    assert_eq!(
-        (openr1[1].answer.as_str(), openr1[1].subject.as_deref()),
-        ("4", None)
-    );
+    assert_eq!((openr1[0].id.as_str(), openr1[1].id.as_str()), ("0000-1111", "openr1-openr1-1"));
+    assert_eq!((openr1[1].answer.as_str(), openr1[1].subject.as_deref()), ("4", None));
 
     let name = |name: &str| name.to_string();
     let fields = Fields {
@@ -98,16 +70,9 @@ fn every_format_is_told_and_read() {
         level: name("hard"),
         ..Fields::default()
     };
-    let mut custom = Source {
-        format: Some(Format::Jsonl),
-        fields,
-        ..Source::new(fixture("custom.jsonl"))
-    };
+    let mut custom = Source { format: Some(Format::Jsonl), fields, ..Source::new(fixture("custom.jsonl")) };
     let rows = custom.read().unwrap();
-    assert_eq!(
-        (rows[0].id.as_str(), rows[0].level, rows[1].level),
-        ("7", Some(2), None)
-    );
+    assert_eq!((rows[0].id.as_str(), rows[0].level, rows[1].level), ("7", Some(2), None));
     assert_eq!(rows[1].solution, "It is Lima.");
     custom.limit = Some(1);
     assert_eq!(custom.read().unwrap().len(), 1);
@@ -120,18 +85,12 @@ fn gzip_is_read_whatever_its_name() {
         let file = folder.path().join(copy);
         let open = std::fs::File::create(&file).unwrap();
         let mut gz = flate2::write::GzEncoder::new(open, flate2::Compression::default());
-        gz.write_all(&std::fs::read(fixture(fixture_name)).unwrap())
-            .unwrap();
+        gz.write_all(&std::fs::read(fixture(fixture_name)).unwrap()).unwrap();
         gz.finish().unwrap();
         let plain = read_problems(fixture(fixture_name)).unwrap();
         let packed = read_problems(&file).unwrap();
         assert_eq!(plain.len(), packed.len());
-        assert!(
-            plain
-                .iter()
-                .zip(&packed)
-                .all(|(a, b)| a.question == b.question && a.answer == b.answer)
-        );
+        assert!(plain.iter().zip(&packed).all(|(a, b)| a.question == b.question && a.answer == b.answer));
     }
 }
 
@@ -141,24 +100,45 @@ fn errors_name_file_line_and_key() {
     let good = r#"{"question": "q", "answer": "a\n#### 1"}"#;
     for (name, text, expected) in [
         ("cut.jsonl", format!("{good}\n{{\"question\": \"q\""), "cut.jsonl:2: not valid JSON"),
-        ("key.jsonl", format!("{good}\n{{\"question\": \"q\"}}"), "key.jsonl:2: key \"answer\" is missing; found [\"question\"]"),
-        ("type.jsonl", format!("{good}\n\n{{\"question\": [], \"answer\": \"#### 1\"}}"), "type.jsonl:3: key \"question\": expected a text, found a list"),
-        ("gold.jsonl", format!("{good}\n{{\"question\": \"q\", \"answer\": \"1\"}}"), "gold.jsonl:2: key \"answer\": expected `#### gold`"),
+        (
+            "key.jsonl",
+            format!("{good}\n{{\"question\": \"q\"}}"),
+            "key.jsonl:2: key \"answer\" is missing; found [\"question\"]",
+        ),
+        (
+            "type.jsonl",
+            format!("{good}\n\n{{\"question\": [], \"answer\": \"#### 1\"}}"),
+            "type.jsonl:3: key \"question\": expected a text, found a list",
+        ),
+        (
+            "gold.jsonl",
+            format!("{good}\n{{\"question\": \"q\", \"answer\": \"1\"}}"),
+            "gold.jsonl:2: key \"answer\": expected `#### gold`",
+        ),
         ("none.jsonl", "\n\n".into(), "none.jsonl: holds no problem"),
         ("scalar.jsonl", "3\n".into(), "scalar.jsonl:1: expected a JSON object, found a number"),
         ("unknown.jsonl", r#"{"q": 1}"#.into(), "no known format has the keys [\"q\"]"),
-        ("list.json", format!("[{good},\n {{\"question\": \"\", \"answer\": \"#### 1\"}}]"), "list.json: record 2: the question is empty"),
+        (
+            "list.json",
+            format!("[{good},\n {{\"question\": \"\", \"answer\": \"#### 1\"}}]"),
+            "list.json: record 2: the question is empty",
+        ),
         ("list2.json", format!("[{good},\n"), "list2.json: not a valid JSON list"),
-        ("level.jsonl", r#"{"problem":"p","solution":"s","answer":"1","unique_id":"u","level":"hard"}"#.into(), "level.jsonl:1: key \"level\""),
-        ("edges.json", r#"[{"question":"q","answer":"a","steps":["s"],"edges":[[0,9]],"idx_to_symbol":["x"],"root":0}]"#.into(), "edges.json: record 1: key \"edges\": node 9"),
+        (
+            "level.jsonl",
+            r#"{"problem":"p","solution":"s","answer":"1","unique_id":"u","level":"hard"}"#.into(),
+            "level.jsonl:1: key \"level\"",
+        ),
+        (
+            "edges.json",
+            r#"[{"question":"q","answer":"a","steps":["s"],"edges":[[0,9]],"idx_to_symbol":["x"],"root":0}]"#.into(),
+            "edges.json: record 1: key \"edges\": node 9",
+        ),
     ] {
         let error = format!("{:#}", read_problems(written(folder.path(), name, &text)).unwrap_err());
         assert!(error.contains(expected), "{error:?} does not say {expected:?}");
     }
-    let missing = format!(
-        "{:#}",
-        read_problems(folder.path().join("missing.jsonl")).unwrap_err()
-    );
+    let missing = format!("{:#}", read_problems(folder.path().join("missing.jsonl")).unwrap_err());
     assert!(missing.contains("missing.jsonl: cannot read"), "{missing}");
 }
 
@@ -179,34 +159,22 @@ fn the_real_files_have_their_rows() {
     ] {
         let problems = read_problems(data.join(file)).unwrap();
         assert_eq!(problems.len(), rows, "{file}");
-        let ids: std::collections::HashSet<&str> =
-            problems.iter().map(|problem| problem.id.as_str()).collect();
+        let ids: std::collections::HashSet<&str> = problems.iter().map(|problem| problem.id.as_str()).collect();
         assert_eq!(ids.len(), rows, "{file}: ids are not distinct");
         for problem in &problems {
-            let range = problem
-                .answer_range()
-                .unwrap_or_else(|| panic!("{}: no final answer", problem.id));
+            let range = problem.answer_range().unwrap_or_else(|| panic!("{}: no final answer", problem.id));
             assert!(
-                problem.solution[range].contains(problem.answer.trim())
-                    || file.starts_with("math500"),
+                problem.solution[range].contains(problem.answer.trim()) || file.starts_with("math500"),
                 "{problem:?}"
             );
             assert!(!problem.solution.contains("<<") || file.contains("equations"));
             // The last known value of ProsQA's chain is the one its answer names.
             if let Some(Known::Set(last)) = problem.steps.last().map(|step| &step.value) {
-                assert!(
-                    last.iter()
-                        .any(|name| problem.answer.contains(name.as_str())),
-                    "{problem:?}"
-                );
+                assert!(last.iter().any(|name| problem.answer.contains(name.as_str())), "{problem:?}");
             }
         }
         if file.starts_with("math500") {
-            assert!(
-                problems
-                    .iter()
-                    .all(|p| p.subject.is_some() && (1..=5).contains(&p.level.unwrap()))
-            );
+            assert!(problems.iter().all(|p| p.subject.is_some() && (1..=5).contains(&p.level.unwrap())));
         }
     }
 }
@@ -225,19 +193,13 @@ fn the_answer_is_found_in_the_solution() {
     for (solution, expected) in [
         ("a = 1 ; # 1", Some("# 1")),
         ("text\n#### 1,500\n", Some("#### 1,500")),
-        (
-            "so $\\boxed{\\{-2, \\frac{4}{2}\\}}$, done",
-            Some("\\boxed{\\{-2, \\frac{4}{2}\\}}"),
-        ),
+        ("so $\\boxed{\\{-2, \\frac{4}{2}\\}}$, done", Some("\\boxed{\\{-2, \\frac{4}{2}\\}}")),
         ("first \\boxed{1}, then \\boxed{2}", Some("\\boxed{2}")),
         ("never closed \\boxed{1", Some("\\boxed{1")),
         ("item #3 of C# code", None),
     ] {
         let problem = with(solution);
-        assert_eq!(
-            problem.answer_range().map(|range| &problem.solution[range]),
-            expected
-        );
+        assert_eq!(problem.answer_range().map(|range| &problem.solution[range]), expected);
     }
     assert_eq!(with("é = 5 ;").word_bytes(1..3), Some(3..6));
     assert_eq!(with("a b").word_bytes(1..3), None);
@@ -292,41 +254,16 @@ fn generated_problems_go_through_the_word_vocabulary_and_a_file() {
 fn switch_tokens_come_after_the_vocabulary_and_survive_any_text() {
     let mut vocabulary = Vocabulary::from_words(["a", "b", "=", "a"]).unwrap();
     assert_eq!(vocabulary.size(), 7);
-    assert!(
-        vocabulary
-            .switch()
-            .unwrap_err()
-            .to_string()
-            .contains("<swi>")
-    );
+    assert!(vocabulary.switch().unwrap_err().to_string().contains("<swi>"));
     let switch = vocabulary.add_switch_tokens().unwrap();
     assert_eq!((switch.swi, switch.swi_end, switch.latent), (7, 8, 9));
-    assert_eq!(
-        vocabulary
-            .encode("<bos> a = <swi>b = a</swi> <latent> zzz")
-            .unwrap(),
-        [1, 4, 6, 7, 5, 6, 4, 8, 9, 3]
-    );
-    assert_eq!(
-        vocabulary.decode(&[4, 7, 9, 8, 5]).unwrap(),
-        "a <swi> <latent> </swi> b"
-    );
-    assert_eq!(
-        vocabulary.decode_visible(&[1, 4, 7, 9, 8, 5, 2]).unwrap(),
-        "a b"
-    );
+    assert_eq!(vocabulary.encode("<bos> a = <swi>b = a</swi> <latent> zzz").unwrap(), [1, 4, 6, 7, 5, 6, 4, 8, 9, 3]);
+    assert_eq!(vocabulary.decode(&[4, 7, 9, 8, 5]).unwrap(), "a <swi> <latent> </swi> b");
+    assert_eq!(vocabulary.decode_visible(&[1, 4, 7, 9, 8, 5, 2]).unwrap(), "a b");
     vocabulary.check_fits(10).unwrap();
     let error = vocabulary.check_fits(9).unwrap_err().to_string();
-    assert!(
-        error.contains("10 embedding rows, the model has 9"),
-        "{error}"
-    );
-    assert!(
-        Vocabulary::from_words(["two words"])
-            .unwrap_err()
-            .to_string()
-            .contains("two words")
-    );
+    assert!(error.contains("10 embedding rows, the model has 9"), "{error}");
+    assert!(Vocabulary::from_words(["two words"]).unwrap_err().to_string().contains("two words"));
 }
 
 #[test]
@@ -338,61 +275,35 @@ fn tokenizer_files_are_refused_by_name() {
     assert!(load().contains("not a tokenizer.json"), "{}", load());
 
     Vocabulary::from_words(["a", "<swi>"]).unwrap_err();
-    Vocabulary::from_words(["a"])
-        .unwrap()
-        .save(folder.path())
-        .unwrap();
+    Vocabulary::from_words(["a"]).unwrap().save(folder.path()).unwrap();
     for (name, text, expected) in [
         (
             "tokenizer_config.json",
             r#"{"eos_token": "<gone>"}"#,
             "tokenizer_config.json: eos_token: \"<gone>\" is not in the tokenizer",
         ),
-        (
-            "tokenizer_config.json",
-            r#"{"eos_token": 3}"#,
-            "eos_token: expected a token, found a number",
-        ),
-        (
-            "tokenizer_config.json",
-            "[]",
-            "tokenizer_config.json: expected a JSON object, found a list",
-        ),
+        ("tokenizer_config.json", r#"{"eos_token": 3}"#, "eos_token: expected a token, found a number"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: expected a JSON object, found a list"),
         (
             "generation_config.json",
             r#"{"eos_token_id": [2, 900]}"#,
             "generation_config.json: eos_token_id: id 900 is not in the tokenizer",
         ),
-        (
-            "generation_config.json",
-            r#"{"eos_token_id": "x"}"#,
-            "eos_token_id: expected an id, found a string",
-        ),
+        ("generation_config.json", r#"{"eos_token_id": "x"}"#, "eos_token_id: expected an id, found a string"),
     ] {
         let file = written(folder.path(), name, text);
-        assert!(
-            load().contains(expected),
-            "{} does not say {expected}",
-            load()
-        );
+        assert!(load().contains(expected), "{} does not say {expected}", load());
         std::fs::remove_file(file).unwrap();
     }
     // Ids from generation_config.json: all of them stop, the tokenizer's own is the one that training appends.
-    written(
-        folder.path(),
-        "tokenizer_config.json",
-        r#"{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}"#,
-    );
+    written(folder.path(), "tokenizer_config.json", r#"{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}"#);
     written(
         folder.path(),
         "generation_config.json",
         r#"{"eos_token_id": [0, 2], "bos_token_id": 0, "pad_token_id": -1}"#,
     );
     let vocabulary = Vocabulary::load(folder.path().join("tokenizer.json")).unwrap();
-    assert_eq!(
-        (vocabulary.eos(), vocabulary.stops(), vocabulary.pad()),
-        (Some(2), &[2, 0][..], None)
-    );
+    assert_eq!((vocabulary.eos(), vocabulary.stops(), vocabulary.pad()), (Some(2), &[2, 0][..], None));
     assert_eq!(vocabulary.bos(), Some(1));
 }
 
@@ -405,10 +316,7 @@ fn templates_are_spelled_as_the_models_expect() {
         spelled(Template::Boxed),
         "1+1?\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
     );
-    assert_eq!(
-        spelled(Template::Qwen3),
-        "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
-    );
+    assert_eq!(spelled(Template::Qwen3), "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n");
     assert_eq!(
         spelled(Template::Qwen3NoThinking),
         "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -419,27 +327,15 @@ fn templates_are_spelled_as_the_models_expect() {
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
          <|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
     );
-    let names = Template::ALL.map(|template| {
-        serde_json::to_value(template)
-            .unwrap()
-            .as_str()
-            .unwrap()
-            .to_string()
-    });
+    let names = Template::ALL.map(|template| serde_json::to_value(template).unwrap().as_str().unwrap().to_string());
     assert_eq!(
         names.join(" "),
         "plain words boxed qwen3 qwen3-no-thinking qwen3-boxed qwen3-no-thinking-boxed smollm2 smollm2-boxed"
     );
     let words = Vocabulary::from_words(["a", "#"]).unwrap();
     assert_eq!(Template::Words.encode_prompt(&words, "a").unwrap(), [1, 4]);
-    assert_eq!(
-        Template::Words.encode_response(&words, "# a").unwrap(),
-        [5, 4, 2]
-    );
-    let error = Template::Qwen3
-        .encode_response(&words, "a")
-        .unwrap_err()
-        .to_string();
+    assert_eq!(Template::Words.encode_response(&words, "# a").unwrap(), [5, 4, 2]);
+    let error = Template::Qwen3.encode_response(&words, "a").unwrap_err().to_string();
     assert!(error.contains("<|im_end|>"), "{error}");
 }
 
@@ -451,35 +347,20 @@ fn the_real_qwen3_tokenizer_takes_the_switch_tokens() {
     let mut qwen = Vocabulary::load(data.join("qwen3_tokenizer")).unwrap();
     assert_eq!(qwen.size(), 151_669);
     let switch = qwen.add_switch_tokens().unwrap();
-    assert_eq!(
-        (switch.swi, switch.swi_end, switch.latent),
-        (151_669, 151_670, 151_671)
-    );
-    assert_eq!(
-        (qwen.size(), qwen.eos(), qwen.pad()),
-        (151_672, Some(151_645), Some(151_643))
-    );
+    assert_eq!((switch.swi, switch.swi_end, switch.latent), (151_669, 151_670, 151_671));
+    assert_eq!((qwen.size(), qwen.eos(), qwen.pad()), (151_672, Some(151_645), Some(151_643)));
     qwen.check_fits(151_672).unwrap();
     qwen.check_fits(151_669).unwrap_err();
     assert!(qwen.leading_bos().is_empty());
-    let ids = Template::Qwen3NoThinking
-        .encode_prompt(&qwen, "1+1?")
-        .unwrap();
+    let ids = Template::Qwen3NoThinking.encode_prompt(&qwen, "1+1?").unwrap();
     assert_eq!(ids[..2], [151_644, 872]);
-    assert_eq!(
-        qwen.decode(&ids).unwrap(),
-        Template::Qwen3NoThinking.prompt("1+1?")
-    );
+    assert_eq!(qwen.decode(&ids).unwrap(), Template::Qwen3NoThinking.prompt("1+1?"));
 
     let folder = tempfile::tempdir().unwrap();
     qwen.save(folder.path()).unwrap();
     let read = Vocabulary::load(folder.path()).unwrap();
     assert_eq!(read.switch().unwrap(), switch);
-    for problem in read_problems(data.join("math500/test.jsonl"))
-        .unwrap()
-        .iter()
-        .take(50)
-    {
+    for problem in read_problems(data.join("math500/test.jsonl")).unwrap().iter().take(50) {
         let ids = qwen.encode(&problem.solution).unwrap();
         assert_eq!(ids, read.encode(&problem.solution).unwrap());
         assert_eq!(qwen.decode(&ids).unwrap(), problem.solution);

@@ -36,9 +36,7 @@ fn row(i: u64) -> Row {
 }
 
 fn write(folder: &Path, rows: impl Iterator<Item = Row>) -> std::path::PathBuf {
-    let mut writer = RowWriter::create(folder, "exp")
-        .unwrap()
-        .requiring(&IDENTITY);
+    let mut writer = RowWriter::create(folder, "exp").unwrap().requiring(&IDENTITY);
     rows.for_each(|r| writer.push(&r).unwrap());
     writer.finish().unwrap().parquet
 }
@@ -52,37 +50,23 @@ fn rows_come_back_typed() {
     let flat = read_flat(&path).unwrap();
     let names: Vec<&str> = flat[0].keys().map(String::as_str).collect();
     assert_eq!(names[..4], ["checkpoint", "dataset", "seed", "layer"]);
+    assert!(names.contains(&"accuracy.low") && names.contains(&"control.value") && !names.contains(&"control"));
     assert!(
-        names.contains(&"accuracy.low")
-            && names.contains(&"control.value")
-            && !names.contains(&"control")
-    );
-    assert!(
-        flat[1]["layer"].is_null()
-            && flat[1]["margin"].as_f64() == Some(-2.0)
-            && flat[3]["seed"].as_i64() == Some(3)
+        flat[1]["layer"].is_null() && flat[1]["margin"].as_f64() == Some(-2.0) && flat[3]["seed"].as_i64() == Some(3)
     );
     // Only the two files are left, and the CSV has a line per row (one field holds a line break) and a header.
-    let mut left: Vec<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|f| f.unwrap().file_name())
-        .collect();
+    let mut left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["exp.csv", "exp.parquet"]);
     let csv = std::fs::read_to_string(folder.path().join("exp.csv")).unwrap();
-    assert!(
-        csv.starts_with("checkpoint,dataset,seed,layer,accuracy.value,accuracy.low,"),
-        "{csv}"
-    );
+    assert!(csv.starts_with("checkpoint,dataset,seed,layer,accuracy.value,accuracy.low,"), "{csv}");
     assert_eq!(csv.lines().count(), 1 + 2 * 4);
 }
 
 #[test]
 fn the_same_rows_give_the_same_bytes() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let bytes = folders
-        .each_ref()
-        .map(|f| std::fs::read(write(f.path(), (0..4).map(row))).unwrap());
+    let bytes = folders.each_ref().map(|f| std::fs::read(write(f.path(), (0..4).map(row))).unwrap());
     assert_eq!(bytes[0], bytes[1]);
 }
 
@@ -103,10 +87,7 @@ fn a_killed_run_keeps_its_rows_and_no_finished_file() {
     assert_eq!(writer.rows().len(), 2);
     writer.push(&row(2)).unwrap();
     let files = writer.finish().unwrap();
-    assert_eq!(
-        read::<Row>(&files.parquet).unwrap(),
-        [row(0), row(1), row(2)]
-    );
+    assert_eq!(read::<Row>(&files.parquet).unwrap(), [row(0), row(1), row(2)]);
     // A fresh start forgets; and the finished file survives until the next finish.
     let writer = RowWriter::create(folder.path(), "exp").unwrap();
     assert!(writer.rows().is_empty() && files.parquet.exists());
@@ -123,17 +104,8 @@ fn errors_name_file_column_and_row() {
     let new = |name: &str| RowWriter::create(folder.path(), name);
     says(new("a/b"), "got 'a/b'");
     says(new("empty").unwrap().finish(), "'empty' produced no rows");
-    says(
-        new("x").unwrap().push(&3),
-        "row 0 of 'x': a row must be a struct or a map, got 3",
-    );
-    says(
-        new("x")
-            .unwrap()
-            .requiring(&IDENTITY)
-            .push(&serde_json::json!({"checkpoint": "a"})),
-        "lacks 'dataset'",
-    );
+    says(new("x").unwrap().push(&3), "row 0 of 'x': a row must be a struct or a map, got 3");
+    says(new("x").unwrap().requiring(&IDENTITY).push(&serde_json::json!({"checkpoint": "a"})), "lacks 'dataset'");
     let mut mixed = new("mixed").unwrap();
     mixed.push(&serde_json::json!({"a": 1})).unwrap();
     mixed.push(&serde_json::json!({"a": "one"})).unwrap();

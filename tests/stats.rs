@@ -30,10 +30,7 @@ fn counts(v: &Value) -> Vec<usize> {
 }
 
 fn bools(v: &Value) -> Vec<bool> {
-    list(v)
-        .iter()
-        .map(|b| b.as_bool().expect("a bool"))
-        .collect()
+    list(v).iter().map(|b| b.as_bool().expect("a bool")).collect()
 }
 
 fn matrix(v: &Value) -> Array2<f64> {
@@ -43,10 +40,7 @@ fn matrix(v: &Value) -> Array2<f64> {
 
 #[track_caller]
 fn close(got: f64, want: f64, tolerance: f64) {
-    assert!(
-        (got - want).abs() <= tolerance,
-        "got {got}, want {want} within {tolerance}"
-    );
+    assert!((got - want).abs() <= tolerance, "got {got}, want {want} within {tolerance}");
 }
 
 #[test]
@@ -60,19 +54,11 @@ fn distribution_functions_agree_with_scipy() {
     }
     for row in list(&q["t"]) {
         let want = num(&row[2]);
-        close(
-            special::t_quantile(num(&row[0]), num(&row[1])),
-            want,
-            1e-9 * want.abs().max(1.0),
-        );
+        close(special::t_quantile(num(&row[0]), num(&row[1])), want, 1e-9 * want.abs().max(1.0));
     }
     for row in list(&q["ln_gamma"]) {
         let want = num(&row[1]);
-        close(
-            special::ln_gamma(num(&row[0])),
-            want,
-            1e-13 * want.abs().max(10.0),
-        );
+        close(special::ln_gamma(num(&row[0])), want, 1e-13 * want.abs().max(10.0));
     }
     for row in list(&q["binomial_half"]) {
         let (k, n) = (num(&row[0]) as usize, num(&row[1]) as usize);
@@ -106,34 +92,18 @@ fn mcnemar_agrees_with_statsmodels_and_counts_flips() {
     let before = [true, true, true, false, false];
     let after = [true, false, false, true, false];
     let table = Flips::count(&before, &after).unwrap();
-    assert_eq!(
-        table,
-        Flips {
-            both_right: 1,
-            lost: 2,
-            gained: 1,
-            both_wrong: 1
-        }
-    );
+    assert_eq!(table, Flips { both_right: 1, lost: 2, gained: 1, both_wrong: 1 });
     close(table.difference(), -0.2, 1e-15);
     close(table.lost_rate().unwrap().value, 2.0 / 3.0, 1e-15);
     close(table.gained_rate().unwrap().value, 0.5, 1e-15);
     close(table.flip_rate().unwrap().value, 0.6, 1e-15);
-    close(
-        changed(&["7", "3", "x"], &["7", "4", "x"]).unwrap().value,
-        1.0 / 3.0,
-        1e-15,
-    );
+    close(changed(&["7", "3", "x"], &["7", "4", "x"]).unwrap().value, 1.0 / 3.0, 1e-15);
 }
 
 #[test]
 fn holm_agrees_with_statsmodels() {
     for case in list(&fixture("tests")["holm"]) {
-        for (got, want) in holm(&nums(&case["p"]))
-            .unwrap()
-            .iter()
-            .zip(nums(&case["adjusted"]))
-        {
+        for (got, want) in holm(&nums(&case["p"])).unwrap().iter().zip(nums(&case["adjusted"])) {
             close(*got, want, 1e-12);
         }
     }
@@ -142,11 +112,7 @@ fn holm_agrees_with_statsmodels() {
 #[test]
 fn bootstrap_agrees_with_scipy_within_monte_carlo_error() {
     let f = fixture("bootstrap");
-    let plain = Bootstrap {
-        draws: 40_000,
-        expand: false,
-        ..Bootstrap::default()
-    };
+    let plain = Bootstrap { draws: 40_000, expand: false, ..Bootstrap::default() };
     let check = |got: Estimate, case: &Value| {
         close(got.value, num(&case["value"]), 1e-12);
         let (low, high) = (num(&case["low"]), num(&case["high"]));
@@ -157,19 +123,10 @@ fn bootstrap_agrees_with_scipy_within_monte_carlo_error() {
     check(plain.mean(&nums(&f["mean"]["x"])).unwrap(), &f["mean"]);
     let (before, after) = (nums(&f["paired"]["before"]), nums(&f["paired"]["after"]));
     check(plain.paired(&before, &after).unwrap(), &f["paired"]);
-    let (values, groups) = (
-        nums(&f["clustered"]["values"]),
-        counts(&f["clustered"]["groups"]),
-    );
-    check(
-        plain.clustered_mean(&values, &groups).unwrap(),
-        &f["clustered"],
-    );
-    let by_rows = plain
-        .clustered_rows(&groups, |rows| {
-            rows.iter().map(|&r| values[r]).sum::<f64>() / rows.len() as f64
-        })
-        .unwrap();
+    let (values, groups) = (nums(&f["clustered"]["values"]), counts(&f["clustered"]["groups"]));
+    check(plain.clustered_mean(&values, &groups).unwrap(), &f["clustered"]);
+    let by_rows =
+        plain.clustered_rows(&groups, |rows| rows.iter().map(|&r| values[r]).sum::<f64>() / rows.len() as f64).unwrap();
     check(by_rows, &f["clustered"]);
     assert_eq!(by_rows.n, 30, "n counts clusters, not rows");
     // Taking rows for independent must show: the truth is 30 clusters, not some 140 rows.
@@ -181,10 +138,7 @@ fn bootstrap_agrees_with_scipy_within_monte_carlo_error() {
 fn bootstrap_depends_on_the_seed_alone() {
     let x: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
     let run = |threads: usize, seed| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| Bootstrap::seeded(seed).mean(&x).unwrap())
     };
     assert_eq!(run(1, 7), run(4, 7));
@@ -206,65 +160,33 @@ fn bootstrap_covers_the_truth_with_few_clusters() {
                 groups.push(g);
             }
         }
-        let settings = Bootstrap {
-            draws: 500,
-            ..Bootstrap::seeded(seed)
-        };
-        hit += usize::from(
-            settings
-                .clustered_mean(&values, &groups)
-                .unwrap()
-                .covers(0.0),
-        );
-        let plain = Bootstrap {
-            expand: false,
-            ..settings
-        };
+        let settings = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
+        hit += usize::from(settings.clustered_mean(&values, &groups).unwrap().covers(0.0));
+        let plain = Bootstrap { expand: false, ..settings };
         hit_plain += usize::from(plain.clustered_mean(&values, &groups).unwrap().covers(0.0));
     }
     let (share, plain) = (hit as f64 / trials as f64, hit_plain as f64 / trials as f64);
-    assert!(
-        (0.92..=0.98).contains(&share),
-        "expanded interval covers {share}"
-    );
-    assert!(
-        plain < share,
-        "the plain interval covers {plain}, not less than {share}"
-    );
+    assert!((0.92..=0.98).contains(&share), "expanded interval covers {share}");
+    assert!(plain < share, "the plain interval covers {plain}, not less than {share}");
 }
 
 #[test]
 fn classification_scores_agree_with_scikit_learn() {
     for case in list(&fixture("classification")["cases"]) {
         let (labels, scores) = (bools(&case["labels"]), nums(&case["scores"]));
-        let predicted: Vec<bool> = scores
-            .iter()
-            .map(|&s| s > num(&case["threshold"]))
-            .collect();
+        let predicted: Vec<bool> = scores.iter().map(|&s| s > num(&case["threshold"])).collect();
         let rates = Rates::of(&labels, &predicted).unwrap();
         close(rates.tpr, num(&case["tpr"]), 1e-12);
         close(rates.tnr, num(&case["tnr"]), 1e-12);
-        close(
-            balanced_accuracy(&labels, &predicted).unwrap(),
-            num(&case["balanced_accuracy"]),
-            1e-12,
-        );
+        close(balanced_accuracy(&labels, &predicted).unwrap(), num(&case["balanced_accuracy"]), 1e-12);
         close(auroc(&labels, &scores).unwrap(), num(&case["auroc"]), 1e-12);
         let right: Vec<bool> = labels.iter().zip(&predicted).map(|(l, p)| l == p).collect();
-        close(
-            accuracy(&right).unwrap().value,
-            num(&case["accuracy"]),
-            1e-12,
-        );
+        close(accuracy(&right).unwrap().value, num(&case["accuracy"]), 1e-12);
         // At the data's own prevalence the formula must give the plain accuracy back.
         let prevalence = labels.iter().filter(|&&l| l).count() as f64 / labels.len() as f64;
         close(rates.accuracy_at(prevalence), num(&case["accuracy"]), 1e-12);
     }
-    close(
-        Rates { tpr: 0.9, tnr: 0.9 }.precision_at(0.01),
-        0.009 / 0.108,
-        1e-12,
-    );
+    close(Rates { tpr: 0.9, tnr: 0.9 }.precision_at(0.01), 0.009 / 0.108, 1e-12);
 }
 
 #[test]
@@ -275,11 +197,7 @@ fn standardiser_agrees_with_scikit_learn() {
     for (got, want) in scaler.scale.iter().zip(nums(&f["scale"])) {
         close(*got, want, 1e-12);
     }
-    for (got, want) in scaler
-        .apply(x.view())
-        .iter()
-        .zip(matrix(&f["applied"]).iter())
-    {
+    for (got, want) in scaler.apply(x.view()).iter().zip(matrix(&f["applied"]).iter()) {
         close(*got, *want, 1e-10);
     }
 }
@@ -295,26 +213,13 @@ fn splits_have_scikit_learns_sizes_and_keep_groups_whole() {
     };
     let whole = |split: &Split| {
         assert_eq!(split.train.len() + split.test.len(), groups.len());
-        assert!(
-            distinct(&split.test)
-                .iter()
-                .all(|g| !distinct(&split.train).contains(g))
-        );
+        assert!(distinct(&split.test).iter().all(|g| !distinct(&split.train).contains(g)));
     };
     let split = grouped_holdout(&groups, 0.2, 5).unwrap();
     whole(&split);
-    assert_eq!(
-        distinct(&split.test).len() as f64,
-        num(&f["group_test_groups"])
-    );
+    assert_eq!(distinct(&split.test).len() as f64, num(&f["group_test_groups"]));
     assert_ne!(split, grouped_holdout(&groups, 0.2, 6).unwrap());
-    assert_eq!(
-        holdout(num(&f["row_n"]) as usize, 0.2, 0)
-            .unwrap()
-            .test
-            .len() as f64,
-        num(&f["row_test"])
-    );
+    assert_eq!(holdout(num(&f["row_n"]) as usize, 0.2, 0).unwrap().test.len() as f64, num(&f["row_test"]));
     // Three groups hold the positives: with three folds each fold gets exactly one of them.
     let labels: Vec<bool> = groups.iter().map(|&g| g < 3).collect();
     for split in grouped_kfold(&groups, &labels, 3, 1).unwrap() {
@@ -322,19 +227,12 @@ fn splits_have_scikit_learns_sizes_and_keep_groups_whole() {
         assert_eq!(distinct(&split.test).iter().filter(|&&g| g < 3).count(), 1);
     }
     let folds = grouped_kfold(&groups, &labels, 5, 1).unwrap();
-    let mut sizes: Vec<f64> = folds
-        .iter()
-        .map(|s| distinct(&s.test).len() as f64)
-        .collect();
+    let mut sizes: Vec<f64> = folds.iter().map(|s| distinct(&s.test).len() as f64).collect();
     sizes.sort_by(f64::total_cmp);
     assert_eq!(sizes, nums(&f["fold_groups"]));
     let mut tested: Vec<usize> = folds.into_iter().flat_map(|s| s.test).collect();
     tested.sort_unstable();
-    assert_eq!(
-        tested,
-        (0..groups.len()).collect::<Vec<_>>(),
-        "every row is tested once"
-    );
+    assert_eq!(tested, (0..groups.len()).collect::<Vec<_>>(), "every row is tested once");
 }
 
 #[test]
@@ -345,42 +243,23 @@ fn paper_protocol_equals_scikit_learn() {
             features = matrix(&case["features"]).mapv(|v| v as f32);
         }
         let labels = bools(&case["labels"]);
-        let split = Split {
-            train: counts(&case["train"]),
-            test: counts(&case["test"]),
-        };
+        let split = Split { train: counts(&case["train"]), test: counts(&case["test"]) };
         let groups: Vec<usize> = (0..labels.len()).collect();
         let data = ProbeData::new(features.view(), &labels, &groups).unwrap();
-        let protocol = PaperProtocol {
-            c: num(&case["c"]),
-            ..PaperProtocol::default()
-        };
+        let protocol = PaperProtocol { c: num(&case["c"]), ..PaperProtocol::default() };
         let got = protocol.score(&data, &split).unwrap();
         let name = format!("{} C={}", case["name"], case["c"]);
         assert!(got.converged, "{name} did not converge");
         // Asked: 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
-        assert!(
-            (got.accuracy.value - num(&case["accuracy"])).abs() <= 0.005,
-            "{name}: {got:?}"
-        );
-        assert!(
-            (got.train_accuracy - num(&case["train_accuracy"])).abs() <= 0.005,
-            "{name}: {got:?}"
-        );
+        assert!((got.accuracy.value - num(&case["accuracy"])).abs() <= 0.005, "{name}: {got:?}");
+        assert!((got.train_accuracy - num(&case["train_accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         // Stricter: the same model, seen in every log-odds.
         let wide = features.mapv(f64::from);
         let rows = |r: &[usize]| wide.select(ndarray::Axis(0), r);
         let y: Vec<bool> = split.train.iter().map(|&r| labels[r]).collect();
         let model = Logistic::fit(rows(&split.train).view(), &y, protocol.c).unwrap();
-        for (z, want) in model
-            .scores(rows(&split.test).view())
-            .iter()
-            .zip(nums(&case["scores"]))
-        {
-            assert!(
-                (z - want).abs() < 2e-3 * want.abs().max(1.0),
-                "{name}: log-odds {z}, scikit-learn {want}"
-            );
+        for (z, want) in model.scores(rows(&split.test).view()).iter().zip(nums(&case["scores"])) {
+            assert!((z - want).abs() < 2e-3 * want.abs().max(1.0), "{name}: log-odds {z}, scikit-learn {want}");
         }
     }
 }
@@ -404,53 +283,29 @@ fn simulate(
     let (mut x, mut labels, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     for problem in 0..problems {
         let own: Vec<f64> = (0..6).map(|_| identity * gauss(&mut rng)).collect();
-        let bias = if identity == 0.0 {
-            0.5
-        } else {
-            [0.1, 0.9][rng.random_range(0..2)]
-        };
+        let bias = if identity == 0.0 { 0.5 } else { [0.1, 0.9][rng.random_range(0..2)] };
         for _ in 0..each {
             let label = rng.random_bool(bias);
             let sign = if label { 1.0 } else { -1.0 };
-            x.extend((0..6).map(|j| {
-                (own[j] + gauss(&mut rng) + if j == 0 { signal * sign } else { 0.0 }) as f32
-            }));
+            x.extend((0..6).map(|j| (own[j] + gauss(&mut rng) + if j == 0 { signal * sign } else { 0.0 }) as f32));
             labels.push(label);
             groups.push(problem);
         }
     }
-    (
-        Array2::from_shape_vec((labels.len(), 6), x).unwrap(),
-        labels,
-        groups,
-    )
+    (Array2::from_shape_vec((labels.len(), 6), x).unwrap(), labels, groups)
 }
 
 #[test]
 fn grouped_protocol_finds_a_known_signal() {
     let (x, labels, groups) = simulate(80, 10, 1.0, 0.0, 1);
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
-    let protocol = GroupedProtocol {
-        prevalence: Some(0.05),
-        ..GroupedProtocol::default()
-    };
+    let protocol = GroupedProtocol { prevalence: Some(0.05), ..GroupedProtocol::default() };
     let got = protocol.run(&data).unwrap();
     // Two unit normals two apart: the best probe is right with Φ(1) = 0.841 and has AUROC Φ(√2) = 0.921.
     close(got.balanced_accuracy.value, 0.841, 0.03);
     close(got.auroc.value, 0.921, 0.02);
-    assert!(
-        got.balanced_accuracy.covers(0.841) && got.auroc.covers(0.921),
-        "{got:?}"
-    );
-    assert_eq!(
-        (
-            got.balanced_accuracy.n,
-            got.rows,
-            got.c.len(),
-            got.converged
-        ),
-        (80, 800, 5, 5)
-    );
+    assert!(got.balanced_accuracy.covers(0.841) && got.auroc.covers(0.921), "{got:?}");
+    assert_eq!((got.balanced_accuracy.n, got.rows, got.c.len(), got.converged), (80, 800, 5, 5));
     let control = got.control.unwrap();
     // Ten fair coins a problem leave its share of positives uneven, so a permuted label still agrees with the true one more
     // often than not, and the probe scores by that much above chance: what the control is there to show.
@@ -463,12 +318,7 @@ fn grouped_protocol_finds_a_known_signal() {
     close(got.accuracy_at_prevalence.value, 0.841, 0.03);
     // The same seed gives the same result to the last bit, f64 features the same as f32.
     let wide = x.mapv(f64::from);
-    assert_eq!(
-        got,
-        protocol
-            .run(&ProbeData::new(wide.view(), &labels, &groups).unwrap())
-            .unwrap()
-    );
+    assert_eq!(got, protocol.run(&ProbeData::new(wide.view(), &labels, &groups).unwrap()).unwrap());
 }
 
 #[test]
@@ -478,17 +328,9 @@ fn splitting_by_row_flatters_and_splitting_by_problem_does_not() {
     let (x, labels, groups) = simulate(12, 60, 0.0, 6.0, 4);
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
     let paper = PaperProtocol::default().run(&data).unwrap();
-    let ours = GroupedProtocol {
-        folds: 5,
-        ..GroupedProtocol::default()
-    }
-    .run(&data)
-    .unwrap();
+    let ours = GroupedProtocol { folds: 5, ..GroupedProtocol::default() }.run(&data).unwrap();
     assert!(paper.accuracy.low > 0.6, "{paper:?}");
-    assert!(
-        ours.balanced_accuracy.low < 0.5 && ours.balanced_accuracy.value < 0.55,
-        "{ours:?}"
-    );
+    assert!(ours.balanced_accuracy.low < 0.5 && ours.balanced_accuracy.value < 0.55, "{ours:?}");
 }
 
 #[test]
@@ -498,37 +340,23 @@ fn inert_features_raise_no_more_false_alarms_than_the_level() {
         .filter(|&seed| {
             let (x, labels, groups) = simulate(60, 6, 0.0, 0.0, 1000 + seed);
             let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
-            let protocol = GroupedProtocol {
-                control: false,
-                draws: 300,
-                seed,
-                ..GroupedProtocol::default()
-            };
+            let protocol = GroupedProtocol { control: false, draws: 300, seed, ..GroupedProtocol::default() };
             !protocol.run(&data).unwrap().balanced_accuracy.covers(0.5)
         })
         .count();
     // At most 5 % at the 5 % level, either side of chance.
-    assert!(
-        alarms <= 10,
-        "{alarms} of {trials} inert data sets were called readable"
-    );
+    assert!(alarms <= 10, "{alarms} of {trials} inert data sets were called readable");
 }
 
 #[test]
 fn multinomial_probe_equals_scikit_learn() {
     let f = fixture("values");
     let (x, values) = (matrix(&f["features"]), counts(&f["values"]));
-    let (train, test) = x
-        .view()
-        .split_at(ndarray::Axis(0), num(&f["train_rows"]) as usize);
+    let (train, test) = x.view().split_at(ndarray::Axis(0), num(&f["train_rows"]) as usize);
     for case in list(&f["cases"]) {
         let model = Softmax::fit(train, &values[..train.nrows()], num(&case["c"])).unwrap();
         assert_eq!(model.predict(test), counts(&case["predicted"]));
-        for (got, want) in model
-            .probabilities(test)
-            .iter()
-            .zip(matrix(&case["probabilities"]).iter())
-        {
+        for (got, want) in model.probabilities(test).iter().zip(matrix(&case["probabilities"]).iter()) {
             close(*got, *want, 1e-3);
         }
     }
@@ -543,41 +371,19 @@ fn value_protocol_reads_what_is_there_and_nothing_else() {
     let mut features = |signal: f64| {
         let noise: Vec<f32> = (0..problems * 8).map(|_| gauss(&mut rng) as f32).collect();
         let mut x = Array2::from_shape_vec((problems, 8), noise).unwrap();
-        values
-            .iter()
-            .enumerate()
-            .for_each(|(row, &v)| x[[row, v]] += signal as f32);
+        values.iter().enumerate().for_each(|(row, &v)| x[[row, v]] += signal as f32);
         x
     };
-    let held = ValueProtocol::default()
-        .run(features(4.0).view(), &values, &groups)
-        .unwrap();
-    assert!(
-        held.accuracy.low > 0.8 && held.classes == 5 && held.rows == 150,
-        "{held:?}"
-    );
-    assert!(
-        held.control.covers(0.2) && held.control.high < 0.5,
-        "{held:?}"
-    );
-    let inert = ValueProtocol::default()
-        .run(features(0.0).view(), &values, &groups)
-        .unwrap();
-    assert!(
-        inert.accuracy.covers(0.2) && inert.accuracy.n == 150,
-        "{inert:?}"
-    );
+    let held = ValueProtocol::default().run(features(4.0).view(), &values, &groups).unwrap();
+    assert!(held.accuracy.low > 0.8 && held.classes == 5 && held.rows == 150, "{held:?}");
+    assert!(held.control.covers(0.2) && held.control.high < 0.5, "{held:?}");
+    let inert = ValueProtocol::default().run(features(0.0).view(), &values, &groups).unwrap();
+    assert!(inert.accuracy.covers(0.2) && inert.accuracy.n == 150, "{inert:?}");
     assert!((0.2..0.3).contains(&inert.majority));
     let one = ValueProtocol::default().run(features(0.0).view(), &[3; 150], &groups);
-    assert!(
-        one.unwrap_err()
-            .to_string()
-            .contains("all 150 values are 3")
-    );
+    assert!(one.unwrap_err().to_string().contains("all 150 values are 3"));
     let few = ValueProtocol::default().run(features(0.0).view(), &values, &[0; 150]);
-    assert!(
-        format!("{:#}", few.unwrap_err()).contains("5 folds by problem need at least 10 problems")
-    );
+    assert!(format!("{:#}", few.unwrap_err()).contains("5 folds by problem need at least 10 problems"));
 }
 
 #[test]
@@ -593,69 +399,26 @@ fn errors_name_what_is_wrong() {
     says(Flips::count(&[true], &[]), "1 before, 0 after");
     says(holm(&[0.1, 1.5]), "number 1 is 1.5");
     says(holm(&[f64::NAN]), "NaN");
-    says(
-        Bootstrap::default().mean(&[1.0, f64::NAN]),
-        "number 1 is NaN",
-    );
-    says(
-        Bootstrap::default().mean(&[1.0]),
-        "at least two independent units",
-    );
+    says(Bootstrap::default().mean(&[1.0, f64::NAN]), "number 1 is NaN");
+    says(Bootstrap::default().mean(&[1.0]), "at least two independent units");
     says(Bootstrap::default().mean(&[]), "no rows");
-    says(
-        Bootstrap::default().clustered_mean(&[1.0, 2.0], &[1]),
-        "2 values but 1 group ids",
-    );
+    says(Bootstrap::default().clustered_mean(&[1.0, 2.0], &[1]), "2 values but 1 group ids");
     says(auroc(&[true, true], &[0.1, 0.2]), "single class: all 2");
-    says(
-        auroc(&[true, false], &[0.1, f64::NAN]),
-        "score number 1 is NaN",
-    );
-    says(
-        balanced_accuracy(&[false], &[true]),
-        "single class: none of the 1",
-    );
-    says(
-        grouped_holdout(&[4, 4, 4], 0.2, 0),
-        "1 groups leave none to train on",
-    );
+    says(auroc(&[true, false], &[0.1, f64::NAN]), "score number 1 is NaN");
+    says(balanced_accuracy(&[false], &[true]), "single class: none of the 1");
+    says(grouped_holdout(&[4, 4, 4], 0.2, 0), "1 groups leave none to train on");
     // A statistic undefined in many draws is not silently an interval.
-    says(
-        Bootstrap::default().units(5, |t| if t[0] > 0 { 1.0 } else { f64::NAN }),
-        "undefined in",
-    );
+    says(Bootstrap::default().units(5, |t| if t[0] > 0 { 1.0 } else { f64::NAN }), "undefined in");
     let (x, labels, groups) = simulate(20, 4, 1.0, 0.0, 0);
-    says(
-        ProbeData::new(x.slice(s![..0, ..]), &[], &[]).map(|_| ()),
-        "empty (0 × 6)",
-    );
-    says(
-        ProbeData::new(x.view(), &labels[1..], &groups).map(|_| ()),
-        "80 feature rows but 79 labels",
-    );
-    says(
-        ProbeData::new(x.view(), &[true; 80], &groups).map(|_| ()),
-        "single class: all 80",
-    );
+    says(ProbeData::new(x.slice(s![..0, ..]), &[], &[]).map(|_| ()), "empty (0 × 6)");
+    says(ProbeData::new(x.view(), &labels[1..], &groups).map(|_| ()), "80 feature rows but 79 labels");
+    says(ProbeData::new(x.view(), &[true; 80], &groups).map(|_| ()), "single class: all 80");
     let mut broken = x.clone();
     broken[[3, 2]] = f32::NAN;
-    says(
-        ProbeData::new(broken.view(), &labels, &groups).map(|_| ()),
-        "row 3, column 2 is NaN",
-    );
+    says(ProbeData::new(broken.view(), &labels, &groups).map(|_| ()), "row 3, column 2 is NaN");
     let rare: Vec<bool> = groups.iter().map(|&g| g == 0).collect();
     let data = ProbeData::new(x.view(), &rare, &groups).unwrap();
-    says(
-        GroupedProtocol::default().run(&data),
-        "positive rows come from 1 problems",
-    );
+    says(GroupedProtocol::default().run(&data), "positive rows come from 1 problems");
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
-    says(
-        GroupedProtocol {
-            folds: 3,
-            ..Default::default()
-        }
-        .run(&data),
-        "asks for 5 or more",
-    );
+    says(GroupedProtocol { folds: 3, ..Default::default() }.run(&data), "asks for 5 or more");
 }

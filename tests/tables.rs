@@ -23,12 +23,7 @@ fn table() -> Table {
         .unwrap();
     let missing = || Cell::Missing("not testable here".into());
     table
-        .push(vec![
-            Cell::Text("skip".into()),
-            Cell::Missing(String::new()),
-            Cell::Published(-0.19),
-            missing(),
-        ])
+        .push(vec![Cell::Text("skip".into()), Cell::Missing(String::new()), Cell::Published(-0.19), missing()])
         .unwrap();
     table
 }
@@ -80,10 +75,7 @@ skip & -- & $-$0.190 & not testable here &  \\\\
 #[test]
 fn n_is_said_once_where_a_row_shares_it() {
     let two = |n1: usize, n2: usize| {
-        let columns = vec![
-            Heading::new("a", Kind::Measured(2)),
-            Heading::new("b", Kind::Measured(2)),
-        ];
+        let columns = vec![Heading::new("a", Kind::Measured(2)), Heading::new("b", Kind::Measured(2))];
         let mut table = Table::new("t", "t", columns);
         let cell = |n| Cell::Measured(wilson(1, n, 0.95).unwrap());
         table.push(vec![cell(n1), cell(n2)]).unwrap();
@@ -102,10 +94,7 @@ fn ours_stands_beside_the_papers() {
     };
     let table = Table::beside(block, ours).unwrap();
     let markdown = table.markdown();
-    assert!(
-        markdown.contains("| Non-latent baselines: Text-CoT (SFT) | 80.6 | 93.2 [90.6, 95.1] |"),
-        "{markdown}"
-    );
+    assert!(markdown.contains("| Non-latent baselines: Text-CoT (SFT) | 80.6 | 93.2 [90.6, 95.1] |"), "{markdown}");
     assert_eq!(table.rows().len(), 9);
     let folder = tempfile::tempdir().unwrap();
     let files = table.save(&folder.path().join("deep/main")).unwrap();
@@ -119,52 +108,15 @@ fn a_number_of_ours_needs_interval_and_n() {
     fn says(cell: Cell, what: &str) {
         let mut table = Table::new("tab:y", "", vec![Heading::new("ours", Kind::Measured(3))]);
         let message = format!("{:#}", table.push(vec![cell]).expect_err("an error"));
-        assert!(
-            message.contains("tab:y, row 0, column 'ours'") && message.contains(what),
-            "{message}"
-        );
+        assert!(message.contains("tab:y, row 0, column 'ours'") && message.contains(what), "{message}");
     }
     says(Cell::Published(0.5), "in a column of Measured");
     says(Cell::Count(5), "in a column of Measured");
-    says(
-        Cell::Measured(Estimate {
-            value: 0.5,
-            low: 0.4,
-            high: 0.6,
-            n: 0,
-        }),
-        "interval and n",
-    );
-    says(
-        Cell::Measured(Estimate {
-            value: 0.5,
-            low: f64::NAN,
-            high: 0.6,
-            n: 3,
-        }),
-        "interval and n",
-    );
-    says(
-        Cell::Measured(Estimate {
-            value: 0.5,
-            low: 0.6,
-            high: 0.7,
-            n: 3,
-        }),
-        "interval and n",
-    );
+    says(Cell::Measured(Estimate { value: 0.5, low: 0.4, high: 0.6, n: 0 }), "interval and n");
+    says(Cell::Measured(Estimate { value: 0.5, low: f64::NAN, high: 0.6, n: 3 }), "interval and n");
+    says(Cell::Measured(Estimate { value: 0.5, low: 0.6, high: 0.7, n: 3 }), "interval and n");
     let mut table = table();
-    assert!(
-        table
-            .push(vec![])
-            .unwrap_err()
-            .to_string()
-            .contains("row 2: 0 cells for 4 columns")
-    );
+    assert!(table.push(vec![]).unwrap_err().to_string().contains("row 2: 0 cells for 4 columns"));
     let folder = tempfile::tempdir().unwrap();
-    assert!(
-        Table::new("t", "t", vec![])
-            .save(&folder.path().join("x"))
-            .is_err()
-    );
+    assert!(Table::new("t", "t", vec![]).save(&folder.path().join("x")).is_err());
 }

@@ -12,7 +12,10 @@ use switchyard::train::progress::stop_flag;
 
 /// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
 #[derive(Parser)]
-#[command(version, after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume")]
+#[command(
+    version,
+    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
+)]
 struct Args {
     /// smoke, micro, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
     #[arg(long, default_value = "micro")]

@@ -98,7 +98,11 @@ impl Activations {
 
 /// A result that could not be written is refused before it is computed.
 fn check_out(out: &Path) -> Result<()> {
-    ensure!(!out.is_dir() && out.file_name().is_some(), "--out {}: expected a file name, found a folder", out.display());
+    ensure!(
+        !out.is_dir() && out.file_name().is_some(),
+        "--out {}: expected a file name, found a folder",
+        out.display()
+    );
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
     Ok(())

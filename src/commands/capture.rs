@@ -104,7 +104,17 @@ impl Captured {
         }
         let width = sequences.iter().map(|s| s.ids.len()).max().unwrap_or(0);
         let positions = positions.into_iter().collect();
-        Self { name, shape: vec![], data: vec![], positions, point, select, width, rows: sequences.len(), slots: vec![] }
+        Self {
+            name,
+            shape: vec![],
+            data: vec![],
+            positions,
+            point,
+            select,
+            width,
+            rows: sequences.len(),
+            slots: vec![],
+        }
     }
 
     /// Whether every value is a number.

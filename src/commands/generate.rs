@@ -63,12 +63,7 @@ impl Generate {
     /// Anything wrong with the request before any weight is read; later, logits that are not finite.
     pub fn run(&self) -> Result<()> {
         let mut settings = DecodeSettings {
-            sampling: Sampling {
-                temperature: self.temperature,
-                top_k: self.top_k,
-                top_p: self.top_p,
-                seed: self.seed,
-            },
+            sampling: Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed },
             k_min: self.k_min,
             k_cap: self.k_cap,
             max_new_tokens: self.max_new_tokens,
@@ -112,7 +107,9 @@ impl Generate {
             .as_deref()
             .with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
         let template = Template::of_chat_template(jinja).with_context(|| {
-            format!("{origin}: --chat: the chat template is of no form known here (Qwen3, SmolLM2); write it in --prompt")
+            format!(
+                "{origin}: --chat: the chat template is of no form known here (Qwen3, SmolLM2); write it in --prompt"
+            )
         })?;
         template.encode_prompt(vocabulary, prompt)
     }

@@ -63,8 +63,8 @@ impl Llama3Scaling {
         } else if wavelength > original / self.low_freq_factor {
             self.factor
         } else {
-            let smooth = (original / wavelength - self.low_freq_factor)
-                / (self.high_freq_factor - self.low_freq_factor);
+            let smooth =
+                (original / wavelength - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
             1.0 / ((1.0 - smooth) / self.factor + smooth)
         }
     }
@@ -113,9 +113,7 @@ impl ModelConfig {
     pub fn inv_freqs(&self) -> Vec<f64> {
         (0..self.head_dim / 2)
             .map(|i| {
-                let base = self
-                    .rope_theta
-                    .powf(-((2 * i) as f64) / self.head_dim as f64);
+                let base = self.rope_theta.powf(-((2 * i) as f64) / self.head_dim as f64);
                 self.rope_scaling.map_or(base, |s| base / s.divisor(base))
             })
             .collect()
@@ -136,17 +134,10 @@ impl ModelConfig {
             ("num_attention_heads", self.num_attention_heads, MAX_DIM),
             ("num_key_value_heads", self.num_key_value_heads, MAX_DIM),
             ("head_dim", self.head_dim, MAX_DIM),
-            (
-                "max_position_embeddings",
-                self.max_position_embeddings,
-                usize::MAX,
-            ),
+            ("max_position_embeddings", self.max_position_embeddings, usize::MAX),
         ];
         for (key, found, max) in dims {
-            ensure!(
-                (1..=max).contains(&found),
-                "{origin}: `{key}` must be between 1 and {max}, found {found}"
-            );
+            ensure!((1..=max).contains(&found), "{origin}: `{key}` must be between 1 and {max}, found {found}");
         }
         let (heads, kv) = (self.num_attention_heads, self.num_key_value_heads);
         ensure!(
@@ -170,14 +161,8 @@ impl ModelConfig {
             self.family.model_type(),
             self.qk_norm
         );
-        for (key, found) in [
-            ("rms_norm_eps", self.rms_norm_eps),
-            ("rope_theta", self.rope_theta),
-        ] {
-            ensure!(
-                found.is_finite() && found > 0.0,
-                "{origin}: `{key}` must be a positive number, found {found}"
-            );
+        for (key, found) in [("rms_norm_eps", self.rms_norm_eps), ("rope_theta", self.rope_theta)] {
+            ensure!(found.is_finite() && found > 0.0, "{origin}: `{key}` must be a positive number, found {found}");
         }
         if let Some(s) = &self.rope_scaling {
             s.validate(origin)?;

@@ -10,8 +10,7 @@ use anyhow::{Context, Result};
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = temporary(path);
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
     }
     let write = || -> std::io::Result<()> {
         let mut file = File::create(&temporary)?;

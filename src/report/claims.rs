@@ -95,10 +95,7 @@ impl Comparison {
             Term::Number(x) => Ok(*x),
             Term::Cell(name) => cell(name),
         };
-        let (left, right) = (
-            value(&self.left)?,
-            self.times * value(&self.right)? + self.plus,
-        );
+        let (left, right) = (value(&self.left)?, self.times * value(&self.right)? + self.plus);
         // Sums of decimals miss by a rounding error; a claim must not fail on it.
         let slack = self.tolerance + 1e-9 * right.abs().max(1.0);
         Ok(match self.op {

@@ -11,9 +11,7 @@ pub type Row = Map<String, Value>;
 
 /// Flattens a serialised row.
 pub fn flatten(value: Value) -> Result<Row> {
-    let Value::Object(fields) = value else {
-        bail!("a row must be a struct or a map, got {value}")
-    };
+    let Value::Object(fields) = value else { bail!("a row must be a struct or a map, got {value}") };
     let mut flat = Row::new();
     add("", fields, &mut flat)?;
     ensure!(!flat.is_empty(), "a row has no fields");
@@ -22,10 +20,7 @@ pub fn flatten(value: Value) -> Result<Row> {
 
 fn add(prefix: &str, fields: Row, flat: &mut Row) -> Result<()> {
     for (key, value) in fields {
-        ensure!(
-            !key.contains('.') && !key.ends_with("[]"),
-            "field name '{key}' may hold no '.' and not end in '[]'"
-        );
+        ensure!(!key.contains('.') && !key.ends_with("[]"), "field name '{key}' may hold no '.' and not end in '[]'");
         let name = format!("{prefix}{key}");
         match value {
             Value::Object(inner) => add(&format!("{name}."), inner, flat)?,
@@ -47,26 +42,21 @@ pub fn nest(flat: &Row) -> Result<Value> {
         let (name, value) = match (name.strip_suffix("[]"), value) {
             (Some(name), Value::String(text)) => (
                 name,
-                serde_json::from_str(text)
-                    .with_context(|| format!("column '{name}[]' holds '{text}', not JSON"))?,
+                serde_json::from_str(text).with_context(|| format!("column '{name}[]' holds '{text}', not JSON"))?,
             ),
             (Some(name), other) => (name, other.clone()),
             (None, other) => (name.as_str(), other.clone()),
         };
         let mut place = &mut root;
-        let (path, last) = name
-            .rsplit_once('.')
-            .map_or((None, name), |(path, last)| (Some(path), last));
+        let (path, last) = name.rsplit_once('.').map_or((None, name), |(path, last)| (Some(path), last));
         for step in path.into_iter().flat_map(|p| p.split('.')) {
-            let next = place
-                .entry(step)
-                .or_insert_with(|| Value::Object(Row::new()));
+            let next = place.entry(step).or_insert_with(|| Value::Object(Row::new()));
             if next.is_null() {
                 *next = Value::Object(Row::new());
             }
-            place = next.as_object_mut().with_context(|| {
-                format!("column '{step}' is both a value and a struct (in '{name}')")
-            })?;
+            place = next
+                .as_object_mut()
+                .with_context(|| format!("column '{step}' is both a value and a struct (in '{name}')"))?;
         }
         // A null beside `x.y` columns is the absent struct `x`, which those columns already tell.
         if !(value.is_null() && place.contains_key(last)) {
@@ -81,13 +71,6 @@ fn collapse(value: Value, top: bool) -> Value {
     let Value::Object(fields) = value else {
         return value;
     };
-    let fields: Row = fields
-        .into_iter()
-        .map(|(k, v)| (k, collapse(v, false)))
-        .collect();
-    if !top && fields.values().all(Value::is_null) {
-        Value::Null
-    } else {
-        Value::Object(fields)
-    }
+    let fields: Row = fields.into_iter().map(|(k, v)| (k, collapse(v, false))).collect();
+    if !top && fields.values().all(Value::is_null) { Value::Null } else { Value::Object(fields) }
 }

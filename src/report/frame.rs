@@ -53,14 +53,9 @@ pub fn to_frame(rows: &[Row]) -> Result<DataFrame> {
         }
     }
     // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
-    let is_struct = |name: &str| {
-        columns
-            .iter()
-            .any(|(other, _)| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')))
-    };
-    let kept = columns
-        .iter()
-        .filter(|(name, kind)| !(*kind == Kind::Null && is_struct(name)));
+    let is_struct =
+        |name: &str| columns.iter().any(|(other, _)| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
+    let kept = columns.iter().filter(|(name, kind)| !(*kind == Kind::Null && is_struct(name)));
     let columns = kept.map(|&(name, kind)| column(rows, name, kind)).collect();
     DataFrame::new(rows.len(), columns).context("cannot build the table of rows")
 }
@@ -71,9 +66,7 @@ fn column(rows: &[Row], name: &str, kind: Kind) -> Column {
     match kind {
         Kind::Bool => Series::new(label, cells().map(|v| v?.as_bool()).collect::<Vec<_>>()),
         Kind::Int => Series::new(label, cells().map(|v| v?.as_i64()).collect::<Vec<_>>()),
-        Kind::Float | Kind::Null => {
-            Series::new(label, cells().map(|v| v?.as_f64()).collect::<Vec<_>>())
-        }
+        Kind::Float | Kind::Null => Series::new(label, cells().map(|v| v?.as_f64()).collect::<Vec<_>>()),
         Kind::Text => Series::new(label, cells().map(|v| v?.as_str()).collect::<Vec<_>>()),
     }
     .into()
@@ -84,9 +77,7 @@ pub fn from_frame(frame: &DataFrame) -> Result<Vec<Row>> {
     let mut rows = vec![Row::new(); frame.height()];
     for column in frame.columns() {
         for (number, row) in rows.iter_mut().enumerate() {
-            let cell = column
-                .get(number)
-                .with_context(|| format!("column '{}', row {number}", column.name()))?;
+            let cell = column.get(number).with_context(|| format!("column '{}', row {number}", column.name()))?;
             let value = match cell {
                 AnyValue::Null => Value::Null,
                 AnyValue::Boolean(b) => Value::Bool(b),
@@ -94,11 +85,7 @@ pub fn from_frame(frame: &DataFrame) -> Result<Vec<Row>> {
                 AnyValue::Float64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),
                 AnyValue::String(s) => s.into(),
                 AnyValue::StringOwned(s) => s.as_str().into(),
-                other => bail!(
-                    "column '{}' has type {}, not one of ours",
-                    column.name(),
-                    other.dtype()
-                ),
+                other => bail!("column '{}' has type {}, not one of ours", column.name(), other.dtype()),
             };
             row.insert(column.name().to_string(), value);
         }

@@ -10,10 +10,7 @@ use serde::Deserialize;
 pub use super::claims::{Claim, Comparison, Op, Scale, Term};
 
 /// The fixture compiled in, so that a binary reports beside the paper wherever it runs.
-const EMBEDDED: &str = include_str!(concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/fixtures/paper_tables.toml"
-));
+const EMBEDDED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/paper_tables.toml"));
 
 /// All the paper says in numbers.
 #[derive(Clone, Debug, Deserialize)]
@@ -114,8 +111,7 @@ impl Paper {
 
     /// Another file of the same form.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
@@ -124,11 +120,7 @@ impl Paper {
         let paper: Self = toml::from_str(text)?;
         let mut labels = HashMap::new();
         for block in paper.blocks() {
-            ensure!(
-                labels.insert(&block.label, block).is_none(),
-                "label '{}' occurs twice",
-                block.label
-            );
+            ensure!(labels.insert(&block.label, block).is_none(), "label '{}' occurs twice", block.label);
             let mut keys = Vec::new();
             for row in &block.rows {
                 ensure!(
@@ -139,34 +131,19 @@ impl Paper {
                     row.values.len(),
                     block.columns.len()
                 );
-                ensure!(
-                    !keys.contains(&&row.key),
-                    "{}: row '{}' occurs twice",
-                    block.label,
-                    row.key
-                );
+                ensure!(!keys.contains(&&row.key), "{}: row '{}' occurs twice", block.label, row.key);
                 keys.push(&row.key);
             }
         }
         let mut ids = Vec::new();
         for claim in &paper.claims {
-            ensure!(
-                !ids.contains(&&claim.id),
-                "claim '{}' occurs twice",
-                claim.id
-            );
+            ensure!(!ids.contains(&&claim.id), "claim '{}' occurs twice", claim.id);
             ids.push(&claim.id);
             for label in &claim.rests_on {
-                ensure!(
-                    labels.contains_key(label),
-                    "claim '{}' rests on '{label}', which is not there",
-                    claim.id
-                );
+                ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which is not there", claim.id);
             }
             // Every cell a claim names must resolve, and its stated outcome must be what the numbers give.
-            let outcome = claim
-                .check(|cell| paper.cell(cell))
-                .with_context(|| format!("claim '{}'", claim.id))?;
+            let outcome = claim.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
             ensure!(
                 outcome == claim.holds_in_paper,
                 "claim '{}': holds_in_paper is {:?}, the paper's numbers give {outcome:?}",
@@ -184,17 +161,13 @@ impl Paper {
 
     /// The block of a LaTeX label.
     pub fn block(&self, label: &str) -> Result<&Block> {
-        self.blocks()
-            .find(|b| b.label == label)
-            .with_context(|| format!("the paper has no '{label}'"))
+        self.blocks().find(|b| b.label == label).with_context(|| format!("the paper has no '{label}'"))
     }
 
     /// The number in `label/row/column`.
     pub fn cell(&self, name: &str) -> Result<f64> {
         let parts: Vec<&str> = name.split('/').collect();
-        let [label, row, column] = parts[..] else {
-            bail!("cell '{name}' is not of the form label/row/column")
-        };
+        let [label, row, column] = parts[..] else { bail!("cell '{name}' is not of the form label/row/column") };
         self.block(label)?.value(row, column)
     }
 }
@@ -203,16 +176,8 @@ impl Block {
     /// The number at a row and a column, by key.
     pub fn value(&self, row: &str, column: &str) -> Result<f64> {
         let missing = |kind: &str, key: &str| format!("{} has no {kind} '{key}'", self.label);
-        let at = self
-            .columns
-            .iter()
-            .position(|c| c.key == column)
-            .with_context(|| missing("column", column))?;
-        let row = self
-            .rows
-            .iter()
-            .find(|r| r.key == row)
-            .with_context(|| missing("row", row))?;
+        let at = self.columns.iter().position(|c| c.key == column).with_context(|| missing("column", column))?;
+        let row = self.rows.iter().find(|r| r.key == row).with_context(|| missing("row", row))?;
         Ok(row.values[at])
     }
 }

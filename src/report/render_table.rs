@@ -11,23 +11,12 @@ struct Printed {
 /// Puts n beside every estimate, or once at the end where all estimates of each row share it.
 fn printed(table: &Table) -> Printed {
     let shared: Vec<Option<usize>> = table.rows().iter().map(|row| common_n(row)).collect();
-    let measured = table
-        .columns
-        .iter()
-        .filter(|c| matches!(c.kind, Kind::Measured(_)))
-        .count();
+    let measured = table.columns.iter().filter(|c| matches!(c.kind, Kind::Measured(_))).count();
     let once = measured > 1 && shared.iter().all(Option::is_some);
     let mut headings = Vec::new();
     for column in &table.columns {
-        let interval = if matches!(column.kind, Kind::Measured(_)) {
-            " [95 %]"
-        } else {
-            ""
-        };
-        headings.push((
-            format!("{}{interval}", column.name),
-            column.kind != Kind::Text,
-        ));
+        let interval = if matches!(column.kind, Kind::Measured(_)) { " [95 %]" } else { "" };
+        headings.push((format!("{}{interval}", column.name), column.kind != Kind::Text));
         if matches!(column.kind, Kind::Measured(_)) && !once {
             headings.push(("n".to_string(), true));
         }
@@ -40,57 +29,32 @@ fn printed(table: &Table) -> Printed {
         for (cell, column) in cells.iter().zip(&table.columns) {
             out.push(shown(cell, column.kind));
             if matches!(column.kind, Kind::Measured(_)) && !once {
-                out.push(if let Cell::Measured(e) = cell {
-                    e.n.to_string()
-                } else {
-                    String::new()
-                });
+                out.push(if let Cell::Measured(e) = cell { e.n.to_string() } else { String::new() });
             }
         }
         if once {
-            out.push(
-                n.filter(|&n| n > 0)
-                    .map_or(String::new(), |n| n.to_string()),
-            );
+            out.push(n.filter(|&n| n > 0).map_or(String::new(), |n| n.to_string()));
         }
         out
     };
-    Printed {
-        headings,
-        rows: table.rows().iter().zip(&shared).map(row).collect(),
-    }
+    Printed { headings, rows: table.rows().iter().zip(&shared).map(row).collect() }
 }
 
 /// The n all estimates of a row share (0 where there are none), or `None` if they differ.
 fn common_n(row: &[Cell]) -> Option<usize> {
-    let mut ns = row.iter().filter_map(|cell| {
-        if let Cell::Measured(e) = cell {
-            Some(e.n)
-        } else {
-            None
-        }
-    });
+    let mut ns = row.iter().filter_map(|cell| if let Cell::Measured(e) = cell { Some(e.n) } else { None });
     let first = ns.next().unwrap_or(0);
     ns.all(|n| n == first).then_some(first)
 }
 
 fn shown(cell: &Cell, kind: Kind) -> String {
-    let digits = if let Kind::Published(d) | Kind::Measured(d) = kind {
-        d
-    } else {
-        3
-    };
+    let digits = if let Kind::Published(d) | Kind::Measured(d) = kind { d } else { 3 };
     match cell {
         Cell::Text(text) => text.clone(),
         Cell::Count(count) => count.to_string(),
         Cell::Published(value) => number(*value, digits),
         Cell::Measured(e) => {
-            format!(
-                "{} [{}, {}]",
-                number(e.value, digits),
-                number(e.low, digits),
-                number(e.high, digits)
-            )
+            format!("{} [{}, {}]", number(e.value, digits), number(e.low, digits), number(e.high, digits))
         }
         Cell::Missing(reason) if reason.is_empty() => "–".to_string(),
         Cell::Missing(reason) => reason.clone(),
@@ -109,21 +73,11 @@ fn number(value: f64, digits: usize) -> String {
 pub(super) fn markdown(table: &Table) -> String {
     let Printed { headings, rows } = printed(table);
     // A tag such as <swi> would vanish as HTML, a bar would end the cell.
-    let safe = |s: &str| {
-        s.replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('|', "\\|")
-            .replace('\n', " ")
-    };
+    let safe = |s: &str| s.replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ");
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("**{}** (`{}`)\n\n", safe(&table.title), table.label);
     out += &line(headings.iter().map(|(name, _)| safe(name)).collect());
-    out += &line(
-        headings
-            .iter()
-            .map(|(_, right)| if *right { "---:" } else { "---" }.to_string())
-            .collect(),
-    );
+    out += &line(headings.iter().map(|(_, right)| if *right { "---:" } else { "---" }.to_string()).collect());
     for row in rows {
         out += &line(row.iter().map(|cell| safe(cell)).collect());
     }
@@ -135,19 +89,13 @@ pub(super) fn markdown(table: &Table) -> String {
 
 pub(super) fn csv(table: &Table) -> String {
     let quoted = |s: &str| {
-        if s.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", s.replace('"', "\"\""))
-        } else {
-            s.to_string()
-        }
+        if s.contains([',', '"', '\n', '\r']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.to_string() }
     };
     let mut head = Vec::new();
     for column in &table.columns {
         head.push(quoted(&column.name));
         if matches!(column.kind, Kind::Measured(_)) {
-            head.extend(
-                ["low", "high", "n"].map(|part| quoted(&format!("{} {part}", column.name))),
-            );
+            head.extend(["low", "high", "n"].map(|part| quoted(&format!("{} {part}", column.name))));
         }
     }
     let mut out = head.join(",") + "\n";
@@ -177,28 +125,15 @@ pub(super) fn csv(table: &Table) -> String {
 pub(super) fn latex(table: &Table) -> String {
     let Printed { headings, rows } = printed(table);
     let line = |cells: Vec<String>| cells.join(" & ") + " \\\\\n";
-    let align: String = headings
-        .iter()
-        .map(|(_, right)| if *right { 'r' } else { 'l' })
-        .collect();
-    let mut out = format!(
-        "\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n"
-    );
+    let align: String = headings.iter().map(|(_, right)| if *right { 'r' } else { 'l' }).collect();
+    let mut out = format!("\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n");
     out += &line(headings.iter().map(|(name, _)| tex(name)).collect());
     out += "\\midrule\n";
     for row in rows {
         out += &line(row.iter().map(|cell| tex(cell)).collect());
     }
-    let note = if table.note.is_empty() {
-        String::new()
-    } else {
-        format!(" {}", tex(&table.note))
-    };
-    let caption = format!(
-        "\\caption{{{}.{note}}}\n\\label{{{}}}\n",
-        tex(&table.title),
-        table.label
-    );
+    let note = if table.note.is_empty() { String::new() } else { format!(" {}", tex(&table.note)) };
+    let caption = format!("\\caption{{{}.{note}}}\n\\label{{{}}}\n", tex(&table.title), table.label);
     out + "\\bottomrule\n\\end{tabular}\n" + &caption + "\\end{table}\n"
 }
 
@@ -215,9 +150,7 @@ fn tex(text: &str) -> String {
             '<' => out += "\\textless{}",
             '>' => out += "\\textgreater{}",
             '–' => out += "--",
-            '-' if chars.peek().is_some_and(char::is_ascii_digit)
-                && !out.ends_with(char::is_alphanumeric) =>
-            {
+            '-' if chars.peek().is_some_and(char::is_ascii_digit) && !out.ends_with(char::is_alphanumeric) => {
                 out += "$-$"
             }
             other => out.push(other),

@@ -54,20 +54,12 @@ impl RowWriter {
 
     fn open(folder: &Path, name: &str, keep: bool) -> Result<Self> {
         ensure!(
-            !name.is_empty()
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
             "rows need a file name of letters, digits, '-' and '_', got '{name}'"
         );
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
         let path = partial_path(folder, name);
-        let rows = if keep && path.exists() {
-            read_partial(&path)?
-        } else {
-            Vec::new()
-        };
+        let rows = if keep && path.exists() { read_partial(&path)? } else { Vec::new() };
         // Rewritten rather than appended to: the last line of a killed run may be cut short.
         let mut partial = OpenOptions::new()
             .create(true)
@@ -78,13 +70,7 @@ impl RowWriter {
         for row in &rows {
             append(&mut partial, row, &path)?;
         }
-        Ok(Self {
-            folder: folder.to_path_buf(),
-            name: name.to_string(),
-            rows,
-            partial,
-            required: Vec::new(),
-        })
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: Vec::new() })
     }
 
     /// From now on a row without these fields is an error. A field inside a struct counts (`accuracy.n` is an `n`).
@@ -102,11 +88,7 @@ impl RowWriter {
             let carries = |name: &String| name == field || name.rsplit('.').next() == Some(field);
             ensure!(row.keys().any(carries), "{} lacks '{field}'", what());
         }
-        append(
-            &mut self.partial,
-            &row,
-            &partial_path(&self.folder, &self.name),
-        )?;
+        append(&mut self.partial, &row, &partial_path(&self.folder, &self.name))?;
         self.rows.push(row);
         Ok(())
     }
@@ -118,17 +100,9 @@ impl RowWriter {
 
     /// Writes both files. No rows is an error: an experiment that measured nothing has failed.
     pub fn finish(self) -> Result<RowFiles> {
-        ensure!(
-            !self.rows.is_empty(),
-            "experiment '{}' produced no rows",
-            self.name
-        );
+        ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);
         let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));
-        let files = RowFiles {
-            parquet: path("parquet"),
-            csv: path("csv"),
-            rows: self.rows.len(),
-        };
+        let files = RowFiles { parquet: path("parquet"), csv: path("csv"), rows: self.rows.len() };
         let mut frame = to_frame(&self.rows).with_context(|| format!("rows of '{}'", self.name))?;
         let (mut csv, mut parquet) = (Vec::new(), Vec::new());
         CsvWriter::new(&mut csv)
@@ -140,8 +114,7 @@ impl RowWriter {
         write_atomic(&files.csv, &csv)?;
         write_atomic(&files.parquet, &parquet)?; // last: its presence says that the experiment is done
         let partial = partial_path(&self.folder, &self.name);
-        fs::remove_file(&partial)
-            .with_context(|| format!("cannot remove {}", partial.display()))?;
+        fs::remove_file(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
         Ok(files)
     }
 }
@@ -149,9 +122,7 @@ impl RowWriter {
 /// Flat rows of a Parquet file: column name to value, in the file's column order.
 pub fn read_flat(parquet: &Path) -> Result<Vec<Row>> {
     let file = File::open(parquet).with_context(|| format!("cannot read {}", parquet.display()))?;
-    let frame = ParquetReader::new(file)
-        .finish()
-        .with_context(|| format!("{} is not Parquet", parquet.display()))?;
+    let frame = ParquetReader::new(file).finish().with_context(|| format!("{} is not Parquet", parquet.display()))?;
     from_frame(&frame).with_context(|| format!("in {}", parquet.display()))
 }
 
@@ -174,21 +145,18 @@ fn partial_path(folder: &Path, name: &str) -> PathBuf {
 fn append(file: &mut File, row: &Row, path: &Path) -> Result<()> {
     let mut line = serde_json::to_vec(row).context("cannot encode a row")?;
     line.push(b'\n');
-    file.write_all(&line)
-        .with_context(|| format!("cannot write {}", path.display()))
+    file.write_all(&line).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Whole lines of an unfinished run; a last line without its newline was being written when the run died.
 fn read_partial(path: &Path) -> Result<Vec<Row>> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
         .enumerate()
         .map(|(i, line)| {
-            serde_json::from_str(line)
-                .with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))
+            serde_json::from_str(line).with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))
         })
         .collect()
 }

@@ -32,10 +32,7 @@ pub struct Heading {
 
 impl Heading {
     pub fn new(name: &str, kind: Kind) -> Self {
-        Self {
-            name: name.to_string(),
-            kind,
-        }
+        Self { name: name.to_string(), kind }
     }
 }
 
@@ -73,13 +70,7 @@ pub struct TableFiles {
 impl Table {
     /// An empty table.
     pub fn new(label: &str, title: &str, columns: Vec<Heading>) -> Self {
-        Self {
-            label: label.to_string(),
-            title: title.to_string(),
-            note: String::new(),
-            columns,
-            rows: Vec::new(),
-        }
+        Self { label: label.to_string(), title: title.to_string(), note: String::new(), columns, rows: Vec::new() }
     }
 
     /// Adds a row; every cell must fit its column, and an estimate must be one (finite, ordered, n > 0).
@@ -101,22 +92,10 @@ impl Table {
                 Cell::Published(_) => matches!(column.kind, Kind::Published(_)),
                 Cell::Measured(_) => matches!(column.kind, Kind::Measured(_)),
             };
-            ensure!(
-                fits,
-                "{}: {cell:?} in a column of {:?}",
-                place(),
-                column.kind
-            );
+            ensure!(fits, "{}: {cell:?} in a column of {:?}", place(), column.kind);
             if let Cell::Measured(e) = cell {
-                let ordered = e.low <= e.value
-                    && e.value <= e.high
-                    && e.low.is_finite()
-                    && e.high.is_finite();
-                ensure!(
-                    ordered && e.n > 0,
-                    "{}: {e:?} is not an estimate with interval and n",
-                    place()
-                );
+                let ordered = e.low <= e.value && e.value <= e.high && e.low.is_finite() && e.high.is_finite();
+                ensure!(ordered && e.n > 0, "{}: {e:?} is not an estimate with interval and n", place());
             }
         }
         self.rows.push(cells);
@@ -133,27 +112,16 @@ impl Table {
         let mut columns = vec![Heading::new("", Kind::Text)];
         for column in &block.columns {
             let digits = column.unit.digits();
-            columns.push(Heading::new(
-                &format!("{} (paper)", column.name),
-                Kind::Published(digits),
-            ));
-            columns.push(Heading::new(
-                &format!("{} (ours)", column.name),
-                Kind::Measured(digits),
-            ));
+            columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(digits)));
+            columns.push(Heading::new(&format!("{} (ours)", column.name), Kind::Measured(digits)));
         }
         let mut table = Self::new(&block.label, &block.title, columns);
         for row in &block.rows {
-            let name = if row.group.is_empty() {
-                row.name.clone()
-            } else {
-                format!("{}: {}", row.group, row.name)
-            };
+            let name = if row.group.is_empty() { row.name.clone() } else { format!("{}: {}", row.group, row.name) };
             let mut cells = vec![Cell::Text(name)];
             for (column, &value) in block.columns.iter().zip(&row.values) {
                 cells.push(Cell::Published(value));
-                let estimate =
-                    ours(&row.key, &column.key).map(|e| e.scaled(column.unit.per_share()));
+                let estimate = ours(&row.key, &column.key).map(|e| e.scaled(column.unit.per_share()));
                 cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
             }
             table.push(cells)?;
@@ -184,11 +152,7 @@ impl Table {
             name.push(ending);
             PathBuf::from(name)
         };
-        let files = TableFiles {
-            markdown: path(".md"),
-            csv: path(".csv"),
-            latex: path(".tex"),
-        };
+        let files = TableFiles { markdown: path(".md"), csv: path(".csv"), latex: path(".tex") };
         write_atomic(&files.markdown, self.markdown().as_bytes())?;
         write_atomic(&files.csv, self.csv().as_bytes())?;
         write_atomic(&files.latex, self.latex().as_bytes())?;

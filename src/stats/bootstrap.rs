@@ -27,22 +27,14 @@ pub struct Bootstrap {
 
 impl Default for Bootstrap {
     fn default() -> Self {
-        Self {
-            draws: 2000,
-            level: LEVEL,
-            seed: 0,
-            expand: true,
-        }
+        Self { draws: 2000, level: LEVEL, seed: 0, expand: true }
     }
 }
 
 impl Bootstrap {
     /// The default settings with another seed.
     pub fn seeded(seed: u64) -> Self {
-        Self {
-            seed,
-            ..Self::default()
-        }
+        Self { seed, ..Self::default() }
     }
 
     /// The base of all others: `statistic` receives how often each of `n` units was drawn (all ones for the estimate
@@ -50,25 +42,11 @@ impl Bootstrap {
     ///
     /// Undefined draws are left out; more than one in twenty is an error, for the interval would describe the lucky draws.
     pub fn units(&self, n: usize, statistic: impl Fn(&[u32]) -> f64 + Sync) -> Result<Estimate> {
-        ensure!(
-            n > 1,
-            "a bootstrap needs at least two independent units, got {n}"
-        );
-        ensure!(
-            self.draws >= 100,
-            "{} bootstrap draws are too few for an interval; use 100 or more",
-            self.draws
-        );
-        ensure!(
-            self.level > 0.0 && self.level < 1.0,
-            "confidence level must lie between 0 and 1, got {}",
-            self.level
-        );
+        ensure!(n > 1, "a bootstrap needs at least two independent units, got {n}");
+        ensure!(self.draws >= 100, "{} bootstrap draws are too few for an interval; use 100 or more", self.draws);
+        ensure!(self.level > 0.0 && self.level < 1.0, "confidence level must lie between 0 and 1, got {}", self.level);
         let value = statistic(&vec![1; n]);
-        ensure!(
-            value.is_finite(),
-            "the statistic is {value} on the data themselves (n = {n} units)"
-        );
+        ensure!(value.is_finite(), "the statistic is {value} on the data themselves (n = {n} units)");
         let mut drawn: Vec<f64> = (0..self.draws)
             .into_par_iter()
             .map_init(
@@ -93,12 +71,7 @@ impl Bootstrap {
         let tail = self.tail(n);
         // A skewed statistic can lie outside its own percentiles; the interval then reaches out to it.
         let (low, high) = (quantile(&drawn, tail), quantile(&drawn, 1.0 - tail));
-        Ok(Estimate {
-            value,
-            low: low.min(value),
-            high: high.max(value),
-            n,
-        })
+        Ok(Estimate { value, low: low.min(value), high: high.max(value), n })
     }
 
     /// The percentile at which the lower end lies, for `n` units.
@@ -127,21 +100,12 @@ impl Bootstrap {
     }
 
     /// Mean of `after − before` over rows, whole groups resampled.
-    pub fn clustered_paired(
-        &self,
-        before: &[f64],
-        after: &[f64],
-        groups: &[usize],
-    ) -> Result<Estimate> {
+    pub fn clustered_paired(&self, before: &[f64], after: &[f64], groups: &[usize]) -> Result<Estimate> {
         self.clustered_mean(&differences(before, after)?, groups)
     }
 
     /// Any statistic of rows, whole groups resampled: it receives row indices, repeated where their group was drawn twice.
-    pub fn clustered_rows(
-        &self,
-        groups: &[usize],
-        statistic: impl Fn(&[usize]) -> f64 + Sync,
-    ) -> Result<Estimate> {
+    pub fn clustered_rows(&self, groups: &[usize], statistic: impl Fn(&[usize]) -> f64 + Sync) -> Result<Estimate> {
         let groups = Groups::new(groups)?;
         self.units(groups.len(), |counts| {
             let mut rows = Vec::with_capacity(groups.of_row.len());
@@ -157,16 +121,8 @@ impl Bootstrap {
             anyhow::bail!("value number {i} is {v}; a mean needs finite values");
         }
         // Per group only its sum and size matter, which makes a draw cost the number of groups, not of rows.
-        let sums: Vec<f64> = groups
-            .members
-            .iter()
-            .map(|rows| rows.iter().map(|&r| values[r]).sum())
-            .collect();
-        let sizes: Vec<f64> = groups
-            .members
-            .iter()
-            .map(|rows| rows.len() as f64)
-            .collect();
+        let sums: Vec<f64> = groups.members.iter().map(|rows| rows.iter().map(|&r| values[r]).sum()).collect();
+        let sizes: Vec<f64> = groups.members.iter().map(|rows| rows.len() as f64).collect();
         self.units(groups.len(), |counts| {
             let (mut sum, mut size) = (0.0, 0.0);
             for (g, &times) in counts.iter().enumerate() {
@@ -189,11 +145,7 @@ fn differences(before: &[f64], after: &[f64]) -> Result<Vec<f64>> {
 }
 
 fn rows_grouped(rows: usize, groups: &[usize]) -> Result<Groups> {
-    ensure!(
-        rows == groups.len(),
-        "{rows} values but {} group ids",
-        groups.len()
-    );
+    ensure!(rows == groups.len(), "{rows} values but {} group ids", groups.len());
     Groups::new(groups)
 }
 

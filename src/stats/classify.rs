@@ -15,24 +15,10 @@ pub struct Rates {
 impl Rates {
     /// Rates of `predicted` against `labels`; both classes must occur.
     pub fn of(labels: &[bool], predicted: &[bool]) -> Result<Self> {
-        ensure!(
-            labels.len() == predicted.len(),
-            "{} labels but {} predictions",
-            labels.len(),
-            predicted.len()
-        );
+        ensure!(labels.len() == predicted.len(), "{} labels but {} predictions", labels.len(), predicted.len());
         let (positives, negatives) = both_classes(labels)?;
-        let hits = |class: bool| {
-            labels
-                .iter()
-                .zip(predicted)
-                .filter(|(l, p)| **l == class && **p == class)
-                .count()
-        };
-        Ok(Self {
-            tpr: hits(true) as f64 / positives as f64,
-            tnr: hits(false) as f64 / negatives as f64,
-        })
+        let hits = |class: bool| labels.iter().zip(predicted).filter(|(l, p)| **l == class && **p == class).count();
+        Ok(Self { tpr: hits(true) as f64 / positives as f64, tnr: hits(false) as f64 / negatives as f64 })
     }
 
     /// (TPR + TNR) / 2: accuracy where both classes are equally frequent; chance is 0.5 whatever the data's balance.
@@ -61,12 +47,7 @@ pub fn balanced_accuracy(labels: &[bool], predicted: &[bool]) -> Result<f64> {
 /// Area under the ROC curve: the chance that a random positive scores above a random negative, ties counted half
 /// (Mann–Whitney U / (n₊ n₋)).
 pub fn auroc(labels: &[bool], scores: &[f64]) -> Result<f64> {
-    ensure!(
-        labels.len() == scores.len(),
-        "{} labels but {} scores",
-        labels.len(),
-        scores.len()
-    );
+    ensure!(labels.len() == scores.len(), "{} labels but {} scores", labels.len(), scores.len());
     if let Some((i, s)) = scores.iter().enumerate().find(|(_, s)| s.is_nan()) {
         bail!("score number {i} is {s}; AUROC needs an order");
     }
@@ -81,8 +62,7 @@ pub fn auroc(labels: &[bool], scores: &[f64]) -> Result<f64> {
 /// Won pairs and all pairs (positive, negative) of `(score, label, weight)` sorted upwards by score; their ratio is the
 /// AUROC. Serves the bootstrap, where a row's weight is how often its group was drawn.
 pub(crate) fn weighted_auroc_parts(sorted: impl Iterator<Item = (f64, bool, f64)>) -> (f64, f64) {
-    let (mut below, mut tied_neg, mut tied_pos, mut wins, mut positives) =
-        (0.0, 0.0, 0.0, 0.0, 0.0);
+    let (mut below, mut tied_neg, mut tied_pos, mut wins, mut positives) = (0.0, 0.0, 0.0, 0.0, 0.0);
     let mut last = f64::NEG_INFINITY;
     for (score, label, weight) in sorted {
         if score > last {
@@ -105,15 +85,7 @@ pub(crate) fn weighted_auroc_parts(sorted: impl Iterator<Item = (f64, bool, f64)
 pub(crate) fn both_classes(labels: &[bool]) -> Result<(usize, usize)> {
     ensure!(!labels.is_empty(), "no rows to score");
     let positives = labels.iter().filter(|&&l| l).count();
-    ensure!(
-        positives > 0,
-        "single class: none of the {} labels is positive",
-        labels.len()
-    );
-    ensure!(
-        positives < labels.len(),
-        "single class: all {} labels are positive",
-        labels.len()
-    );
+    ensure!(positives > 0, "single class: none of the {} labels is positive", labels.len());
+    ensure!(positives < labels.len(), "single class: all {} labels are positive", labels.len());
     Ok((positives, labels.len() - positives))
 }

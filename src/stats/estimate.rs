@@ -25,12 +25,7 @@ impl Estimate {
     /// The same estimate in another unit, e.g. `scaled(100.0)` for percent. A negative factor swaps the ends.
     pub fn scaled(&self, factor: f64) -> Self {
         let (a, b) = (self.low * factor, self.high * factor);
-        Self {
-            value: self.value * factor,
-            low: a.min(b),
-            high: a.max(b),
-            n: self.n,
-        }
+        Self { value: self.value * factor, low: a.min(b), high: a.max(b), n: self.n }
     }
 }
 
@@ -38,10 +33,6 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = f.precision().unwrap_or(3);
-        write!(
-            f,
-            "{:.p$} [{:.p$}, {:.p$}] n={}",
-            self.value, self.low, self.high, self.n
-        )
+        write!(f, "{:.p$} [{:.p$}, {:.p$}] n={}", self.value, self.low, self.high, self.n)
     }
 }

@@ -19,10 +19,7 @@ impl Groups {
         distinct.sort_unstable();
         distinct.dedup();
         let mut members = vec![Vec::new(); distinct.len()];
-        let of_row: Vec<usize> = ids
-            .iter()
-            .map(|id| distinct.partition_point(|d| d < id))
-            .collect();
+        let of_row: Vec<usize> = ids.iter().map(|id| distinct.partition_point(|d| d < id)).collect();
         for (row, &group) in of_row.iter().enumerate() {
             members[group].push(row);
         }

@@ -7,11 +7,7 @@ use anyhow::{Result, ensure};
 /// With p sorted upwards, `adj(i) = max_{j<=i} min(1, (m − j) p(j))`, j from 0; controls the family-wise error under any
 /// dependence.
 pub fn holm(p: &[f64]) -> Result<Vec<f64>> {
-    if let Some((i, bad)) = p
-        .iter()
-        .enumerate()
-        .find(|(_, p)| !(0.0..=1.0).contains(*p))
-    {
+    if let Some((i, bad)) = p.iter().enumerate().find(|(_, p)| !(0.0..=1.0).contains(*p)) {
         anyhow::bail!("p-value number {i} is {bad}; it must lie in [0, 1]");
     }
     ensure!(!p.is_empty(), "no p-values to correct");

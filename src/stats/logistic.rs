@@ -34,23 +34,10 @@ impl Logistic {
     }
 
     /// One fit per value of `grid`, each started from the last (sort it upwards), to a tolerance on the mean gradient.
-    pub fn path(
-        x: ArrayView2<'_, f64>,
-        labels: &[bool],
-        grid: &[f64],
-        tolerance: f64,
-    ) -> Result<Vec<Self>> {
-        ensure!(
-            x.nrows() == labels.len(),
-            "{} feature rows but {} labels",
-            x.nrows(),
-            labels.len()
-        );
+    pub fn path(x: ArrayView2<'_, f64>, labels: &[bool], grid: &[f64], tolerance: f64) -> Result<Vec<Self>> {
+        ensure!(x.nrows() == labels.len(), "{} feature rows but {} labels", x.nrows(), labels.len());
         ensure!(x.ncols() > 0, "features have no columns");
-        ensure!(
-            tolerance > 0.0,
-            "tolerance must be positive, got {tolerance}"
-        );
+        ensure!(tolerance > 0.0, "tolerance must be positive, got {tolerance}");
         both_classes(labels)?;
         all_finite(x)?;
         // The intercept is free, so centring moves only the intercept; one common scale s moves alpha by s². Both leave the
@@ -66,21 +53,14 @@ impl Logistic {
         let mut start = Array1::zeros(x.ncols() + 1);
         let mut models = Vec::with_capacity(grid.len());
         for &c in grid {
-            ensure!(
-                c.is_finite() && c > 0.0,
-                "C must be positive and finite, got {c}"
-            );
+            ensure!(c.is_finite() && c > 0.0, "C must be positive and finite, got {c}");
             let alpha = 1.0 / (c * scale * scale);
             start = solve(&data, alpha, start, tolerance)?;
             let (weights, free) = (start.slice(s![..x.ncols()]).to_owned(), start[x.ncols()]);
             let converged = mean_gradient(&data, alpha, &weights, free) <= 10.0 * tolerance;
             let weights = weights / scale;
             let intercept = free - weights.dot(&mean);
-            models.push(Self {
-                weights,
-                intercept,
-                converged,
-            });
+            models.push(Self { weights, intercept, converged });
         }
         Ok(models)
     }
@@ -116,9 +96,8 @@ fn solve(data: &Rows, alpha: f64, start: Array1<f64>, tolerance: f64) -> Result<
             Ok(fitted) => break fitted,
             Err(_) if stop < 1e-2 * rows as f64 => stop *= 10.0,
             Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("logistic fit of {rows} rows × {columns} columns, alpha {alpha:.3e}")
-                });
+                return Err(error)
+                    .with_context(|| format!("logistic fit of {rows} rows × {columns} columns, alpha {alpha:.3e}"));
             }
         }
     };
@@ -134,11 +113,8 @@ type Rows = DatasetBase<Array2<f64>, Array1<bool>>;
 /// Norm of the objective's gradient divided by the number of rows; linfa does not say whether it converged.
 fn mean_gradient(data: &Rows, alpha: f64, weights: &Array1<f64>, intercept: f64) -> f64 {
     let z = data.records.dot(weights) + intercept;
-    let residual: Array1<f64> = z
-        .iter()
-        .zip(&data.targets)
-        .map(|(z, &y)| 1.0 / (1.0 + (-z).exp()) - f64::from(u8::from(y)))
-        .collect();
+    let residual: Array1<f64> =
+        z.iter().zip(&data.targets).map(|(z, &y)| 1.0 / (1.0 + (-z).exp()) - f64::from(u8::from(y))).collect();
     let slope = data.records.t().dot(&residual) + alpha * weights;
     (slope.dot(&slope) + residual.sum().powi(2)).sqrt() / z.len() as f64
 }

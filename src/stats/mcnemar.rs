@@ -79,9 +79,5 @@ pub fn changed<T: PartialEq>(before: &[T], after: &[T]) -> Result<Estimate> {
         before.len(),
         after.len()
     );
-    wilson(
-        before.iter().zip(after).filter(|(a, b)| a != b).count(),
-        before.len(),
-        LEVEL,
-    )
+    wilson(before.iter().zip(after).filter(|(a, b)| a != b).count(), before.len(), LEVEL)
 }

@@ -14,12 +14,7 @@ pub struct Standardiser {
 impl Standardiser {
     /// Learns from `x` [rows, columns].
     pub fn fit(x: ArrayView2<'_, f64>) -> Result<Self> {
-        ensure!(
-            x.nrows() > 0 && x.ncols() > 0,
-            "cannot standardise an empty matrix ({} × {})",
-            x.nrows(),
-            x.ncols()
-        );
+        ensure!(x.nrows() > 0 && x.ncols() > 0, "cannot standardise an empty matrix ({} × {})", x.nrows(), x.ncols());
         all_finite(x)?;
         let n = x.nrows() as f64;
         let mean = x.sum_axis(Axis(0)) / n;
@@ -28,16 +23,10 @@ impl Standardiser {
             variance += &(&row - &mean).mapv(|d| d * d);
         }
         // Rounding alone gives a constant column a variance around (eps · mean)²: that is not spread.
-        let scale = ndarray::Zip::from(&variance)
-            .and(&mean)
-            .map_collect(|v, m| {
-                let sd = (v / n).sqrt();
-                if sd <= 10.0 * f64::EPSILON * m.abs() {
-                    1.0
-                } else {
-                    sd
-                }
-            });
+        let scale = ndarray::Zip::from(&variance).and(&mean).map_collect(|v, m| {
+            let sd = (v / n).sqrt();
+            if sd <= 10.0 * f64::EPSILON * m.abs() { 1.0 } else { sd }
+        });
         Ok(Self { mean, scale })
     }
 

@@ -21,22 +21,9 @@ pub struct Softmax {
 impl Softmax {
     /// Fits classes on `x` [rows, columns], which should be standardised, with inverse regularisation strength `c`.
     pub fn fit(x: ArrayView2<'_, f64>, classes: &[usize], c: f64) -> Result<Self> {
-        ensure!(
-            x.nrows() == classes.len(),
-            "{} feature rows but {} labels",
-            x.nrows(),
-            classes.len()
-        );
-        ensure!(
-            x.nrows() > 0 && x.ncols() > 0,
-            "features are empty ({} × {})",
-            x.nrows(),
-            x.ncols()
-        );
-        ensure!(
-            c.is_finite() && c > 0.0,
-            "C must be positive and finite, got {c}"
-        );
+        ensure!(x.nrows() == classes.len(), "{} feature rows but {} labels", x.nrows(), classes.len());
+        ensure!(x.nrows() > 0 && x.ncols() > 0, "features are empty ({} × {})", x.nrows(), x.ncols());
+        ensure!(c.is_finite() && c > 0.0, "C must be positive and finite, got {c}");
         ensure!(
             classes.iter().any(|k| *k != classes[0]),
             "single class: all {} labels are {}",
@@ -49,17 +36,14 @@ impl Softmax {
         let mut tolerance = 1e-5 * rows;
         // As in `logistic`: a line search that fails at rounding level is repeated with an earlier stop.
         loop {
-            let settings = MultiLogisticRegression::default()
-                .alpha(1.0 / c)
-                .max_iterations(1000)
-                .gradient_tolerance(tolerance);
+            let settings =
+                MultiLogisticRegression::default().alpha(1.0 / c).max_iterations(1000).gradient_tolerance(tolerance);
             match settings.fit(&data) {
                 Ok(model) => return Ok(Self { model }),
                 Err(_) if tolerance < 1e-2 * rows => tolerance *= 10.0,
                 Err(error) => {
-                    return Err(error).with_context(|| {
-                        format!("multinomial fit of {rows} rows × {} columns", x.ncols())
-                    });
+                    return Err(error)
+                        .with_context(|| format!("multinomial fit of {rows} rows × {} columns", x.ncols()));
                 }
             }
         }

@@ -21,11 +21,7 @@ pub fn ln_gamma(x: f64) -> f64 {
     }
     let x = x - 1.0;
     let t = x + 7.5;
-    let sum = C
-        .iter()
-        .enumerate()
-        .skip(1)
-        .fold(C[0], |s, (i, c)| s + c / (x + i as f64));
+    let sum = C.iter().enumerate().skip(1).fold(C[0], |s, (i, c)| s + c / (x + i as f64));
     0.5 * (2.0 * PI).ln() + (x + 0.5) * t.ln() - t + sum.ln()
 }
 
@@ -41,8 +37,7 @@ pub fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x > (a + 1.0) / (a + b + 2.0) {
         return 1.0 - incomplete_beta(b, a, 1.0 - x);
     }
-    let front =
-        (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (-x).ln_1p()).exp() / a;
+    let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (-x).ln_1p()).exp() / a;
     let tiny = 1e-300;
     let keep = |v: f64| if v.abs() < tiny { tiny } else { v };
     let (mut c, mut d) = (1.0, 1.0 / keep(1.0 - (a + b) * x / (a + 1.0)));
@@ -124,8 +119,6 @@ fn invert(p: f64, cdf: impl Fn(f64) -> f64) -> f64 {
 /// P(X <= k) for X ~ Binomial(n, 1/2), summed in logarithms so that n may be large.
 pub fn binomial_half_cdf(k: usize, n: usize) -> f64 {
     let (ln_n, ln_2) = (ln_gamma(n as f64 + 1.0), std::f64::consts::LN_2);
-    let term = |i: usize| {
-        ln_n - ln_gamma(i as f64 + 1.0) - ln_gamma((n - i) as f64 + 1.0) - n as f64 * ln_2
-    };
+    let term = |i: usize| ln_n - ln_gamma(i as f64 + 1.0) - ln_gamma((n - i) as f64 + 1.0) - n as f64 * ln_2;
     (0..=k.min(n)).map(|i| term(i).exp()).sum::<f64>().min(1.0)
 }

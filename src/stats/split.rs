@@ -24,10 +24,7 @@ pub fn holdout(n: usize, test_share: f64, seed: u64) -> Result<Split> {
 
 /// One split by group: `⌈test_share · groups⌉` groups go to test with all their rows (as `GroupShuffleSplit`).
 pub fn grouped_holdout(groups: &[usize], test_share: f64, seed: u64) -> Result<Split> {
-    ensure!(
-        test_share > 0.0 && test_share < 1.0,
-        "test share must lie between 0 and 1, got {test_share}"
-    );
+    ensure!(test_share > 0.0 && test_share < 1.0, "test share must lie between 0 and 1, got {test_share}");
     let groups = Groups::new(groups)?;
     let held = (test_share * groups.len() as f64).ceil() as usize;
     ensure!(
@@ -45,19 +42,10 @@ pub fn grouped_holdout(groups: &[usize], test_share: f64, seed: u64) -> Result<S
 /// `k` splits by group whose test sides cover every row once. Groups holding a positive label are dealt out first, round
 /// robin after a shuffle, so that every fold gets its share of positives however rare they are.
 pub fn grouped_kfold(groups: &[usize], labels: &[bool], k: usize, seed: u64) -> Result<Vec<Split>> {
-    ensure!(
-        groups.len() == labels.len(),
-        "{} group ids but {} labels",
-        groups.len(),
-        labels.len()
-    );
+    ensure!(groups.len() == labels.len(), "{} group ids but {} labels", groups.len(), labels.len());
     let groups = Groups::new(groups)?;
     ensure!(k >= 2, "k-fold needs k >= 2, got {k}");
-    ensure!(
-        groups.len() >= k,
-        "{} groups cannot fill {k} folds",
-        groups.len()
-    );
+    ensure!(groups.len() >= k, "{} groups cannot fill {k} folds", groups.len());
     let mut order: Vec<usize> = (0..groups.len()).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     order.sort_by_key(|&g| !groups.members[g].iter().any(|&r| labels[r])); // stable: keeps the shuffle within each kind

@@ -10,14 +10,8 @@ use super::{Estimate, LEVEL, special::normal_quantile};
 /// stays inside [0, 1] and does not collapse at 0 or n successes.
 pub fn wilson(successes: usize, n: usize, level: f64) -> Result<Estimate> {
     ensure!(n > 0, "a share needs at least one observation, got n = 0");
-    ensure!(
-        successes <= n,
-        "{successes} successes among {n} observations"
-    );
-    ensure!(
-        level > 0.0 && level < 1.0,
-        "confidence level must lie between 0 and 1, got {level}"
-    );
+    ensure!(successes <= n, "{successes} successes among {n} observations");
+    ensure!(level > 0.0 && level < 1.0, "confidence level must lie between 0 and 1, got {level}");
     let z = normal_quantile(0.5 + 0.5 * level);
     let (p, m) = (successes as f64 / n as f64, n as f64);
     let shrink = 1.0 + z * z / m;
@@ -26,12 +20,7 @@ pub fn wilson(successes: usize, n: usize, level: f64) -> Result<Estimate> {
     // At 0 and n successes the end is exact; rounding must not push it past the value.
     let low = if successes == 0 { 0.0 } else { centre - half };
     let high = if successes == n { 1.0 } else { centre + half };
-    Ok(Estimate {
-        value: p,
-        low,
-        high,
-        n,
-    })
+    Ok(Estimate { value: p, low, high, n })
 }
 
 /// Accuracy of graded answers, one per problem, with its 95 % Wilson interval.

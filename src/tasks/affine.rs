@@ -28,11 +28,7 @@ pub struct Affine {
 
 impl Default for Affine {
     fn default() -> Self {
-        Affine {
-            modulus: 7,
-            levels: Levels::ALL,
-            branch_probability: 0.5,
-        }
+        Affine { modulus: 7, levels: Levels::ALL, branch_probability: 0.5 }
     }
 }
 
@@ -50,8 +46,7 @@ impl Map {
 
     fn commutes(self, other: Map, modulus: u32) -> bool {
         // f(g(x)) and g(f(x)) have the same factor; they differ in their value at 0.
-        (self.factor * other.shift + self.shift) % modulus
-            == (other.factor * self.shift + other.shift) % modulus
+        (self.factor * other.shift + self.shift) % modulus == (other.factor * self.shift + other.shift) % modulus
     }
 }
 
@@ -86,10 +81,7 @@ impl Affine {
         loop {
             let factor = rng.random_range(2..self.modulus);
             if gcd(factor, self.modulus) == 1 {
-                return Map {
-                    factor,
-                    shift: rng.random_range(1..self.modulus),
-                };
+                return Map { factor, shift: rng.random_range(1..self.modulus) };
             }
         }
     }
@@ -101,16 +93,9 @@ impl Family for Affine {
 
     fn check(&self) -> Result<()> {
         // From 5 on, every map has a neighbour that it does not commute with.
-        ensure!(
-            (5..=100).contains(&self.modulus),
-            "affine.modulus: expected 5..=100, found {}",
-            self.modulus
-        );
+        ensure!((5..=100).contains(&self.modulus), "affine.modulus: expected 5..=100, found {}", self.modulus);
         let p = self.branch_probability;
-        ensure!(
-            (0.0..=1.0).contains(&p),
-            "affine.branch_probability: expected 0..=1, found {p}"
-        );
+        ensure!((0.0..=1.0).contains(&p), "affine.branch_probability: expected 0..=1, found {p}");
         self.levels.check()
     }
 
@@ -121,20 +106,11 @@ impl Family for Affine {
     fn words(&self) -> Vec<String> {
         let marks = ["=", ";", "?", ":", "#", "+", "*"];
         let digits = (0..self.modulus).map(|value| value.to_string());
-        marks
-            .iter()
-            .chain(&LETTERS)
-            .map(|word| word.to_string())
-            .chain(digits)
-            .collect()
+        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
-        if rng.random_bool(self.branch_probability) {
-            "branch"
-        } else {
-            "chain"
-        }
+        if rng.random_bool(self.branch_probability) { "branch" } else { "chain" }
     }
 
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Plan {
@@ -142,30 +118,17 @@ impl Family for Affine {
         let mut hops: Vec<Map> = Vec::with_capacity(level.into());
         while hops.len() < level.into() {
             let map = self.map(rng);
-            if hops
-                .last()
-                .is_none_or(|before| !before.commutes(map, self.modulus))
-            {
+            if hops.last().is_none_or(|before| !before.commutes(map, self.modulus)) {
                 hops.push(map);
             }
         }
         let count = if subject == "branch" { level } else { 0 };
-        let branches = (0..count)
-            .map(|_| (rng.random_range(0..u32::from(level)), self.map(rng)))
-            .collect();
-        Plan {
-            modulus: self.modulus,
-            start,
-            hops,
-            branches,
-        }
+        let branches = (0..count).map(|_| (rng.random_range(0..u32::from(level)), self.map(rng))).collect();
+        Plan { modulus: self.modulus, start, hops, branches }
     }
 
     fn structure(plan: &Plan) -> u64 {
-        let hops = plan
-            .hops
-            .iter()
-            .flat_map(|map| [map.factor as u8, map.shift as u8]);
+        let hops = plan.hops.iter().flat_map(|map| [map.factor as u8, map.shift as u8]);
         stable_hash(std::iter::once(plan.start as u8).chain(hops))
     }
 
@@ -174,12 +137,7 @@ impl Family for Affine {
         let names = distinct(rng, &LETTERS, path + plan.branches.len());
         // A statement is its variable, and the variable and map that define it (none for the start value).
         let mut statements = vec![(0, None)];
-        statements.extend(
-            plan.hops
-                .iter()
-                .enumerate()
-                .map(|(i, &map)| (i + 1, Some((i, map)))),
-        );
+        statements.extend(plan.hops.iter().enumerate().map(|(i, &map)| (i + 1, Some((i, map)))));
         let branches = plan.branches.iter().enumerate();
         statements.extend(branches.map(|(i, &(from, map))| (path + i, Some((from as usize, map)))));
         statements.shuffle(rng);

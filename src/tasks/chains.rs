@@ -64,13 +64,7 @@ impl SubjectWeights {
 
 impl Default for Chains {
     fn default() -> Self {
-        let even = SubjectWeights {
-            sum: 1.0,
-            sumdiff: 1.0,
-            prod: 1.0,
-            mix: 1.0,
-            vars: 1.0,
-        };
+        let even = SubjectWeights { sum: 1.0, sumdiff: 1.0, prod: 1.0, mix: 1.0, vars: 1.0 };
         Chains {
             modulus: 7,
             levels: Levels::ALL,
@@ -151,22 +145,14 @@ impl Family for Chains {
     type Plan = Plan;
 
     fn check(&self) -> Result<()> {
-        ensure!(
-            (3..=100).contains(&self.modulus),
-            "chains.modulus: expected 3..=100, found {}",
-            self.modulus
-        );
+        ensure!((3..=100).contains(&self.modulus), "chains.modulus: expected 3..=100, found {}", self.modulus);
         self.levels.check()?;
         self.weights.check("weights")?;
         self.held_out_weights.check("held_out_weights")?;
-        for (name, p) in [
-            ("variable_probability", self.variable_probability),
-            ("skip_one_probability", self.skip_one_probability),
-        ] {
-            ensure!(
-                (0.0..=1.0).contains(&p),
-                "chains.{name}: expected 0..=1, found {p}"
-            );
+        for (name, p) in
+            [("variable_probability", self.variable_probability), ("skip_one_probability", self.skip_one_probability)]
+        {
+            ensure!((0.0..=1.0).contains(&p), "chains.{name}: expected 0..=1, found {p}");
         }
         Ok(())
     }
@@ -178,20 +164,11 @@ impl Family for Chains {
     fn words(&self) -> Vec<String> {
         let marks = ["=", ";", "?", ":", "#", "+", "-", "*"];
         let digits = (0..self.modulus).map(|value| value.to_string());
-        marks
-            .iter()
-            .chain(&LETTERS)
-            .map(|word| word.to_string())
-            .chain(digits)
-            .collect()
+        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, split: Split) -> &'static str {
-        let weights = if split == Split::Train {
-            &self.weights
-        } else {
-            &self.held_out_weights
-        };
+        let weights = if split == Split::Train { &self.weights } else { &self.held_out_weights };
         SUBJECTS[weighted(rng, &weights.list())]
     }
 
@@ -209,16 +186,11 @@ impl Family for Chains {
                 if subject == "vars" && step > 0 && rng.random_bool(self.variable_probability) {
                     return (op, Operand::Variable(rng.random_range(0..step)));
                 }
-                let low =
-                    1 + u32::from(op == Op::Multiply && rng.random_bool(self.skip_one_probability));
+                let low = 1 + u32::from(op == Op::Multiply && rng.random_bool(self.skip_one_probability));
                 (op, Operand::Constant(rng.random_range(low..self.modulus)))
             })
             .collect();
-        Plan {
-            modulus: self.modulus,
-            start,
-            steps,
-        }
+        Plan { modulus: self.modulus, start, steps }
     }
 
     fn structure(plan: &Plan) -> u64 {

@@ -97,10 +97,7 @@ impl Pen {
 
     /// A place for the next word.
     pub fn mark(&self) -> Mark {
-        Mark {
-            byte: self.text.len(),
-            word: self.words,
-        }
+        Mark { byte: self.text.len(), word: self.words }
     }
 
     /// Words written since `mark`.

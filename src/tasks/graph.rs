@@ -20,8 +20,8 @@ use super::draw::{Pen, distinct, mix};
 use super::{Family, Known, Levels, Program, Split, Written};
 
 const LETTERS: [&str; 26] = [
-    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s",
-    "t", "u", "v", "w", "x", "y", "z",
+    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w",
+    "x", "y", "z",
 ];
 
 /// Settings of the family.
@@ -35,10 +35,7 @@ pub struct Graph {
 
 impl Default for Graph {
     fn default() -> Self {
-        Graph {
-            levels: Levels::ALL,
-            dense_probability: 0.5,
-        }
+        Graph { levels: Levels::ALL, dense_probability: 0.5 }
     }
 }
 
@@ -58,10 +55,7 @@ impl Plan {
         let (mut seen, mut frontier): (Nodes, Nodes) = (1 << self.path[0], 1 << self.path[0]);
         let mut frontiers = Vec::with_capacity(self.path.len() - 1);
         for _ in 1..self.path.len() {
-            let leaving = self
-                .edges
-                .iter()
-                .filter(|(from, _)| frontier >> from & 1 == 1);
+            let leaving = self.edges.iter().filter(|(from, _)| frontier >> from & 1 == 1);
             frontier = leaving.fold(0, |reached, (_, to)| reached | 1 << to) & !seen;
             seen |= frontier;
             frontiers.push(frontier);
@@ -90,10 +84,7 @@ impl Family for Graph {
 
     fn check(&self) -> Result<()> {
         let p = self.dense_probability;
-        ensure!(
-            (0.0..=1.0).contains(&p),
-            "graph.dense_probability: expected 0..=1, found {p}"
-        );
+        ensure!((0.0..=1.0).contains(&p), "graph.dense_probability: expected 0..=1, found {p}");
         self.levels.check()
     }
 
@@ -103,19 +94,11 @@ impl Family for Graph {
 
     fn words(&self) -> Vec<String> {
         let marks = [">", ";", "?", "or", ":", "#"];
-        marks
-            .iter()
-            .chain(&LETTERS)
-            .map(|word| word.to_string())
-            .collect()
+        marks.iter().chain(&LETTERS).map(|word| word.to_string()).collect()
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
-        if rng.random_bool(self.dense_probability) {
-            "dense"
-        } else {
-            "sparse"
-        }
+        if rng.random_bool(self.dense_probability) { "dense" } else { "sparse" }
     }
 
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Plan {
@@ -142,10 +125,7 @@ impl Family for Graph {
             stands[half][depth] |= 1 << node;
         }
 
-        let mut edges = Edges {
-            list: Vec::with_capacity(2 * count as usize),
-            seen: [0; 16],
-        };
+        let mut edges = Edges { list: Vec::with_capacity(2 * count as usize), seen: [0; 16] };
         let mut parents = [0; 16];
         for child in 0..count {
             let (half, depth) = place[child as usize];
@@ -164,14 +144,7 @@ impl Family for Graph {
                 continue;
             }
             let across = half == 0 && depth < hops && rng.random_bool(0.5);
-            let parent = one_of(
-                rng,
-                if across {
-                    others
-                } else {
-                    stands[half][depth - 1]
-                },
-            );
+            let parent = one_of(rng, if across { others } else { stands[half][depth - 1] });
             edges.add(parent, child);
         }
 
@@ -180,21 +153,13 @@ impl Family for Graph {
         for hop in (0..hops).rev() {
             path[hop] = parents[path[hop + 1] as usize];
         }
-        Plan {
-            nodes: count,
-            edges: edges.list,
-            path,
-            negative: one_of(rng, stands[1][hops]),
-        }
+        Plan { nodes: count, edges: edges.list, path, negative: one_of(rng, stands[1][hops]) }
     }
 
     fn structure(plan: &Plan) -> u64 {
         let nodes = plan.nodes as usize;
         let mut colours = [4u64; Nodes::BITS as usize];
-        for (role, node) in [plan.path[0], plan.path[plan.path.len() - 1], plan.negative]
-            .into_iter()
-            .enumerate()
-        {
+        for (role, node) in [plan.path[0], plan.path[plan.path.len() - 1], plan.negative].into_iter().enumerate() {
             colours[node as usize] = role as u64 + 1;
         }
         for _ in 0..3 {
@@ -209,9 +174,7 @@ impl Family for Graph {
             }
             colours = next;
         }
-        mix(colours[..nodes]
-            .iter()
-            .fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
+        mix(colours[..nodes].iter().fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
@@ -229,15 +192,7 @@ impl Family for Graph {
                 question.word(word);
             }
         }
-        for word in [
-            "?",
-            name(root),
-            ">",
-            name(candidates[0]),
-            "or",
-            name(candidates[1]),
-            ":",
-        ] {
+        for word in ["?", name(root), ">", name(candidates[0]), "or", name(candidates[1]), ":"] {
             question.word(word);
         }
 
@@ -249,9 +204,7 @@ impl Family for Graph {
             solution.word(">");
             let reached = solution.mark();
             solution.word(name(hop[1]));
-            let mut known: Vec<String> = members(frontier)
-                .map(|node| name(node).to_string())
-                .collect();
+            let mut known: Vec<String> = members(frontier).map(|node| name(node).to_string()).collect();
             known.sort();
             steps.push(solution.step(clause, reached, Known::Set(known)));
             solution.word(";");

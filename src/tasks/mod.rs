@@ -162,9 +162,7 @@ impl Task {
 
     /// The rows of a range of indices.
     pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
-        indices
-            .map(|index| self.problem(split, seed, index))
-            .collect()
+        indices.map(|index| self.problem(split, seed, index)).collect()
     }
 }
 

@@ -26,9 +26,7 @@ pub struct Multiply {
 
 impl Default for Multiply {
     fn default() -> Self {
-        Multiply {
-            levels: Levels::ALL,
-        }
+        Multiply { levels: Levels::ALL }
     }
 }
 
@@ -78,12 +76,8 @@ impl Family for Multiply {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = ["*", ":", ";", "+", "=", "#"]
-            .iter()
-            .map(|mark| mark.to_string());
-        marks
-            .chain((0..10).map(|digit| digit.to_string()))
-            .collect()
+        let marks = ["*", ":", ";", "+", "=", "#"].iter().map(|mark| mark.to_string());
+        marks.chain((0..10).map(|digit| digit.to_string())).collect()
     }
 
     /// Nothing is drawn: the level alone says what the problem is like.
@@ -94,11 +88,7 @@ impl Family for Multiply {
     fn plan(&self, rng: &mut ChaCha8Rng, _subject: &'static str, level: u8) -> Plan {
         let digits = u32::from(level);
         let range = 10i64.pow(digits - 1)..10i64.pow(digits);
-        Plan {
-            digits,
-            left: rng.random_range(range.clone()),
-            right: rng.random_range(range),
-        }
+        Plan { digits, left: rng.random_range(range.clone()), right: rng.random_range(range) }
     }
 
     fn structure(plan: &Plan) -> u64 {
@@ -143,12 +133,8 @@ impl Family for Multiply {
 
     /// None where the product would no longer fit its digits.
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let step = u32::try_from(step)
-            .ok()
-            .filter(|step| *step < plan.digits)?;
-        let rest: i64 = (step + 1..plan.digits)
-            .map(|later| plan.partial(later))
-            .sum();
+        let step = u32::try_from(step).ok().filter(|step| *step < plan.digits)?;
+        let rest: i64 = (step + 1..plan.digits).map(|later| plan.partial(later)).sum();
         let product = value.checked_add(rest)?;
         let fits = value >= 0 && product < 10i64.pow(plan.width());
         fits.then(|| spelled(product, plan.width()))

@@ -30,22 +30,15 @@ pub struct AnnotateSettings {
 
 impl Default for AnnotateSettings {
     fn default() -> Self {
-        AnnotateSettings {
-            spans: SpanSettings::default(),
-            batch_rows: 32,
-            batch_tokens: 8192,
-            part_rows: 512,
-        }
+        AnnotateSettings { spans: SpanSettings::default(), batch_rows: 32, batch_tokens: 8192, part_rows: 512 }
     }
 }
 
 impl AnnotateSettings {
     pub fn check(&self) -> Result<()> {
-        for (name, value) in [
-            ("batch_rows", self.batch_rows),
-            ("batch_tokens", self.batch_tokens),
-            ("part_rows", self.part_rows),
-        ] {
+        for (name, value) in
+            [("batch_rows", self.batch_rows), ("batch_tokens", self.batch_tokens), ("part_rows", self.part_rows)]
+        {
             ensure!(value >= 1, "annotate.{name}: expected at least 1, found 0");
         }
         self.spans.check()
@@ -101,28 +94,17 @@ pub fn annotate(
     }
     store.save_part()?;
 
-    let entropies = samples
-        .iter()
-        .map(|sample| store.get(sample))
-        .collect::<Result<Vec<_>>>()?;
+    let entropies = samples.iter().map(|sample| store.get(sample)).collect::<Result<Vec<_>>>()?;
     let (tagged, summary) = tag(samples, &entropies, settings, source)?;
     write_outputs(samples, &entropies, &tagged, &summary, folder)?;
-    Ok(Annotation {
-        tagged,
-        summary,
-        entropies,
-    })
+    Ok(Annotation { tagged, summary, entropies })
 }
 
 /// Ids must be distinct: they are what a resumed run goes by.
 fn check_ids(samples: &[Sample]) -> Result<()> {
     let mut seen = HashSet::with_capacity(samples.len());
     for sample in samples {
-        ensure!(
-            seen.insert(sample.id.as_str()),
-            "annotate: two samples have the id {:?}",
-            sample.id
-        );
+        ensure!(seen.insert(sample.id.as_str()), "annotate: two samples have the id {:?}", sample.id);
     }
     Ok(())
 }
@@ -134,9 +116,7 @@ pub fn batches(mut samples: Vec<&Sample>, rows: usize, tokens: usize) -> Vec<Vec
     for sample in samples {
         match batches.last_mut() {
             // Sorted: the newest sample is the longest, so it sets the padded width.
-            Some(batch) if batch.len() < rows && (batch.len() + 1) * sample.length() <= tokens => {
-                batch.push(sample)
-            }
+            Some(batch) if batch.len() < rows && (batch.len() + 1) * sample.length() <= tokens => batch.push(sample),
             _ => batches.push(vec![sample]),
         }
     }
@@ -150,20 +130,12 @@ fn write_outputs(
     summary: &Summary,
     folder: &Path,
 ) -> Result<()> {
-    super::entropies::write_all(
-        &folder.join("entropies.parquet"),
-        samples,
-        entropies,
-        tagged,
-    )?;
+    super::entropies::write_all(&folder.join("entropies.parquet"), samples, entropies, tagged)?;
     let mut lines = String::new();
     for row in tagged {
         lines.push_str(&serde_json::to_string(row)?);
         lines.push('\n');
     }
     write_atomic(&folder.join("tagged.jsonl"), lines.as_bytes())?;
-    write_atomic(
-        &folder.join("summary.json"),
-        serde_json::to_string_pretty(summary)?.as_bytes(),
-    )
+    write_atomic(&folder.join("summary.json"), serde_json::to_string_pretty(summary)?.as_bytes())
 }

@@ -33,16 +33,12 @@ impl Store {
     /// Opens or begins a folder.
     pub fn open(folder: &Path, source: &str) -> Result<Self> {
         let parts = folder.join("entropies");
-        std::fs::create_dir_all(&parts)
-            .with_context(|| format!("{}: cannot create", parts.display()))?;
+        std::fs::create_dir_all(&parts).with_context(|| format!("{}: cannot create", parts.display()))?;
         let note = folder.join("source.json");
         match read_object(&note)? {
             None => write_atomic(&note, json!({ "source": source }).to_string().as_bytes())?,
             Some(found) => {
-                let found = found
-                    .get("source")
-                    .and_then(|value| value.as_str())
-                    .unwrap_or_default();
+                let found = found.get("source").and_then(|value| value.as_str()).unwrap_or_default();
                 ensure!(
                     found == source,
                     "{}: this folder was scored with {found:?}, not {source:?}; choose another folder or delete it",
@@ -50,12 +46,7 @@ impl Store {
                 );
             }
         }
-        let mut store = Store {
-            folder: parts,
-            scores: HashMap::new(),
-            unsaved: Vec::new(),
-            next_part: 0,
-        };
+        let mut store = Store { folder: parts, scores: HashMap::new(), unsaved: Vec::new(), next_part: 0 };
         for file in store.part_files()? {
             store.read_part(&file)?;
         }
@@ -68,14 +59,8 @@ impl Store {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.folder).with_context(context)? {
             let path = entry.with_context(context)?.path();
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let number = name
-                .strip_prefix("part-")
-                .and_then(|name| name.strip_suffix(".parquet"));
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let number = name.strip_prefix("part-").and_then(|name| name.strip_suffix(".parquet"));
             if let Some(number) = number.and_then(|number| number.parse::<usize>().ok()) {
                 files.push((number, path));
             }
@@ -86,26 +71,12 @@ impl Store {
     }
 
     fn read_part(&mut self, file: &Path) -> Result<()> {
-        let context = || {
-            format!(
-                "{}: not a part of entropies; delete it to score its samples again",
-                file.display()
-            )
-        };
+        let context = || format!("{}: not a part of entropies; delete it to score its samples again", file.display());
         let open = std::fs::File::open(file).with_context(context)?;
         let frame = ParquetReader::new(open).finish().with_context(context)?;
-        let ids = frame
-            .column("id")
-            .and_then(|column| column.str())
-            .with_context(context)?;
-        let tokens = frame
-            .column("token_id")
-            .and_then(|column| column.u32())
-            .with_context(context)?;
-        let entropies = frame
-            .column("entropy")
-            .and_then(|column| column.f32())
-            .with_context(context)?;
+        let ids = frame.column("id").and_then(|column| column.str()).with_context(context)?;
+        let tokens = frame.column("token_id").and_then(|column| column.u32()).with_context(context)?;
+        let entropies = frame.column("entropy").and_then(|column| column.f32()).with_context(context)?;
         for ((id, token), entropy) in ids.iter().zip(tokens.iter()).zip(entropies.iter()) {
             let (Some(id), Some(token), Some(entropy)) = (id, token, entropy) else {
                 bail!("{}", context());
@@ -113,10 +84,7 @@ impl Store {
             let scores = match self.scores.get_mut(id) {
                 Some(scores) => scores,
                 None => {
-                    let empty = Scores {
-                        ids: Vec::new(),
-                        entropies: Vec::new(),
-                    };
+                    let empty = Scores { ids: Vec::new(), entropies: Vec::new() };
                     self.scores.entry(id.to_string()).or_insert(empty)
                 }
             };
@@ -155,24 +123,11 @@ impl Store {
             entropies.len()
         );
         // A softmax' entropy may come out a rounding error below zero.
-        if let Some(position) = entropies
-            .iter()
-            .position(|entropy| !entropy.is_finite() || *entropy < -1e-3)
-        {
-            bail!(
-                "sample {}: entropy {} at response token {position}",
-                sample.id,
-                entropies[position]
-            );
+        if let Some(position) = entropies.iter().position(|entropy| !entropy.is_finite() || *entropy < -1e-3) {
+            bail!("sample {}: entropy {} at response token {position}", sample.id, entropies[position]);
         }
         self.unsaved.push(sample.id.clone());
-        self.scores.insert(
-            sample.id.clone(),
-            Scores {
-                ids: sample.response.clone(),
-                entropies,
-            },
-        );
+        self.scores.insert(sample.id.clone(), Scores { ids: sample.response.clone(), entropies });
         Ok(())
     }
 
@@ -184,8 +139,7 @@ impl Store {
         let (mut ids, mut positions, mut tokens, mut entropies) = (vec![], vec![], vec![], vec![]);
         for id in &self.unsaved {
             let scores = &self.scores[id];
-            for (position, (token, entropy)) in scores.ids.iter().zip(&scores.entropies).enumerate()
-            {
+            for (position, (token, entropy)) in scores.ids.iter().zip(&scores.entropies).enumerate() {
                 ids.push(id.as_str());
                 positions.push(position as u32);
                 tokens.push(*token);
@@ -198,12 +152,7 @@ impl Store {
             Column::new("token_id".into(), tokens),
             Column::new("entropy".into(), entropies),
         ];
-        write_parquet(
-            &self
-                .folder
-                .join(format!("part-{:05}.parquet", self.next_part)),
-            columns,
-        )?;
+        write_parquet(&self.folder.join(format!("part-{:05}.parquet", self.next_part)), columns)?;
         self.next_part += 1;
         self.unsaved.clear();
         Ok(())
@@ -211,21 +160,13 @@ impl Store {
 
     /// The scores of a sample.
     pub fn get(&self, sample: &Sample) -> Result<Vec<f32>> {
-        let scores = self
-            .scores
-            .get(&sample.id)
-            .with_context(|| format!("sample {}: was not scored", sample.id))?;
+        let scores = self.scores.get(&sample.id).with_context(|| format!("sample {}: was not scored", sample.id))?;
         Ok(scores.entropies.clone())
     }
 }
 
 /// Every entropy of a corpus, with what became of its position.
-pub fn write_all(
-    file: &Path,
-    samples: &[Sample],
-    entropies: &[Vec<f32>],
-    tagged: &[Tagged],
-) -> Result<()> {
+pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged: &[Tagged]) -> Result<()> {
     let (mut ids, mut positions, mut tokens, mut texts) = (vec![], vec![], vec![], vec![]);
     let (mut values, mut in_answer, mut in_span) = (vec![], vec![], vec![]);
     for ((sample, entropies), tagged) in samples.iter().zip(entropies).zip(tagged) {
@@ -235,12 +176,7 @@ pub fn write_all(
             tokens.push(sample.response[position]);
             texts.push(sample.token(position));
             values.push(*entropy);
-            in_answer.push(
-                sample
-                    .answer
-                    .as_ref()
-                    .is_some_and(|answer| answer.contains(&position)),
-            );
+            in_answer.push(sample.answer.as_ref().is_some_and(|answer| answer.contains(&position)));
             in_span.push(tagged.spans.iter().any(|span| span.contains(&position)));
         }
     }
@@ -260,8 +196,6 @@ fn write_parquet(file: &Path, columns: Vec<Column>) -> Result<()> {
     let context = || format!("{}: cannot write", file.display());
     let mut frame = DataFrame::new_infer_height(columns).with_context(context)?;
     let mut bytes = Vec::new();
-    ParquetWriter::new(&mut bytes)
-        .finish(&mut frame)
-        .with_context(context)?;
+    ParquetWriter::new(&mut bytes).finish(&mut frame).with_context(context)?;
     write_atomic(file, &bytes)
 }

@@ -43,12 +43,7 @@ impl Format {
     /// The format that a record's keys tell.
     pub fn of(object: &Map<String, Value>) -> Result<Format> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
-        let final_line = || {
-            object
-                .get("answer")
-                .and_then(Value::as_str)
-                .is_some_and(|text| text.contains("####"))
-        };
+        let final_line = || object.get("answer").and_then(Value::as_str).is_some_and(|text| text.contains("####"));
         if has(&["problem", "solution", "answer", "unique_id"]) {
             Ok(Format::Math500)
         } else if has(&["problem", "solution", "answer"]) {
@@ -66,9 +61,7 @@ impl Format {
             Ok(Format::Jsonl)
         } else {
             let keys: Vec<&String> = object.keys().collect();
-            bail!(
-                "no known format has the keys {keys:?}; set format = \"jsonl\" and name the keys under fields"
-            )
+            bail!("no known format has the keys {keys:?}; set format = \"jsonl\" and name the keys under fields")
         }
     }
 }
@@ -87,23 +80,12 @@ impl Record<'_> {
 
     fn gsm8k(&self) -> Result<Problem> {
         let text = self.text("answer")?;
-        let (_, gold) = text.rsplit_once("####").with_context(|| {
-            format!(
-                "{}: key \"answer\": expected `#### gold` at its end, found none",
-                self.place
-            )
-        })?;
+        let (_, gold) = text
+            .rsplit_once("####")
+            .with_context(|| format!("{}: key \"answer\": expected `#### gold` at its end, found none", self.place))?;
         let gold = gold.trim().to_string();
-        ensure!(
-            !gold.is_empty(),
-            "{}: key \"answer\": nothing after ####",
-            self.place
-        );
-        let solution = if self.source.keep_calculator {
-            text.clone()
-        } else {
-            without_calculator(&text)
-        };
+        ensure!(!gold.is_empty(), "{}: key \"answer\": nothing after ####", self.place);
+        let solution = if self.source.keep_calculator { text.clone() } else { without_calculator(&text) };
         self.plain(self.text("question")?, solution, gold)
     }
 
@@ -111,14 +93,8 @@ impl Record<'_> {
         let steps = self.texts("steps")?;
         let answer = self.text("answer")?;
         let known = steps.iter().map(|step| {
-            let result = step
-                .trim_end_matches(">>")
-                .rsplit('=')
-                .next()
-                .unwrap_or_default();
-            result
-                .parse()
-                .map_or_else(|_| Known::Text(result.to_string()), Known::Number)
+            let result = step.trim_end_matches(">>").rsplit('=').next().unwrap_or_default();
+            result.parse().map_or_else(|_| Known::Text(result.to_string()), Known::Number)
         });
         let mut problem = self.plain(self.text("question")?, joined(&steps, &answer), answer)?;
         problem.steps = step_values(&steps, known);
@@ -139,17 +115,8 @@ impl Record<'_> {
         let names = self.texts("idx_to_symbol")?;
         let edges: Vec<(usize, usize)> = self.typed("edges", "a list of pairs of node numbers")?;
         let root: usize = self.typed("root", "a node number")?;
-        if let Some(bad) = edges
-            .iter()
-            .flat_map(|e| [e.0, e.1])
-            .chain([root])
-            .find(|node| *node >= names.len())
-        {
-            bail!(
-                "{}: key \"edges\": node {bad} has no name in idx_to_symbol ({} names)",
-                self.place,
-                names.len()
-            );
+        if let Some(bad) = edges.iter().flat_map(|e| [e.0, e.1]).chain([root]).find(|node| *node >= names.len()) {
+            bail!("{}: key \"edges\": node {bad} has no name in idx_to_symbol ({} names)", self.place, names.len());
         }
         let mut distance = vec![usize::MAX; names.len()];
         distance[root] = 0;
@@ -169,11 +136,7 @@ impl Record<'_> {
     }
 
     fn mathematics(&self, id: &str, subject: &str) -> Result<Problem> {
-        let mut problem = self.plain(
-            self.text("problem")?,
-            self.text("solution")?,
-            self.text("answer")?,
-        )?;
+        let mut problem = self.plain(self.text("problem")?, self.text("solution")?, self.text("answer")?)?;
         problem.id = self.optional(id)?.unwrap_or(problem.id);
         problem.subject = self.optional(subject)?;
         problem.level = self.level("level")?;
@@ -183,11 +146,7 @@ impl Record<'_> {
     fn generic(&self) -> Result<Problem> {
         let fields = &self.source.fields;
         let solution = self.optional(&fields.solution)?.unwrap_or_default();
-        let mut problem = self.plain(
-            self.text(&fields.question)?,
-            solution,
-            self.text(&fields.answer)?,
-        )?;
+        let mut problem = self.plain(self.text(&fields.question)?, solution, self.text(&fields.answer)?)?;
         problem.id = self.optional(&fields.id)?.unwrap_or(problem.id);
         problem.subject = self.optional(&fields.subject)?;
         problem.level = self.level(&fields.level)?;
@@ -197,42 +156,19 @@ impl Record<'_> {
             // Switchyard's own rows: the word ranges must lie inside the solution they come with.
             problem.steps = self.typed("steps", "a list of steps as Switchyard writes them")?;
             let words = problem.solution.split_whitespace().count();
-            let outside = problem
-                .steps
-                .iter()
-                .find(|step| step.words.end > words || step.words.is_empty());
+            let outside = problem.steps.iter().find(|step| step.words.end > words || step.words.is_empty());
             if let Some(step) = outside {
-                bail!(
-                    "{}: key \"steps\": words {:?} of a solution of {words} words",
-                    self.place,
-                    step.words
-                );
+                bail!("{}: key \"steps\": words {:?} of a solution of {words} words", self.place, step.words);
             }
         }
         Ok(problem)
     }
 
     fn plain(&self, question: String, solution: String, answer: String) -> Result<Problem> {
-        ensure!(
-            !question.trim().is_empty(),
-            "{}: the question is empty",
-            self.place
-        );
-        ensure!(
-            !answer.trim().is_empty(),
-            "{}: the answer is empty",
-            self.place
-        );
+        ensure!(!question.trim().is_empty(), "{}: the question is empty", self.place);
+        ensure!(!answer.trim().is_empty(), "{}: the answer is empty", self.place);
         let id = self.fallback_id.clone();
-        Ok(Problem {
-            id,
-            question,
-            solution,
-            answer,
-            subject: None,
-            level: None,
-            steps: Vec::new(),
-        })
+        Ok(Problem { id, question, solution, answer, subject: None, level: None, steps: Vec::new() })
     }
 }
 
@@ -247,12 +183,7 @@ fn step_values(steps: &[String], known: impl Iterator<Item = Known>) -> Vec<Step
     let value = |(step, value): (&String, Known)| {
         let words = next..next + step.split_whitespace().count();
         next = words.end;
-        StepValue {
-            value,
-            clause: step.clone(),
-            value_words: words.end.saturating_sub(1)..words.end,
-            words,
-        }
+        StepValue { value, clause: step.clone(), value_words: words.end.saturating_sub(1)..words.end, words }
     };
     steps.iter().zip(known).map(value).collect()
 }

@@ -30,9 +30,7 @@ use anyhow::{Context, Result};
 
 /// Writes a file so that a reader, or a run after a crash, sees the old contents or the new and never a part.
 pub fn write_atomic(file: &Path, bytes: &[u8]) -> Result<()> {
-    let name = file
-        .file_name()
-        .with_context(|| format!("{}: not a file name", file.display()))?;
+    let name = file.file_name().with_context(|| format!("{}: not a file name", file.display()))?;
     let part = file.with_file_name(format!(".{}.{}.tmp", name.display(), std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut open = std::fs::File::create(&part)?;

@@ -41,19 +41,13 @@ impl Problem {
     /// `####` that stands as a word of its own. None where neither is there.
     pub fn answer_range(&self) -> Option<Range<usize>> {
         let solution = self.solution.as_str();
-        let boxed = solution
-            .rfind("\\boxed{")
-            .map(|start| start..closing_brace(solution, start));
+        let boxed = solution.rfind("\\boxed{").map(|start| start..closing_brace(solution, start));
         let hash = word_ranges(solution)
             .filter(|range| matches!(&solution[range.clone()], "#" | "###" | "####"))
             .last()
             .map(|range| range.start..solution.trim_end().len());
         match (boxed, hash) {
-            (Some(boxed), Some(hash)) => Some(if boxed.start > hash.start {
-                boxed
-            } else {
-                hash
-            }),
+            (Some(boxed), Some(hash)) => Some(if boxed.start > hash.start { boxed } else { hash }),
             (boxed, hash) => boxed.or(hash),
         }
     }
@@ -61,9 +55,7 @@ impl Problem {
     /// Bytes of the solution behind a range of its words.
     pub fn word_bytes(&self, words: Range<usize>) -> Option<Range<usize>> {
         let start = word_ranges(&self.solution).nth(words.start)?.start;
-        let end = word_ranges(&self.solution)
-            .nth(words.end.checked_sub(1)?)?
-            .end;
+        let end = word_ranges(&self.solution).nth(words.end.checked_sub(1)?)?.end;
         (start < end).then_some(start..end)
     }
 }

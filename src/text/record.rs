@@ -31,11 +31,7 @@ impl Record<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(Value::Number(number)) => Ok(Some(number.to_string())),
-            Some(other) => bail!(
-                "{}: key \"{key}\": expected a text, found {}",
-                self.place,
-                kind(other)
-            ),
+            Some(other) => bail!("{}: key \"{key}\": expected a text, found {}", self.place, kind(other)),
         }
     }
 
@@ -44,17 +40,9 @@ impl Record<'_> {
     }
 
     pub fn typed<T: serde::de::DeserializeOwned>(&self, key: &str, expected: &str) -> Result<T> {
-        let value = self
-            .object
-            .get(key)
-            .with_context(|| format!("{}: key \"{key}\" is missing", self.place))?;
-        serde_json::from_value(value.clone()).with_context(|| {
-            format!(
-                "{}: key \"{key}\": expected {expected}, found {}",
-                self.place,
-                kind(value)
-            )
-        })
+        let value = self.object.get(key).with_context(|| format!("{}: key \"{key}\" is missing", self.place))?;
+        serde_json::from_value(value.clone())
+            .with_context(|| format!("{}: key \"{key}\": expected {expected}, found {}", self.place, kind(value)))
     }
 
     /// A level as a number, or as `Level 3`.
@@ -67,12 +55,9 @@ impl Record<'_> {
         if number == "?" {
             return Ok(None);
         }
-        let level = number.parse().with_context(|| {
-            format!(
-                "{}: key \"{key}\": expected a level such as 3, found {text:?}",
-                self.place
-            )
-        })?;
+        let level = number
+            .parse()
+            .with_context(|| format!("{}: key \"{key}\": expected a level such as 3, found {text:?}", self.place))?;
         Ok(Some(level))
     }
 }

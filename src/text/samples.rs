@@ -25,11 +25,7 @@ pub struct Sample {
 impl Sample {
     pub fn new(problem: &Problem, vocabulary: &Vocabulary, template: Template) -> Result<Self> {
         let encoded = vocabulary.encode_with_offsets(&problem.solution)?;
-        ensure!(
-            !encoded.ids.is_empty(),
-            "problem {}: has no solution to score",
-            problem.id
-        );
+        ensure!(!encoded.ids.is_empty(), "problem {}: has no solution to score", problem.id);
         let mut clauses: Vec<Range<usize>> = Vec::new();
         for step in &problem.steps {
             let Some(bytes) = problem.word_bytes(step.words.clone()) else {
@@ -39,9 +35,7 @@ impl Sample {
                 continue;
             };
             // One token may straddle two clauses; it belongs to the first.
-            clause.start = clause
-                .start
-                .max(clauses.last().map_or(0, |before| before.end));
+            clause.start = clause.start.max(clauses.last().map_or(0, |before| before.end));
             if !clause.is_empty() {
                 clauses.push(clause);
             }
@@ -52,9 +46,7 @@ impl Sample {
             response: encoded.ids,
             solution: problem.solution.clone(),
             clauses,
-            answer: problem
-                .answer_range()
-                .and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
+            answer: problem.answer_range().and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
             offsets: encoded.offsets,
         })
     }
@@ -73,14 +65,10 @@ impl Sample {
     /// The solution with `<swi>` and `</swi>` put around the spans. Without the tags it is the solution again, byte for
     /// byte: they carry no spaces of their own.
     pub fn tagged_solution(&self, spans: &[Range<usize>]) -> String {
-        let mut text =
-            String::with_capacity(self.solution.len() + spans.len() * (SWI.len() + SWI_END.len()));
+        let mut text = String::with_capacity(self.solution.len() + spans.len() * (SWI.len() + SWI_END.len()));
         let mut written = 0;
         for span in spans {
-            for (byte, tag) in [
-                (self.offsets[span.start].0, SWI),
-                (self.offsets[span.end - 1].1, SWI_END),
-            ] {
+            for (byte, tag) in [(self.offsets[span.start].0, SWI), (self.offsets[span.end - 1].1, SWI_END)] {
                 let byte = self.solution.floor_char_boundary(byte).max(written);
                 text.push_str(&self.solution[written..byte]);
                 text.push_str(tag);

@@ -11,21 +11,18 @@ use super::{Vocabulary, write_atomic};
 impl Vocabulary {
     /// Names and contents of the files.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let tokenizer = self.tokenizer.to_string(true).map_err(|error| {
-            anyhow!("{}: cannot write as JSON: {error}", self.source().display())
-        })?;
+        let tokenizer = self
+            .tokenizer
+            .to_string(true)
+            .map_err(|error| anyhow!("{}: cannot write as JSON: {error}", self.source().display()))?;
         let config = serde_json::to_vec_pretty(&self.full_config())?;
-        Ok(vec![
-            ("tokenizer.json".into(), tokenizer.into_bytes()),
-            ("tokenizer_config.json".into(), config),
-        ])
+        Ok(vec![("tokenizer.json".into(), tokenizer.into_bytes()), ("tokenizer_config.json".into(), config)])
     }
 
     /// Writes the files into a folder, each at once or not at all.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("{}: cannot create", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
         for (name, bytes) in self.files()? {
             write_atomic(&folder.join(name), &bytes)?;
         }
@@ -36,46 +33,23 @@ impl Vocabulary {
     /// added token, because `transformers` believes this list and not only the one in `tokenizer.json`.
     fn full_config(&self) -> Map<String, Value> {
         let mut config = self.config.clone();
-        config
-            .entry("tokenizer_class")
-            .or_insert_with(|| json!("PreTrainedTokenizerFast"));
-        config
-            .entry("clean_up_tokenization_spaces")
-            .or_insert_with(|| json!(false));
+        config.entry("tokenizer_class").or_insert_with(|| json!("PreTrainedTokenizerFast"));
+        config.entry("clean_up_tokenization_spaces").or_insert_with(|| json!(false));
         let name = |id: Option<u32>| id.and_then(|id| self.token(id));
-        for (key, id) in [
-            ("bos_token", self.bos()),
-            ("eos_token", self.eos()),
-            ("pad_token", self.pad()),
-        ] {
+        for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos()), ("pad_token", self.pad())] {
             if let Some(token) = name(id) {
                 config.entry(key).or_insert_with(|| json!(token));
             }
         }
-        let mut added: Vec<(u32, AddedToken)> = self
-            .tokenizer
-            .get_added_tokens_decoder()
-            .into_iter()
-            .collect();
+        let mut added: Vec<(u32, AddedToken)> = self.tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
         let described = added.into_iter().map(|(id, token)| {
-            let AddedToken {
-                content,
-                lstrip,
-                normalized,
-                rstrip,
-                single_word,
-                special,
-                ..
-            } = token;
+            let AddedToken { content, lstrip, normalized, rstrip, single_word, special, .. } = token;
             let value = json!({ "content": content, "lstrip": lstrip, "normalized": normalized,
                 "rstrip": rstrip, "single_word": single_word, "special": special });
             (id.to_string(), value)
         });
-        config.insert(
-            "added_tokens_decoder".into(),
-            Value::Object(described.collect()),
-        );
+        config.insert("added_tokens_decoder".into(), Value::Object(described.collect()));
         config
     }
 }

@@ -59,13 +59,7 @@ impl Default for Fields {
 
 impl Source {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Source {
-            path: path.into(),
-            format: None,
-            fields: Fields::default(),
-            keep_calculator: false,
-            limit: None,
-        }
+        Source { path: path.into(), format: None, fields: Fields::default(), keep_calculator: false, limit: None }
     }
 
     /// Reads the problems.
@@ -84,12 +78,7 @@ impl Source {
                 unknown => unknown.insert(Format::of(&object).with_context(|| place.clone())?),
             };
             let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
-            let record = Record {
-                object: &object,
-                place: &place,
-                fallback_id: fallback,
-                source: self,
-            };
+            let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
             problems.push(record.problem(format)?);
             Ok(true)
         })?;
@@ -105,44 +94,26 @@ pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
 
 /// Name of a file without its endings.
 fn stem(file: &Path) -> String {
-    let name = file
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    name.trim_end_matches(".gz")
-        .trim_end_matches(".jsonl")
-        .trim_end_matches(".json")
-        .to_string()
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.trim_end_matches(".gz").trim_end_matches(".jsonl").trim_end_matches(".json").to_string()
 }
 
 /// Opens a file; gzip is told by its first bytes, not by its name.
 fn open(file: &Path) -> Result<Box<dyn BufRead>> {
     let context = || format!("{}: cannot read", file.display());
     let mut plain = BufReader::new(std::fs::File::open(file).with_context(context)?);
-    if plain
-        .fill_buf()
-        .with_context(context)?
-        .starts_with(&[0x1f, 0x8b])
-    {
-        return Ok(Box::new(BufReader::new(
-            flate2::bufread::MultiGzDecoder::new(plain),
-        )));
+    if plain.fill_buf().with_context(context)?.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(plain))));
     }
     Ok(Box::new(plain))
 }
 
 /// Calls `take` with each object and the place it stands at, until it returns false.
-fn each_object(
-    file: &Path,
-    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
-) -> Result<()> {
+fn each_object(file: &Path, take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>) -> Result<()> {
     let shown = file.display();
     let object = |place: &str, value: Value| match value {
         Value::Object(object) => Ok(object),
-        other => bail!(
-            "{place}: expected a JSON object, found {}",
-            super::special::kind(&other)
-        ),
+        other => bail!("{place}: expected a JSON object, found {}", super::special::kind(&other)),
     };
     let mut reader = open(file)?;
     let mut line = String::new();
@@ -150,11 +121,7 @@ fn each_object(
     loop {
         line.clear();
         number += 1;
-        if reader
-            .read_line(&mut line)
-            .with_context(|| format!("{shown}:{number}: cannot read"))?
-            == 0
-        {
+        if reader.read_line(&mut line).with_context(|| format!("{shown}:{number}: cannot read"))? == 0 {
             return Ok(());
         }
         let text = line.trim_start_matches('\u{feff}').trim();
@@ -165,8 +132,7 @@ fn each_object(
             break;
         }
         let place = format!("{shown}:{number}");
-        let value =
-            serde_json::from_str(text).with_context(|| format!("{place}: not valid JSON"))?;
+        let value = serde_json::from_str(text).with_context(|| format!("{place}: not valid JSON"))?;
         let value = object(&place, value)?;
         if !take(place, value)? {
             return Ok(());
@@ -174,8 +140,7 @@ fn each_object(
     }
     // One list over the whole file: there are no lines to name, so records are.
     let list = line.trim_start_matches('\u{feff}').as_bytes().chain(reader);
-    let list: Vec<Value> =
-        serde_json::from_reader(list).with_context(|| format!("{shown}: not a valid JSON list"))?;
+    let list: Vec<Value> = serde_json::from_reader(list).with_context(|| format!("{shown}: not a valid JSON list"))?;
     for (index, value) in list.into_iter().enumerate() {
         let place = format!("{shown}: record {}", index + 1);
         let value = object(&place, value)?;

@@ -69,38 +69,19 @@ pub struct Chosen {
 impl SpanSettings {
     /// Refuses settings that contradict each other, naming them.
     pub fn check(&self) -> Result<()> {
-        let SpanSettings {
-            top_share,
-            clause_quantile,
-            min_length,
-            max_length,
-            max_stage,
-            ..
-        } = *self;
-        ensure!(
-            top_share > 0.0 && top_share < 1.0,
-            "spans.top_share: expected inside 0..1, found {top_share}"
-        );
+        let SpanSettings { top_share, clause_quantile, min_length, max_length, max_stage, .. } = *self;
+        ensure!(top_share > 0.0 && top_share < 1.0, "spans.top_share: expected inside 0..1, found {top_share}");
         ensure!(
             (0.0..1.0).contains(&clause_quantile),
             "spans.clause_quantile: expected 0 or more and below 1, found {clause_quantile}"
         );
-        ensure!(
-            min_length >= 1,
-            "spans.min_length: expected at least 1, found 0"
-        );
-        ensure!(
-            min_length <= max_length,
-            "spans.min_length: {min_length} is above spans.max_length {max_length}"
-        );
+        ensure!(min_length >= 1, "spans.min_length: expected at least 1, found 0");
+        ensure!(min_length <= max_length, "spans.min_length: {min_length} is above spans.max_length {max_length}");
         ensure!(
             max_length <= max_stage,
             "spans.max_length: {max_length} is above spans.max_stage {max_stage}; the last stage could not replace a whole span"
         );
-        ensure!(
-            self.latents_per_token >= 1,
-            "spans.latents_per_token: expected at least 1, found 0"
-        );
+        ensure!(self.latents_per_token >= 1, "spans.latents_per_token: expected at least 1, found 0");
         let least = self.latents(&(0..min_length));
         ensure!(
             self.latent_cap >= least,
@@ -121,10 +102,7 @@ impl SpanSettings {
         let mut scores = Vec::new();
         for scored in corpus {
             if self.snap_to_clause {
-                scores.extend(
-                    self.clauses(scored)
-                        .map(|clause| mean(scored.entropies, &clause)),
-                );
+                scores.extend(self.clauses(scored).map(|clause| mean(scored.entropies, &clause)));
             } else {
                 scores.extend_from_slice(scored.entropies);
             }
@@ -132,22 +110,10 @@ impl SpanSettings {
         ensure!(
             !scores.is_empty(),
             "no {} to score in the whole corpus{}",
-            if self.snap_to_clause {
-                "clause"
-            } else {
-                "response position"
-            },
-            if self.snap_to_clause {
-                "; set spans.snap_to_clause = false"
-            } else {
-                ""
-            }
+            if self.snap_to_clause { "clause" } else { "response position" },
+            if self.snap_to_clause { "; set spans.snap_to_clause = false" } else { "" }
         );
-        let share = if self.snap_to_clause {
-            1.0 - self.clause_quantile
-        } else {
-            self.top_share
-        };
+        let share = if self.snap_to_clause { 1.0 - self.clause_quantile } else { self.top_share };
         let above = (share * scores.len() as f64) as usize;
         if above >= scores.len() {
             // Every score counts. Below any entropy, and a number that JSON can write.
@@ -162,17 +128,13 @@ impl SpanSettings {
     pub fn choose(&self, scored: Scored, threshold: f32) -> Chosen {
         let mut chosen = Chosen::default();
         let candidates: Vec<Range<usize>> = if self.snap_to_clause {
-            self.clauses(scored)
-                .filter(|clause| mean(scored.entropies, clause) > threshold)
-                .collect()
+            self.clauses(scored).filter(|clause| mean(scored.entropies, clause) > threshold).collect()
         } else {
             self.runs(scored, threshold)
         };
         let found = candidates.len();
-        let mut candidates: Vec<Range<usize>> = candidates
-            .into_iter()
-            .filter(|run| run.len() >= self.min_length)
-            .collect();
+        let mut candidates: Vec<Range<usize>> =
+            candidates.into_iter().filter(|run| run.len() >= self.min_length).collect();
         chosen.too_short = found - candidates.len();
         for span in &mut candidates {
             *span = self.window(scored.entropies, span);
@@ -196,9 +158,7 @@ impl SpanSettings {
     /// Clauses inside the response that do not touch the answer.
     fn clauses<'a>(&self, scored: Scored<'a>) -> impl Iterator<Item = Range<usize>> + 'a {
         let fits = move |clause: &&Range<usize>| {
-            let apart = scored
-                .answer
-                .is_none_or(|answer| clause.end <= answer.start || clause.start >= answer.end);
+            let apart = scored.answer.is_none_or(|answer| clause.end <= answer.start || clause.start >= answer.end);
             !clause.is_empty() && clause.end <= scored.entropies.len() && apart
         };
         scored.clauses.iter().filter(fits).cloned()
@@ -206,21 +166,14 @@ impl SpanSettings {
 
     /// Joined runs of positions above the threshold.
     fn runs(&self, scored: Scored, threshold: f32) -> Vec<Range<usize>> {
-        let in_answer = |position| {
-            scored
-                .answer
-                .is_some_and(|answer| answer.contains(&position))
-        };
+        let in_answer = |position| scored.answer.is_some_and(|answer| answer.contains(&position));
         let mut runs: Vec<Range<usize>> = Vec::new();
         for (position, &entropy) in scored.entropies.iter().enumerate() {
             if entropy <= threshold || in_answer(position) {
                 continue;
             }
             match runs.last_mut() {
-                Some(run)
-                    if position - run.end <= self.merge_gap
-                        && !(run.end..position).any(in_answer) =>
-                {
+                Some(run) if position - run.end <= self.merge_gap && !(run.end..position).any(in_answer) => {
                     run.end = position + 1;
                 }
                 _ => runs.push(position..position + 1),
@@ -234,14 +187,9 @@ impl SpanSettings {
         if run.len() <= self.max_length {
             return run.clone();
         }
-        let windows =
-            (run.start..=run.end - self.max_length).map(|start| start..start + self.max_length);
+        let windows = (run.start..=run.end - self.max_length).map(|start| start..start + self.max_length);
         let better = |best: Range<usize>, next: Range<usize>| {
-            if mean(entropies, &next) > mean(entropies, &best) {
-                next
-            } else {
-                best
-            }
+            if mean(entropies, &next) > mean(entropies, &best) { next } else { best }
         };
         windows.reduce(better).unwrap_or_else(|| run.clone())
     }

@@ -27,15 +27,10 @@ pub fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
             return Err(error).with_context(|| format!("{}: cannot read", file.display()));
         }
     };
-    let value = serde_json::from_str(&text)
-        .with_context(|| format!("{}: not valid JSON", file.display()))?;
+    let value = serde_json::from_str(&text).with_context(|| format!("{}: not valid JSON", file.display()))?;
     match value {
         Value::Object(object) => Ok(Some(object)),
-        other => bail!(
-            "{}: expected a JSON object, found {}",
-            file.display(),
-            kind(&other)
-        ),
+        other => bail!("{}: expected a JSON object, found {}", file.display(), kind(&other)),
     }
 }
 
@@ -43,18 +38,13 @@ impl SpecialIds {
     /// From a folder. `config` is its `tokenizer_config.json`, already read.
     pub fn read(tokenizer: &Tokenizer, config: &Map<String, Value>, folder: &Path) -> Result<Self> {
         let mut files = vec![(folder.join("tokenizer_config.json"), config.clone())];
-        for name in [
-            "special_tokens_map.json",
-            "generation_config.json",
-            "config.json",
-        ] {
+        for name in ["special_tokens_map.json", "generation_config.json", "config.json"] {
             let file = folder.join(name);
             if let Some(object) = read_object(&file)? {
                 files.push((file, object));
             }
         }
-        let files: Vec<(&PathBuf, &Map<String, Value>)> =
-            files.iter().map(|(file, object)| (file, object)).collect();
+        let files: Vec<(&PathBuf, &Map<String, Value>)> = files.iter().map(|(file, object)| (file, object)).collect();
         Self::of(tokenizer, &files)
     }
 
@@ -78,36 +68,21 @@ impl SpecialIds {
 
 /// The ids that one file gives a role, as `eos_token` (a token, or an object with its content) or `eos_token_id` (an id
 /// or a list of ids).
-fn named_ids(
-    tokenizer: &Tokenizer,
-    file: &Path,
-    object: &Map<String, Value>,
-    role: &str,
-) -> Result<Vec<u32>> {
+fn named_ids(tokenizer: &Tokenizer, file: &Path, object: &Map<String, Value>, role: &str) -> Result<Vec<u32>> {
     let key = format!("{role}_token");
     let token = match object.get(&key) {
         None | Some(Value::Null) => None,
         Some(Value::String(token)) => Some(token.as_str()),
         Some(Value::Object(token)) => match token.get("content") {
             Some(Value::String(content)) => Some(content.as_str()),
-            _ => bail!(
-                "{}: {key}: expected a string under \"content\"",
-                file.display()
-            ),
+            _ => bail!("{}: {key}: expected a string under \"content\"", file.display()),
         },
-        Some(other) => bail!(
-            "{}: {key}: expected a token, found {}",
-            file.display(),
-            kind(other)
-        ),
+        Some(other) => bail!("{}: {key}: expected a token, found {}", file.display(), kind(other)),
     };
     if let Some(token) = token {
-        let id = tokenizer.token_to_id(token).ok_or_else(|| {
-            anyhow!(
-                "{}: {key}: {token:?} is not in the tokenizer",
-                file.display()
-            )
-        })?;
+        let id = tokenizer
+            .token_to_id(token)
+            .ok_or_else(|| anyhow!("{}: {key}: {token:?} is not in the tokenizer", file.display()))?;
         return Ok(vec![id]);
     }
     let key = format!("{role}_token_id");
@@ -120,20 +95,10 @@ fn named_ids(
         // Some files write -1 for "none".
         Some(id) if id < 0 => Ok(None),
         Some(id) if tokenizer.id_to_token(id as u32).is_some() => Ok(Some(id as u32)),
-        Some(id) => Err(anyhow!(
-            "{}: {key}: id {id} is not in the tokenizer",
-            file.display()
-        )),
-        None => Err(anyhow!(
-            "{}: {key}: expected an id, found {}",
-            file.display(),
-            kind(value)
-        )),
+        Some(id) => Err(anyhow!("{}: {key}: id {id} is not in the tokenizer", file.display())),
+        None => Err(anyhow!("{}: {key}: expected an id, found {}", file.display(), kind(value))),
     };
-    listed
-        .iter()
-        .filter_map(|value| read(value).transpose())
-        .collect()
+    listed.iter().filter_map(|value| read(value).transpose()).collect()
 }
 
 /// The JSON type of a value, for messages.

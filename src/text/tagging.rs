@@ -59,19 +59,11 @@ pub fn tag(
     let corpus: Vec<Scored> = samples
         .iter()
         .zip(entropies)
-        .map(|(sample, entropies)| Scored {
-            entropies,
-            clauses: &sample.clauses,
-            answer: sample.answer.as_ref(),
-        })
+        .map(|(sample, entropies)| Scored { entropies, clauses: &sample.clauses, answer: sample.answer.as_ref() })
         .collect();
     let threshold = rule.threshold(corpus.iter().copied())?;
     let positions = entropies.iter().map(Vec::len).sum();
-    let total: f64 = entropies
-        .iter()
-        .flatten()
-        .map(|&entropy| f64::from(entropy))
-        .sum();
+    let total: f64 = entropies.iter().flatten().map(|&entropy| f64::from(entropy)).sum();
     let mut summary = Summary {
         source: source.to_string(),
         settings: settings.clone(),
@@ -105,11 +97,9 @@ pub fn tag(
 
 /// Reads `tagged.jsonl`.
 pub fn read_tagged(file: &Path) -> Result<Vec<Tagged>> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("{}: cannot read", file.display()))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
     let parse = |(number, line): (usize, &str)| {
-        serde_json::from_str(line)
-            .with_context(|| format!("{}:{}: not a tagged solution", file.display(), number + 1))
+        serde_json::from_str(line).with_context(|| format!("{}:{}: not a tagged solution", file.display(), number + 1))
     };
     text.lines().enumerate().map(parse).collect()
 }
@@ -117,13 +107,7 @@ pub fn read_tagged(file: &Path) -> Result<Vec<Tagged>> {
 impl Annotation {
     /// The first samples as a reader should see them: totals, then tagged text with each span's mean entropy.
     pub fn excerpt(&self, samples: usize) -> String {
-        let Summary {
-            spans,
-            threshold,
-            positions,
-            span_tokens,
-            ..
-        } = self.summary;
+        let Summary { spans, threshold, positions, span_tokens, .. } = self.summary;
         let share = 100.0 * span_tokens as f64 / positions as f64;
         let mut text = format!(
             "{} samples, {positions} positions, threshold {threshold:.3} nats, {spans} spans over {share:.1} % of positions; \
@@ -131,19 +115,9 @@ impl Annotation {
             self.summary.samples, self.summary.samples_without_span
         );
         for (row, entropies) in self.tagged.iter().zip(&self.entropies).take(samples) {
-            let means: Vec<String> = row
-                .spans
-                .iter()
-                .map(|span| format!("{:.2}", mean(entropies, span)))
-                .collect();
+            let means: Vec<String> = row.spans.iter().map(|span| format!("{:.2}", mean(entropies, span))).collect();
             // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{} [{}]\n  {}",
-                row.id,
-                means.join(" "),
-                row.tagged_solution.replace('\n', "\n  ")
-            );
+            let _ = writeln!(text, "{} [{}]\n  {}", row.id, means.join(" "), row.tagged_solution.replace('\n', "\n  "));
         }
         text
     }

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Vocabulary;
 use super::words::{BOS, EOS};
 
-pub const BOXED_INSTRUCTION: &str =
-    "Please reason step by step, and put your final answer within \\boxed{}.";
+pub const BOXED_INSTRUCTION: &str = "Please reason step by step, and put your final answer within \\boxed{}.";
 const SMOLLM2_SYSTEM: &str = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
 const TURN_END: &str = "<|im_end|>";
 
@@ -67,10 +66,7 @@ impl Template {
 
     fn is_boxed(self) -> bool {
         use Template::*;
-        matches!(
-            self,
-            Boxed | Qwen3Boxed | Qwen3NoThinkingBoxed | SmolLm2Boxed
-        )
+        matches!(self, Boxed | Qwen3Boxed | Qwen3NoThinkingBoxed | SmolLm2Boxed)
     }
 
     fn is_chat(self) -> bool {
@@ -96,10 +92,7 @@ impl Template {
             // Writing to a String cannot fail.
             let _ = write!(prompt, "<|im_start|>system\n{SMOLLM2_SYSTEM}{TURN_END}\n");
         }
-        let _ = write!(
-            prompt,
-            "<|im_start|>user\n{asked}{TURN_END}\n<|im_start|>assistant\n"
-        );
+        let _ = write!(prompt, "<|im_start|>user\n{asked}{TURN_END}\n<|im_start|>assistant\n");
         if matches!(self, Qwen3NoThinking | Qwen3NoThinkingBoxed) {
             prompt.push_str("<think>\n\n</think>\n\n");
         }
@@ -117,11 +110,7 @@ impl Template {
 
     /// Ids of the prompt. A vocabulary that says `add_bos_token` gets its `bos` in front.
     pub fn encode_prompt(self, vocabulary: &Vocabulary, question: &str) -> Result<Vec<u32>> {
-        let mut ids = if self == Template::Words {
-            Vec::new()
-        } else {
-            vocabulary.leading_bos()
-        };
+        let mut ids = if self == Template::Words { Vec::new() } else { vocabulary.leading_bos() };
         ids.extend(vocabulary.encode(&self.prompt(question))?);
         Ok(ids)
     }
@@ -131,10 +120,7 @@ impl Template {
         match self.end() {
             Some(token) => vocabulary.required_id(token),
             None => vocabulary.eos().with_context(|| {
-                format!(
-                    "{}: names no eos_token, and template {self:?} needs one",
-                    vocabulary.source().display()
-                )
+                format!("{}: names no eos_token, and template {self:?} needs one", vocabulary.source().display())
             }),
         }
     }

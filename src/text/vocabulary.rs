@@ -45,20 +45,11 @@ impl Vocabulary {
     /// Reads a model folder, or a `tokenizer.json` with its neighbours.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = if path.is_dir() {
-            path.join("tokenizer.json")
-        } else {
-            path.to_path_buf()
-        };
-        let bytes = std::fs::read(&file).with_context(|| {
-            format!(
-                "{}: cannot read; a model folder needs tokenizer.json",
-                file.display()
-            )
-        })?;
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_path_buf() };
+        let bytes = std::fs::read(&file)
+            .with_context(|| format!("{}: cannot read; a model folder needs tokenizer.json", file.display()))?;
         let folder = file.parent().unwrap_or(Path::new("."));
-        let config =
-            special::read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let config = special::read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let tokenizer = parse(&bytes, &file)?;
         let special = SpecialIds::read(&tokenizer, &config, folder)?;
         Self::new(tokenizer, special, config, file)
@@ -76,24 +67,11 @@ impl Vocabulary {
         Self::new(tokenizer, special, config, source)
     }
 
-    fn new(
-        mut tokenizer: Tokenizer,
-        special: SpecialIds,
-        config: Map<String, Value>,
-        source: PathBuf,
-    ) -> Result<Self> {
+    fn new(mut tokenizer: Tokenizer, special: SpecialIds, config: Map<String, Value>, source: PathBuf) -> Result<Self> {
         // Files saved by a training script may carry these; they would cut or fill every text silently.
         tokenizer.with_padding(None);
-        tokenizer
-            .with_truncation(None)
-            .map_err(|error| anyhow!("{}: {error}", source.display()))?;
-        let mut vocabulary = Vocabulary {
-            tokenizer,
-            special,
-            config,
-            switch: None,
-            source,
-        };
+        tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
+        let mut vocabulary = Vocabulary { tokenizer, special, config, switch: None, source };
         vocabulary.switch = vocabulary.find_switch()?;
         Ok(vocabulary)
     }
@@ -101,11 +79,7 @@ impl Vocabulary {
     fn find_switch(&self) -> Result<Option<SwitchTokens>> {
         let found = [SWI, SWI_END, LATENT].map(|token| self.tokenizer.token_to_id(token));
         match found {
-            [Some(swi), Some(swi_end), Some(latent)] => Ok(Some(SwitchTokens {
-                swi,
-                swi_end,
-                latent,
-            })),
+            [Some(swi), Some(swi_end), Some(latent)] => Ok(Some(SwitchTokens { swi, swi_end, latent })),
             [None, None, None] => Ok(None),
             _ => Err(anyhow!(
                 "{}: expected all of {SWI}, {SWI_END}, {LATENT} or none, found ids {found:?}",
@@ -120,16 +94,11 @@ impl Vocabulary {
             return Ok(switch);
         }
         let first = self.size() as u32;
-        let added =
-            [SWI, SWI_END, LATENT].map(|token| AddedToken::from(token, true).normalized(false));
+        let added = [SWI, SWI_END, LATENT].map(|token| AddedToken::from(token, true).normalized(false));
         self.tokenizer
             .add_special_tokens(added)
             .map_err(|error| anyhow!("{}: cannot add {SWI}: {error}", self.source.display()))?;
-        let expected = SwitchTokens {
-            swi: first,
-            swi_end: first + 1,
-            latent: first + 2,
-        };
+        let expected = SwitchTokens { swi: first, swi_end: first + 1, latent: first + 2 };
         let found = self.find_switch()?;
         ensure!(
             found == Some(expected),
@@ -143,10 +112,7 @@ impl Vocabulary {
     /// The switch tokens of a vocabulary that must have them.
     pub fn switch(&self) -> Result<SwitchTokens> {
         self.switch.with_context(|| {
-            format!(
-                "{}: has no {SWI}, {SWI_END}, {LATENT}; train phase 1 first, or add them",
-                self.source.display()
-            )
+            format!("{}: has no {SWI}, {SWI_END}, {LATENT}; train phase 1 first, or add them", self.source.display())
         })
     }
 
@@ -157,12 +123,7 @@ impl Vocabulary {
 
     /// Refuses an embedding matrix with fewer rows than there are ids. More rows are common (padding).
     pub fn check_fits(&self, rows: usize) -> Result<()> {
-        let needed = self
-            .tokenizer
-            .get_vocab(true)
-            .into_values()
-            .max()
-            .map_or(0, |id| id as usize + 1);
+        let needed = self.tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         ensure!(
             needed <= rows,
             "{}: the highest id needs {needed} embedding rows, the model has {rows}; \
@@ -179,13 +140,11 @@ impl Vocabulary {
 
     /// Ids of a text and the byte range of each.
     pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
-        let encoding = self.tokenizer.encode(text, false).map_err(|error| {
-            anyhow!("{}: cannot encode {text:?}: {error}", self.source.display())
-        })?;
-        Ok(Encoded {
-            ids: encoding.get_ids().to_vec(),
-            offsets: encoding.get_offsets().to_vec(),
-        })
+        let encoding = self
+            .tokenizer
+            .encode(text, false)
+            .map_err(|error| anyhow!("{}: cannot encode {text:?}: {error}", self.source.display()))?;
+        Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// Text of ids, special tokens shown.
@@ -199,13 +158,9 @@ impl Vocabulary {
     }
 
     fn decoded(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.tokenizer.decode(ids, skip_special).map_err(|error| {
-            anyhow!(
-                "{}: cannot decode {} ids: {error}",
-                self.source.display(),
-                ids.len()
-            )
-        })
+        self.tokenizer
+            .decode(ids, skip_special)
+            .map_err(|error| anyhow!("{}: cannot decode {} ids: {error}", self.source.display(), ids.len()))
     }
 
     pub fn id(&self, token: &str) -> Option<u32> {
@@ -214,8 +169,7 @@ impl Vocabulary {
 
     /// The id of a token that must be there.
     pub fn required_id(&self, token: &str) -> Result<u32> {
-        self.id(token)
-            .with_context(|| format!("{}: has no token {token:?}", self.source.display()))
+        self.id(token).with_context(|| format!("{}: has no token {token:?}", self.source.display()))
     }
 
     /// The token as the vocabulary spells it (byte-level alphabets included).
@@ -234,11 +188,7 @@ impl Vocabulary {
             Ok(encoding) => encoding.get_ids().first().copied() == self.bos(),
             Err(_) => false,
         };
-        let wanted = self
-            .config
-            .get("add_bos_token")
-            .and_then(Value::as_bool)
-            .unwrap_or_else(processed);
+        let wanted = self.config.get("add_bos_token").and_then(Value::as_bool).unwrap_or_else(processed);
         self.bos().filter(|_| wanted).into_iter().collect()
     }
 
@@ -272,6 +222,5 @@ impl Vocabulary {
 
 /// A tokenizer from the bytes of a `tokenizer.json`.
 pub(super) fn parse(bytes: &[u8], source: &Path) -> Result<Tokenizer> {
-    Tokenizer::from_bytes(bytes)
-        .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))
+    Tokenizer::from_bytes(bytes).map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))
 }

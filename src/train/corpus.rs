@@ -36,7 +36,9 @@ impl Corpus {
         let mut vocabulary = match (vocabulary, &recipe.task) {
             (Some(vocabulary), _) => vocabulary,
             (None, Some(task)) => Vocabulary::from_words(task.words())?,
-            (None, None) => anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with"),
+            (None, None) => {
+                anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with")
+            }
         };
         let tokens = vocabulary.add_switch_tokens()?;
         let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };

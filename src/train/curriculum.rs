@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(run(3, &drop), run(3, &settings(Schedule::Parallel, Suffix::KeepSuffix, 1)));
         let sequential = settings(Schedule::Sequential, Suffix::KeepSuffix, 1);
         assert_eq!(run(1, &sequential), [1, 90, 92, 92, 92, 91, 5, 90, 6, 7, 91, 8]);
-        assert_eq!(staged(&response, &spans, &[false, true], 3, &drop, IDS)[6..], [90, 6, 7, 91, 8]);
+        assert_eq!(staged(&response, &spans, &[false, true], 3, &drop, IDS)[7..], [90, 6, 7, 91, 8]);
     }
 }

@@ -15,7 +15,7 @@ use super::reward::{Facts, Terms, advantages, reward};
 use super::shards;
 use super::trainer::Trainer;
 use crate::latent::replay::{self, Replay};
-use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, Switching, Trace, decode};
+use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::recipe::{Anchor, Evaluation, Grpo};
 
@@ -28,6 +28,13 @@ pub struct Rollout {
     pub advantage: f64,
     /// Log-probabilities under the KL anchor, per response position; the rollout's own where the anchor is old.
     pub anchor: Vec<Option<f64>>,
+}
+
+/// How log-probabilities are read: which tokens switch, and under which masks and temperature a rollout was drawn.
+#[derive(Clone, Copy)]
+pub struct Policy<'a> {
+    pub switch: SwitchIds,
+    pub settings: &'a DecodeSettings,
 }
 
 /// Everything sampled for one step.
@@ -114,7 +121,8 @@ fn rollouts_of(
 ) -> Result<Vec<Trace>> {
     let request = Request { problem, prompt: prompt.to_vec(), rollout: 0 };
     let how = Decode { model, source: &HiddenState, switch: Some(corpus.switch), settings, cancel: None };
-    let together = catch_unwind(AssertUnwindSafe(|| decode(how, std::slice::from_ref(&request), grpo.group, &mut Hooks::none())));
+    let together =
+        catch_unwind(AssertUnwindSafe(|| decode(how, std::slice::from_ref(&request), grpo.group, &mut Hooks::none())));
     let traces = match together {
         Ok(traces) => traces?,
         // The device ran out of memory on the group: one by one, so that only the long ones are lost.
@@ -155,16 +163,15 @@ pub fn sampled_tokens(rollouts: &[Rollout]) -> usize {
 /// No rollouts, and whatever the replay returns.
 pub fn gradients(
     model: &Decoder,
-    corpus: &Corpus,
+    policy: Policy,
     rollouts: &[Rollout],
     grpo: &Grpo,
-    settings: &DecodeSettings,
     threads: usize,
 ) -> Result<(GradientsParams, LossParts)> {
     let n_tok = sampled_tokens(rollouts);
     ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
     let parts = shards::cut(rollouts, threads);
-    let done = shards::run(&parts, |part| shard_gradients(model, corpus, part, grpo, settings, n_tok))?;
+    let done = shards::run(&parts, |part| shard_gradients(model, policy, part, grpo, n_tok))?;
     let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
     let mut all = vec![];
     for (grads, part) in done {
@@ -181,17 +188,16 @@ pub fn gradients(
 
 fn shard_gradients(
     model: &Decoder,
-    corpus: &Corpus,
+    Policy { switch, settings }: Policy,
     rollouts: &[Rollout],
     grpo: &Grpo,
-    settings: &DecodeSettings,
     n_tok: usize,
 ) -> Result<(GradientsParams, LossParts)> {
     let model = &shards::own_leaves(model);
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let rows = replay::sequences(&traces, &corpus.switch)?;
+    let rows = replay::sequences(&traces, &switch)?;
     let gradient = grpo.replay.gradient();
-    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, corpus.switch, settings)?;
+    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, switch, settings)?;
     let segmented = gradient == crate::latent::Gradient::Segmented;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, vec![]);
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
@@ -289,9 +295,9 @@ fn stay_loss(
 ///
 /// # Errors
 /// As the replay.
-pub fn anchor_to(reference: &Decoder, corpus: &Corpus, rollouts: &mut [Rollout], settings: &DecodeSettings) -> Result<()> {
+pub fn anchor_to(reference: &Decoder, policy: Policy, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let logprobs = replay::logprobs(reference, &traces, &HiddenState, corpus.switch, settings)?;
+    let logprobs = replay::logprobs(reference, &traces, &HiddenState, policy.switch, policy.settings)?;
     for (rollout, anchor) in rollouts.iter_mut().zip(logprobs) {
         rollout.anchor = anchor;
     }
@@ -304,11 +310,10 @@ pub fn anchor_to(reference: &Decoder, corpus: &Corpus, rollouts: &mut [Rollout],
 /// As [`gradients`] and [`Trainer::apply`].
 pub fn step(
     trainer: &mut Trainer,
-    corpus: &Corpus,
+    policy: Policy,
     sampled: &mut Sampled,
     reference: Option<&Decoder>,
     grpo: &Grpo,
-    settings: &DecodeSettings,
     threads: usize,
 ) -> Result<Vec<(LossParts, f64)>> {
     if sampled.rollouts.is_empty() {
@@ -317,11 +322,11 @@ pub fn step(
     if grpo.anchor == Anchor::Reference
         && let Some(reference) = reference
     {
-        anchor_to(reference, corpus, &mut sampled.rollouts, settings)?;
+        anchor_to(reference, policy, &mut sampled.rollouts)?;
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
-        let (grads, parts) = gradients(&trainer.model, corpus, &sampled.rollouts, grpo, settings, threads)?;
+        let (grads, parts) = gradients(&trainer.model, policy, &sampled.rollouts, grpo, threads)?;
         let norm = trainer.apply(grads, parts.loss, grpo.learning_rate)?;
         epochs.push((parts, norm));
     }
@@ -332,15 +337,9 @@ pub fn step(
 ///
 /// # Errors
 /// As [`gradients`].
-pub fn cosine(
-    model: &Decoder,
-    corpus: &Corpus,
-    rollouts: &[Rollout],
-    [a, b]: [&Grpo; 2],
-    settings: &DecodeSettings,
-) -> Result<f64> {
+pub fn cosine(model: &Decoder, policy: Policy, rollouts: &[Rollout], [a, b]: [&Grpo; 2]) -> Result<f64> {
     let flat = |grpo: &Grpo| -> Result<Vec<f32>> {
-        let (grads, _) = gradients(model, corpus, rollouts, grpo, settings, 1)?;
+        let (grads, _) = gradients(model, policy, rollouts, grpo, 1)?;
         Ok(gradients::gradients_by_name(model, &grads)?.into_iter().flat_map(|(_, t)| t.data).collect())
     };
     let (a, b) = (flat(a)?, flat(b)?);

@@ -65,8 +65,7 @@ pub fn reward(facts: Facts, weights: &Reward) -> Terms {
     let (lo, hi) = (weights.t_lo as f64, weights.t_hi as f64);
     let short = ((hi - visible_tokens as f64) / (hi - lo).max(1.0)).clamp(0.0, 1.0);
     let r_brev = short * one(correct) * one(used);
-    let total =
-        weights.correct * r_corr + weights.format * r_fmt + weights.usage * r_use + weights.brevity * r_brev;
+    let total = weights.correct * r_corr + weights.format * r_fmt + weights.usage * r_use + weights.brevity * r_brev;
     Terms { correct: r_corr, format: r_fmt, usage: r_use, brevity: r_brev, total }
 }
 

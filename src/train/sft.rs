@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
-use burn::tensor::Device;
 use serde::Serialize;
 use serde_json::json;
 
@@ -94,11 +93,13 @@ pub fn run(
     sft: &Sft,
     trainer: &mut Trainer,
     folder: &PhaseFolder,
-    device: &Device,
     mut rows_of: impl FnMut(usize) -> Result<Vec<Row>>,
     mut after: impl FnMut(usize, &StepStats, &Trainer) -> Result<()>,
 ) -> Result<bool> {
-    let from = folder.restore(trainer, device)?.map_or(0, |(step, _)| step);
+    if sft.steps == 0 {
+        return Ok(true);
+    }
+    let from = folder.restore(trainer)?.map_or(0, |(step, _)| step);
     let mut metrics = metrics_from(folder, from)?;
     let mut progress = Progress::new(sft.name, sft.steps, from);
     let stop = stop_flag();

@@ -24,8 +24,9 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
     }
     std::thread::scope(|scope| {
         let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| work(part))).collect();
-        let joined = workers.into_iter().map(|w| w.join().map_err(|_| anyhow!("a worker thread panicked"))?);
-        joined.collect()
+        // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
+        let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()
     })
 }
 

@@ -74,18 +74,21 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A state that does not fit, by path.
-    pub fn restore(&self, trainer: &mut Trainer, device: &Device) -> Result<Option<(usize, Value)>> {
+    pub fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
         let Some(current) = self.current()? else { return Ok(None) };
         let folder = self.path.join(&current.folder);
         let failed = |what: &str, e: String| {
-            anyhow!("{}: cannot read {what}: {e}; delete {} to start the phase again", folder.display(), self.path.display())
+            anyhow!(
+                "{}: cannot read {what}: {e}; delete {} to start the phase again",
+                folder.display(),
+                self.path.display()
+            )
         };
-        let trained = trainer.model.clone();
-        let loaded = trained
-            .try_load_file(folder.join("model.bpk"))
-            .map_err(|e| failed("the weights", format!("{e:?}")))?
-            .to_device(device);
-        trainer.model = loaded;
+        // The state was written outside autodiff; `train` makes leaves of what was trained before.
+        let plain = trainer.model.valid();
+        let loaded =
+            plain.try_load_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
+        trainer.model = loaded.train();
         let fresh = trainer.optimizer.clone();
         trainer.optimizer =
             fresh.load(folder.join("optimizer.bpk")).map_err(|e| failed("the optimiser", format!("{e:?}")))?;

@@ -12,20 +12,14 @@ fn with(mut value: Value, key: &str, found: Value) -> Value {
 fn both_rotary_forms_say_the_same() {
     let new = config(&llama_json());
     let mut old = llama_json();
-    let mut rope = old
-        .as_object_mut()
-        .and_then(|m| m.remove("rope_parameters"))
-        .expect("is there");
+    let mut rope = old.as_object_mut().and_then(|m| m.remove("rope_parameters")).expect("is there");
     old["rope_theta"] = rope["rope_theta"].take();
     rope.as_object_mut().map(|m| m.remove("rope_theta"));
     old["rope_scaling"] = rope;
     assert_eq!(config(&old), new);
     assert_eq!(new.rope_theta, 500000.0);
     assert_eq!(new.head_dim, 8);
-    assert_eq!(
-        (new.bos_token_id, new.eos_token_ids.as_slice()),
-        (Some(1), &[2u32][..])
-    );
+    assert_eq!((new.bos_token_id, new.eos_token_ids.as_slice()), (Some(1), &[2u32][..]));
 }
 
 #[test]
@@ -53,10 +47,7 @@ fn unsupported_settings_are_refused_by_name() {
         ("model_type", json!("mistral")),
         ("architectures", json!(["Qwen3ForSequenceClassification"])),
         ("use_sliding_window", json!(true)),
-        (
-            "layer_types",
-            json!(["full_attention", "sliding_attention"]),
-        ),
+        ("layer_types", json!(["full_attention", "sliding_attention"])),
         ("num_experts", json!(8)),
         ("num_local_experts", json!(8)),
         ("attention_bias", json!(true)),
@@ -74,45 +65,26 @@ fn unsupported_settings_are_refused_by_name() {
     ];
     for (key, found) in cases {
         let value = match key {
-            "rope_type" => with(
-                qwen3_json(),
-                "rope_scaling",
-                json!({ "rope_type": "yarn", "factor": 4.0 }),
-            ),
+            "rope_type" => with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0 })),
             _ => with(qwen3_json(), key, found),
         };
-        assert_names(
-            &message(ModelConfig::from_json(&value, "some/config.json")),
-            &["some/config.json", key],
-        );
+        assert_names(&message(ModelConfig::from_json(&value, "some/config.json")), &["some/config.json", key]);
     }
     for kind in ["linear", "dynamic", "yarn", "longrope"] {
-        let value = with(
-            llama_json(),
-            "rope_parameters",
-            json!({ "rope_type": kind, "rope_theta": 1e4, "factor": 2.0 }),
-        );
-        assert_names(
-            &message(ModelConfig::from_json(&value, "c")),
-            &["rope_parameters.rope_type", kind],
-        );
+        let value =
+            with(llama_json(), "rope_parameters", json!({ "rope_type": kind, "rope_theta": 1e4, "factor": 2.0 }));
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &["rope_parameters.rope_type", kind]);
     }
     let value = with(llama_json(), "mlp_bias", json!(true));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["mlp_bias"]);
     let value = with(llama_json(), "rope_theta", json!(1e4));
-    assert_names(
-        &message(ModelConfig::from_json(&value, "c")),
-        &["rope_theta", "10000", "500000"],
-    );
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["rope_theta", "10000", "500000"]);
 }
 
 #[test]
 fn llama3_scaling_leaves_fast_frequencies_and_divides_slow_ones() {
     let config = config(&llama_json());
-    let plain = ModelConfig {
-        rope_scaling: None,
-        ..config.clone()
-    };
+    let plain = ModelConfig { rope_scaling: None, ..config.clone() };
     let (scaled, plain) = (config.inv_freqs(), plain.inv_freqs());
     assert_eq!(scaled.len(), 4);
     assert_eq!(scaled[0], plain[0]);

@@ -4,8 +4,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::json;
 use switchyard::model::checkpoint::{
-    Checkpoint, Dtype, HostTensor, SafetensorsFile, SaveOptions, expected_parameters,
-    save_hf_folder,
+    Checkpoint, Dtype, HostTensor, SafetensorsFile, SaveOptions, expected_parameters, save_hf_folder,
 };
 
 use crate::support::*;
@@ -24,25 +23,9 @@ fn a_saved_folder_reads_back_in_every_format_single_and_sharded() {
         let root = tempfile::tempdir().expect("temp");
         let dir = root.path().join("model");
         let files = vec![("tokenizer.json".to_string(), b"{}".to_vec())];
-        save(
-            &dir,
-            &config,
-            &SaveOptions {
-                dtype,
-                shard_bytes,
-                files,
-                ..Default::default()
-            },
-        );
-        assert_eq!(
-            fs::read_dir(root.path()).expect("lists").count(),
-            1,
-            "a temporary folder was left"
-        );
-        assert_eq!(
-            dir.join("model.safetensors.index.json").exists(),
-            shard_bytes != usize::MAX
-        );
+        save(&dir, &config, &SaveOptions { dtype, shard_bytes, files, ..Default::default() });
+        assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 1, "a temporary folder was left");
+        assert_eq!(dir.join("model.safetensors.index.json").exists(), shard_bytes != usize::MAX);
 
         let read = Checkpoint::open_folder(&dir).expect("opens");
         assert_eq!(read.config, config);
@@ -51,11 +34,7 @@ fn a_saved_folder_reads_back_in_every_format_single_and_sharded() {
             let (name, wanted) = item.expect("made");
             let found = read.tensor(&name).expect("reads");
             assert_eq!(found.shape, wanted.shape);
-            assert_eq!(
-                found.data,
-                dtype.decode(&dtype.encode(&wanted.data)),
-                "{name}"
-            );
+            assert_eq!(found.data, dtype.decode(&dtype.encode(&wanted.data)), "{name}");
         }
     }
 }
@@ -71,13 +50,7 @@ fn the_safetensors_crate_reads_what_we_write() {
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("parses");
     assert_eq!(file.len(), expected_parameters(&config).len());
     let (_, meta) = safetensors::SafeTensors::read_metadata(&bytes).expect("parses");
-    assert_eq!(
-        meta.metadata()
-            .as_ref()
-            .and_then(|m| m.get("format"))
-            .map(String::as_str),
-        Some("pt")
-    );
+    assert_eq!(meta.metadata().as_ref().and_then(|m| m.get("format")).map(String::as_str), Some("pt"));
     for item in tensors(&config) {
         let (name, wanted) = item.expect("made");
         let view = file.tensor(&name).expect("is there");
@@ -91,21 +64,11 @@ fn foreign(dir: &Path, drop: Option<&str>, extra: &[(&str, Vec<usize>)]) {
     let config = config(&qwen3_json());
     fs::create_dir_all(dir).expect("creates");
     fs::write(dir.join("config.json"), qwen3_json().to_string()).expect("writes");
-    let mut list: Vec<_> = expected_parameters(&config)
-        .into_iter()
-        .filter(|(n, _)| Some(n.as_str()) != drop)
-        .collect();
+    let mut list: Vec<_> = expected_parameters(&config).into_iter().filter(|(n, _)| Some(n.as_str()) != drop).collect();
     list.extend(extra.iter().map(|(n, s)| (n.to_string(), s.clone())));
-    let bytes: Vec<Vec<u8>> = list
-        .iter()
-        .map(|(_, s)| vec![0u8; 4 * s.iter().product::<usize>()])
-        .collect();
+    let bytes: Vec<Vec<u8>> = list.iter().map(|(_, s)| vec![0u8; 4 * s.iter().product::<usize>()]).collect();
     let views = list.iter().zip(&bytes).map(|((name, shape), b)| {
-        (
-            name.clone(),
-            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), b)
-                .expect("view"),
-        )
+        (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), b).expect("view"))
     });
     safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).expect("writes");
 }
@@ -115,32 +78,12 @@ fn missing_unexpected_and_misshapen_parameters_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("m");
     foreign(&dir, Some(Q), &[]);
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["model.safetensors", Q, "missing", "[64, 32]"],
-    );
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", Q, "missing", "[64, 32]"]);
     foreign(&dir, Some(Q), &[(Q, vec![64, 31])]);
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["model.safetensors", Q, "[64, 32]", "[64, 31]"],
-    );
-    foreign(
-        &dir,
-        None,
-        &[("model.layers.0.self_attn.q_proj.bias", vec![64])],
-    );
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["model.safetensors", "unexpected", "q_proj.bias"],
-    );
-    foreign(
-        &dir,
-        None,
-        &[
-            ("model.layers.0.self_attn.rotary_emb.inv_freq", vec![8]),
-            ("lm_head.weight", vec![40, 32]),
-        ],
-    );
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", Q, "[64, 32]", "[64, 31]"]);
+    foreign(&dir, None, &[("model.layers.0.self_attn.q_proj.bias", vec![64])]);
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", "unexpected", "q_proj.bias"]);
+    foreign(&dir, None, &[("model.layers.0.self_attn.rotary_emb.inv_freq", vec![8]), ("lm_head.weight", vec![40, 32])]);
     assert!(Checkpoint::open_folder(&dir).is_ok());
 }
 
@@ -153,52 +96,26 @@ fn damaged_files_are_one_line_errors() {
     let whole = fs::read(&path).expect("reads");
     for keep in [0, 4, 8, 100, whole.len() / 2, whole.len() - 1] {
         fs::write(&path, &whole[..keep]).expect("writes");
-        assert_names(
-            &message(Checkpoint::open_folder(&dir)),
-            &["model.safetensors", "truncated"],
-        );
+        assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", "truncated"]);
     }
     let mut wrong = whole.clone();
     wrong[7] = 0xff;
     fs::write(&path, &wrong).expect("writes");
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["not a safetensors file"],
-    );
-    let text = String::from_utf8_lossy(&whole[8..])
-        .find("F32")
-        .expect("has a dtype");
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["not a safetensors file"]);
+    let text = String::from_utf8_lossy(&whole[8..]).find("F32").expect("has a dtype");
     let mut wrong = whole.clone();
     wrong[8 + text..8 + text + 3].copy_from_slice(b"I32");
     fs::write(&path, &wrong).expect("writes");
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["I32", "F32, F16 or BF16"],
-    );
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["I32", "F32, F16 or BF16"]);
     fs::remove_file(&path).expect("removes");
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["model.safetensors.index.json"],
-    );
-    fs::write(
-        dir.join("model.safetensors.index.json"),
-        json!({ "weight_map": { Q: "../x" } }).to_string(),
-    )
-    .expect("writes");
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors.index.json"]);
+    fs::write(dir.join("model.safetensors.index.json"), json!({ "weight_map": { Q: "../x" } }).to_string())
+        .expect("writes");
     assert_names(&message(Checkpoint::open_folder(&dir)), &[Q, "../x"]);
-    fs::write(
-        dir.join("model.safetensors.index.json"),
-        json!({ "weight_map": { Q: "a.safetensors" } }).to_string(),
-    )
-    .expect("writes");
-    assert_names(
-        &message(Checkpoint::open_folder(&dir)),
-        &["shard a.safetensors is missing"],
-    );
-    assert_names(
-        &message(Checkpoint::open_folder(root.path().join("nowhere"))),
-        &["nowhere"],
-    );
+    fs::write(dir.join("model.safetensors.index.json"), json!({ "weight_map": { Q: "a.safetensors" } }).to_string())
+        .expect("writes");
+    assert_names(&message(Checkpoint::open_folder(&dir)), &["shard a.safetensors is missing"]);
+    assert_names(&message(Checkpoint::open_folder(root.path().join("nowhere"))), &["nowhere"]);
 }
 
 #[test]
@@ -209,47 +126,23 @@ fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
     let mut short = tensors(&config);
     short.pop();
     assert_names(
-        &message(save_hf_folder(
-            &dir,
-            &config,
-            short,
-            &SaveOptions::default(),
-        )),
+        &message(save_hf_folder(&dir, &config, short, &SaveOptions::default())),
         &["model.norm.weight", "not given"],
     );
     let mut wrong = tensors(&config);
-    wrong[0] =
-        HostTensor::new(vec![1], vec![0.0]).map(|t| ("model.embed_tokens.weight".to_string(), t));
+    wrong[0] = HostTensor::new(vec![1], vec![0.0]).map(|t| ("model.embed_tokens.weight".to_string(), t));
     assert_names(
-        &message(save_hf_folder(
-            &dir,
-            &config,
-            wrong,
-            &SaveOptions::default(),
-        )),
+        &message(save_hf_folder(&dir, &config, wrong, &SaveOptions::default())),
         &["embed_tokens", "[40, 32]", "[1]"],
     );
     assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 0);
 
     save(&dir, &config, &SaveOptions::default());
     assert_names(
-        &message(save_hf_folder(
-            &dir,
-            &config,
-            tensors(&config),
-            &SaveOptions::default(),
-        )),
+        &message(save_hf_folder(&dir, &config, tensors(&config), &SaveOptions::default())),
         &["already exists"],
     );
-    save(
-        &dir,
-        &config,
-        &SaveOptions {
-            overwrite: true,
-            dtype: Dtype::BF16,
-            ..Default::default()
-        },
-    );
+    save(&dir, &config, &SaveOptions { overwrite: true, dtype: Dtype::BF16, ..Default::default() });
     assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 1);
     assert!(Checkpoint::open_folder(&dir).is_ok());
 }

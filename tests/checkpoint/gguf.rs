@@ -25,11 +25,7 @@ fn both_families_read_back_exactly() {
             let (name, t) = item.expect("made");
             assert_eq!(read.tensor(&name).expect("reads"), t, "{name}");
         }
-        assert!(
-            read.tokenizer()
-                .expect("no tokenizer is no error")
-                .is_none()
-        );
+        assert!(read.tokenizer().expect("no tokenizer is no error").is_none());
     }
 }
 
@@ -44,12 +40,7 @@ fn quantised_rows_are_unpermuted_too() {
     for item in tensors(&config) {
         let (name, t) = item.expect("made");
         let found = read.tensor(&name).expect("reads");
-        let worst = found
-            .data
-            .iter()
-            .zip(&t.data)
-            .map(|(a, b)| (a - b).abs())
-            .fold(0f32, f32::max);
+        let worst = found.data.iter().zip(&t.data).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(worst <= 0.3, "{name}: off by {worst}");
     }
 }
@@ -62,36 +53,17 @@ fn llama3_divisors_become_settings_again() {
     if let Some(s) = &mut wanted.rope_scaling {
         s.original_max_position_embeddings = 8192;
     }
-    let plain = ModelConfig {
-        rope_scaling: None,
-        ..wanted.clone()
-    };
-    let divisors: Vec<f32> = plain
-        .inv_freqs()
-        .iter()
-        .zip(wanted.inv_freqs())
-        .map(|(p, s)| (p / s) as f32)
-        .collect();
+    let plain = ModelConfig { rope_scaling: None, ..wanted.clone() };
+    let divisors: Vec<f32> = plain.inv_freqs().iter().zip(wanted.inv_freqs()).map(|(p, s)| (p / s) as f32).collect();
     let mut w = model(&wanted, false);
-    w.tensors.push((
-        "rope_freqs.weight".into(),
-        vec![divisors.len()],
-        0,
-        Dtype::F32.encode(&divisors),
-    ));
+    w.tensors.push(("rope_freqs.weight".into(), vec![divisors.len()], 0, Dtype::F32.encode(&divisors)));
     w.save(&path);
-    assert_eq!(
-        GgufFile::open(&path).expect("opens").config().rope_scaling,
-        wanted.rope_scaling
-    );
+    assert_eq!(GgufFile::open(&path).expect("opens").config().rope_scaling, wanted.rope_scaling);
     if let Some(last) = w.tensors.last_mut() {
         last.3 = Dtype::F32.encode(&[1.0, 3.0, 2.0, 1.0]);
     }
     w.save(&path);
-    assert_names(
-        &message(GgufFile::open(&path)),
-        &["m.gguf", "rope_freqs.weight", "not llama3"],
-    );
+    assert_names(&message(GgufFile::open(&path)), &["m.gguf", "rope_freqs.weight", "not llama3"]);
 }
 
 #[test]
@@ -105,14 +77,8 @@ fn what_is_not_supported_is_named() {
         w.save(&path);
         assert_names(&message(Checkpoint::open_gguf(&path)), parts);
     };
-    check(
-        |w| w.tensors[3].2 = 14,
-        &["m.gguf", "blk.0.attn_k.weight", "Q6_K", "Q8_0"],
-    );
-    check(
-        |w| w.tensors[3].2 = 77,
-        &["blk.0.attn_k.weight", "unknown", "77"],
-    );
+    check(|w| w.tensors[3].2 = 14, &["m.gguf", "blk.0.attn_k.weight", "Q6_K", "Q8_0"]);
+    check(|w| w.tensors[3].2 = 77, &["blk.0.attn_k.weight", "unknown", "77"]);
     check(
         |w| {
             w.u32("qwen3.expert_count", 8);
@@ -125,18 +91,9 @@ fn what_is_not_supported_is_named() {
         },
         &["qwen3.rope.scaling.type", "yarn"],
     );
-    check(
-        |w| drop(w.tensors.remove(3)),
-        &["m.gguf", "self_attn.k_proj.weight", "missing"],
-    );
-    check(
-        |w| w.tensors[3].0 = "blk.0.attn_k.bias".into(),
-        &["unexpected tensor `blk.0.attn_k.bias`"],
-    );
-    check(
-        |w| w.tensors[3].1 = vec![8, 128],
-        &["k_proj", "[32, 32]", "[8, 128]"],
-    );
+    check(|w| drop(w.tensors.remove(3)), &["m.gguf", "self_attn.k_proj.weight", "missing"]);
+    check(|w| w.tensors[3].0 = "blk.0.attn_k.bias".into(), &["unexpected tensor `blk.0.attn_k.bias`"]);
+    check(|w| w.tensors[3].1 = vec![8, 128], &["k_proj", "[32, 32]", "[8, 128]"]);
     check(
         |w| {
             w.u32("general.architecture", 1);
@@ -145,15 +102,9 @@ fn what_is_not_supported_is_named() {
     );
     let mut w = Writer::new();
     w.text("general.architecture", "gemma3").save(&path);
-    assert_names(
-        &message(Checkpoint::open_gguf(&path)),
-        &["general.architecture", "gemma3", "qwen3"],
-    );
+    assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "gemma3", "qwen3"]);
     fs::write(&path, b"GGML....").expect("writes");
-    assert_names(
-        &message(Checkpoint::open_gguf(&path)),
-        &["m.gguf", "not a GGUF file"],
-    );
+    assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
 }
 
 #[test]
@@ -163,59 +114,28 @@ fn the_tokenizer_splits_as_its_name_says() {
     let mut value = qwen3_json();
     value["vocab_size"] = 263.into();
     for (pre, pieces) in [
-        (
-            "qwen2",
-            vec!["<|im_start|>", "the", "Ġthe", "1", "2", "<think>", "Ċ"],
-        ),
-        (
-            "smollm",
-            vec!["<|im_start|>", "the", "Ġthe", "1", "2", "<think>", "Ċ"],
-        ),
-        (
-            "llama-bpe",
-            vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"],
-        ),
-        (
-            "default",
-            vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"],
-        ),
+        ("qwen2", vec!["<|im_start|>", "the", "Ġthe", "1", "2", "<think>", "Ċ"]),
+        ("smollm", vec!["<|im_start|>", "the", "Ġthe", "1", "2", "<think>", "Ċ"]),
+        ("llama-bpe", vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"]),
+        ("default", vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"]),
     ] {
         let mut w = model(&config(&value), false);
         with_tokenizer(&mut w, pre);
         w.key("tokenizer.ggml.add_bos_token", 7, &[0]).save(&path);
         let read = Checkpoint::open_gguf(&path).expect("opens");
         let tokenizer = read.tokenizer().expect("builds").expect("is there");
-        let encoded = tokenizer
-            .encode("<|im_start|>the the12<think>\n", true)
-            .expect("encodes");
+        let encoded = tokenizer.encode("<|im_start|>the the12<think>\n", true).expect("encodes");
         assert_eq!(encoded.get_tokens(), pieces, "{pre}");
-        assert_eq!(
-            tokenizer.decode(encoded.get_ids(), false).expect("decodes"),
-            "<|im_start|>the the12<think>\n"
-        );
-        assert_eq!(
-            tokenizer.decode(encoded.get_ids(), true).expect("decodes"),
-            "the the12<think>\n"
-        );
-        assert_eq!(
-            read.chat_template().expect("reads").as_deref(),
-            Some("{{ messages }}")
-        );
-        let names: Vec<String> = read
-            .text_files(None)
-            .expect("writes")
-            .into_iter()
-            .map(|(n, _)| n)
-            .collect();
+        assert_eq!(tokenizer.decode(encoded.get_ids(), false).expect("decodes"), "<|im_start|>the the12<think>\n");
+        assert_eq!(tokenizer.decode(encoded.get_ids(), true).expect("decodes"), "the the12<think>\n");
+        assert_eq!(read.chat_template().expect("reads").as_deref(), Some("{{ messages }}"));
+        let names: Vec<String> = read.text_files(None).expect("writes").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names, ["tokenizer.json", "tokenizer_config.json"]);
     }
     let mut w = model(&config(&value), false);
     with_tokenizer(&mut w, "tekken");
     w.save(&path);
-    assert_names(
-        &message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()),
-        &["tokenizer.ggml.pre", "tekken"],
-    );
+    assert_names(&message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()), &["tokenizer.ggml.pre", "tekken"]);
     let mut small = model(&config(&qwen3_json()), false);
     with_tokenizer(&mut small, "qwen2");
     small.save(&path);
@@ -234,10 +154,7 @@ fn a_merge_that_makes_no_token_is_an_error_not_a_panic() {
         .texts("tokenizer.ggml.tokens", &["a", "b"])
         .texts("tokenizer.ggml.merges", &["a b"]);
     w.save(&path);
-    assert_names(
-        &message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()),
-        &["merges[0]", "a b"],
-    );
+    assert_names(&message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()), &["merges[0]", "a b"]);
 }
 
 proptest! {
@@ -285,14 +202,10 @@ fn asset(variable: &str, default: &str) -> Option<PathBuf> {
 /// Qwen3's tokenizer, put into GGUF metadata as llama.cpp's converter does, encodes as its `tokenizer.json`.
 #[test]
 fn qwen3_tokenizer_survives_gguf() {
-    let Some(path) = asset(
-        "SWITCHYARD_QWEN3_TOKENIZER",
-        "../shared/data/qwen3_tokenizer/tokenizer.json",
-    ) else {
+    let Some(path) = asset("SWITCHYARD_QWEN3_TOKENIZER", "../shared/data/qwen3_tokenizer/tokenizer.json") else {
         return;
     };
-    let json: serde_json::Value =
-        serde_json::from_slice(&fs::read(&path).expect("reads")).expect("parses");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("parses");
     let mut tokens: Vec<(u64, String, i32)> = vec![];
     for (token, id) in json["model"]["vocab"].as_object().expect("is a map") {
         tokens.push((id.as_u64().expect("is an id"), token.clone(), 1));
@@ -312,11 +225,7 @@ fn qwen3_tokenizer_survives_gguf() {
         .expect("is a list")
         .iter()
         .map(|m| match m.as_array() {
-            Some(pair) => pair
-                .iter()
-                .filter_map(|v| v.as_str())
-                .collect::<Vec<_>>()
-                .join(" "),
+            Some(pair) => pair.iter().filter_map(|v| v.as_str()).collect::<Vec<_>>().join(" "),
             None => m.as_str().expect("is text").to_string(),
         })
         .collect();
@@ -325,22 +234,12 @@ fn qwen3_tokenizer_survives_gguf() {
     let mut w = model(&config(&value), true);
     w.text("tokenizer.ggml.model", "gpt2")
         .text("tokenizer.ggml.pre", "qwen2")
-        .texts(
-            "tokenizer.ggml.tokens",
-            &tokens.iter().map(|t| &t.1).collect::<Vec<_>>(),
-        )
-        .kinds(
-            "tokenizer.ggml.token_type",
-            &tokens.iter().map(|t| t.2).collect::<Vec<_>>(),
-        )
+        .texts("tokenizer.ggml.tokens", &tokens.iter().map(|t| &t.1).collect::<Vec<_>>())
+        .kinds("tokenizer.ggml.token_type", &tokens.iter().map(|t| t.2).collect::<Vec<_>>())
         .texts("tokenizer.ggml.merges", &merges);
     let file = tempfile::NamedTempFile::new().expect("temp");
     w.save(file.path());
-    let ours = GgufFile::open(file.path())
-        .expect("opens")
-        .tokenizer()
-        .expect("builds")
-        .expect("is there");
+    let ours = GgufFile::open(file.path()).expect("opens").tokenizer().expect("builds").expect("is there");
     let theirs = tokenizers::Tokenizer::from_file(&path).expect("loads");
     assert_eq!(ours.get_vocab_size(true), theirs.get_vocab_size(true));
     for text in [
@@ -348,10 +247,7 @@ fn qwen3_tokenizer_survives_gguf() {
         "There are 1270 apples;  don't you  think?\n\n  indented\tTabs   ",
         "na\u{ef}ve cafe\u{301} \u{212b} \u{65e5}\u{672c}\u{8a9e} \u{1f600} \\boxed{\\frac{1}{2}} I'LL we'Ve\r\n\r\n x\u{a0}y",
     ] {
-        let (a, b) = (
-            ours.encode(text, true).expect("encodes"),
-            theirs.encode(text, true).expect("encodes"),
-        );
+        let (a, b) = (ours.encode(text, true).expect("encodes"), theirs.encode(text, true).expect("encodes"));
         assert_eq!(a.get_ids(), b.get_ids(), "{text}");
         assert_eq!(
             ours.decode(a.get_ids(), true).expect("decodes"),
@@ -362,10 +258,7 @@ fn qwen3_tokenizer_survives_gguf() {
 
 #[test]
 fn smollm2_loads_in_under_five_seconds() {
-    let Some(path) = asset(
-        "SWITCHYARD_SMOLLM2_GGUF",
-        "../assets/SmolLM2-135M-Instruct.Q4_1.gguf",
-    ) else {
+    let Some(path) = asset("SWITCHYARD_SMOLLM2_GGUF", "../assets/SmolLM2-135M-Instruct.Q4_1.gguf") else {
         return;
     };
     let start = Instant::now();
@@ -379,32 +272,14 @@ fn smollm2_loads_in_under_five_seconds() {
         values += t.data.len();
     }
     let all = start.elapsed();
-    println!(
-        "SmolLM2: opened with tokenizer in {text_side:?}, {values} values dequantised after {all:?}"
-    );
+    println!("SmolLM2: opened with tokenizer in {text_side:?}, {values} values dequantised after {all:?}");
     assert_eq!(values, 134_515_008);
     assert!(all.as_secs_f64() < 5.0, "took {all:?}");
     let c = &read.config;
-    assert_eq!(
-        (
-            c.num_hidden_layers,
-            c.hidden_size,
-            c.num_attention_heads,
-            c.num_key_value_heads
-        ),
-        (30, 576, 9, 3)
-    );
-    assert_eq!(
-        (c.intermediate_size, c.vocab_size, c.head_dim),
-        (1536, 49152, 64)
-    );
-    assert_eq!(
-        (c.rope_theta, c.rms_norm_eps, c.tie_word_embeddings),
-        (100_000.0, 1e-5, true)
-    );
-    let ids = tokenizer
-        .encode("<|im_start|>user\nThere are 127 apples.<|im_end|>\n", true)
-        .expect("encodes");
+    assert_eq!((c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads), (30, 576, 9, 3));
+    assert_eq!((c.intermediate_size, c.vocab_size, c.head_dim), (1536, 49152, 64));
+    assert_eq!((c.rope_theta, c.rms_norm_eps, c.tie_word_embeddings), (100_000.0, 1e-5, true));
+    let ids = tokenizer.encode("<|im_start|>user\nThere are 127 apples.<|im_end|>\n", true).expect("encodes");
     println!("{:?} {:?}", ids.get_ids(), ids.get_tokens());
     assert_eq!(&ids.get_tokens()[..3], ["<|im_start|>", "user", "Ċ"]);
     assert_eq!(

@@ -23,11 +23,7 @@ fn text(out: &mut Vec<u8>, s: &str) {
 
 impl Writer {
     pub fn new() -> Self {
-        Self {
-            keys: 0,
-            meta: vec![],
-            tensors: vec![],
-        }
+        Self { keys: 0, meta: vec![], tensors: vec![] }
     }
 
     pub fn key(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
@@ -72,10 +68,7 @@ impl Writer {
         for (name, shape, kind, data) in &self.tensors {
             text(&mut out, name);
             out.extend((shape.len() as u32).to_le_bytes());
-            shape
-                .iter()
-                .rev()
-                .for_each(|d| out.extend((*d as u64).to_le_bytes()));
+            shape.iter().rev().for_each(|d| out.extend((*d as u64).to_le_bytes()));
             out.extend(kind.to_le_bytes());
             out.extend(offset.to_le_bytes());
             offset += data.len().next_multiple_of(32) as u64;
@@ -145,44 +138,15 @@ pub fn model(config: &ModelConfig, q8: bool) -> Writer {
     let arch = config.family.model_type();
     let mut w = Writer::new();
     w.text("general.architecture", arch)
-        .u32(
-            &format!("{arch}.block_count"),
-            config.num_hidden_layers as u32,
-        )
-        .u32(
-            &format!("{arch}.context_length"),
-            config.max_position_embeddings as u32,
-        )
-        .u32(
-            &format!("{arch}.embedding_length"),
-            config.hidden_size as u32,
-        )
-        .u32(
-            &format!("{arch}.feed_forward_length"),
-            config.intermediate_size as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.head_count"),
-            config.num_attention_heads as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.head_count_kv"),
-            config.num_key_value_heads as u32,
-        )
-        .u32(
-            &format!("{arch}.attention.key_length"),
-            config.head_dim as u32,
-        )
-        .key(
-            &format!("{arch}.rope.freq_base"),
-            6,
-            &(config.rope_theta as f32).to_le_bytes(),
-        )
-        .key(
-            &format!("{arch}.attention.layer_norm_rms_epsilon"),
-            6,
-            &(config.rms_norm_eps as f32).to_le_bytes(),
-        )
+        .u32(&format!("{arch}.block_count"), config.num_hidden_layers as u32)
+        .u32(&format!("{arch}.context_length"), config.max_position_embeddings as u32)
+        .u32(&format!("{arch}.embedding_length"), config.hidden_size as u32)
+        .u32(&format!("{arch}.feed_forward_length"), config.intermediate_size as u32)
+        .u32(&format!("{arch}.attention.head_count"), config.num_attention_heads as u32)
+        .u32(&format!("{arch}.attention.head_count_kv"), config.num_key_value_heads as u32)
+        .u32(&format!("{arch}.attention.key_length"), config.head_dim as u32)
+        .key(&format!("{arch}.rope.freq_base"), 6, &(config.rope_theta as f32).to_le_bytes())
+        .key(&format!("{arch}.attention.layer_norm_rms_epsilon"), 6, &(config.rms_norm_eps as f32).to_le_bytes())
         .u32("tokenizer.ggml.bos_token_id", 1)
         .u32("tokenizer.ggml.eos_token_id", 2);
     for item in tensors(config) {
@@ -205,17 +169,13 @@ pub fn model(config: &ModelConfig, q8: bool) -> Writer {
 
 /// Byte-level alphabet plus a few merges, with a trailing run of special tokens.
 pub fn with_tokenizer(w: &mut Writer, pre: &str) {
-    let mut tokens: Vec<String> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
-        .into_iter()
-        .map(String::from)
-        .collect();
+    let mut tokens: Vec<String> =
+        tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().map(String::from).collect();
     tokens.sort();
     tokens.extend(["12", "th", "the", "Ġthe"].map(String::from));
     let normal = tokens.len();
     tokens.extend(["<|im_start|>", "<think>", "[PAD]"].map(String::from));
-    let kinds: Vec<i32> = (0..tokens.len())
-        .map(|i| if i < normal { 1 } else { [3, 4, 5][i - normal] })
-        .collect();
+    let kinds: Vec<i32> = (0..tokens.len()).map(|i| if i < normal { 1 } else { [3, 4, 5][i - normal] }).collect();
     w.text("tokenizer.ggml.model", "gpt2")
         .text("tokenizer.ggml.pre", pre)
         .texts("tokenizer.ggml.tokens", &tokens)

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchyard::model::checkpoint::peft::{
-    Adapter, AdapterConfig, Apply, Factors, Targets, save_adapter,
-};
+use switchyard::model::checkpoint::peft::{Adapter, AdapterConfig, Apply, Factors, Targets, save_adapter};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
 use switchyard::model::config::ModelConfig;
 
@@ -16,10 +14,7 @@ const Q0: &str = "model.layers.0.self_attn.q_proj.weight";
 const UP1: &str = "model.layers.1.mlp.up_proj.weight";
 
 fn tensor(shape: &[usize], salt: usize) -> HostTensor {
-    let data = values(shape.iter().product(), salt)
-        .iter()
-        .map(|v| v / 64.0)
-        .collect();
+    let data = values(shape.iter().product(), salt).iter().map(|v| v / 64.0).collect();
     HostTensor::new(shape.to_vec(), data).expect("fits")
 }
 
@@ -36,23 +31,11 @@ fn settings(names: &[&str]) -> AdapterConfig {
 }
 
 fn factors(config: &ModelConfig, names: &[&str]) -> BTreeMap<String, Factors> {
-    let shapes: BTreeMap<_, _> = switchyard::model::checkpoint::expected_parameters(config)
-        .into_iter()
-        .collect();
-    let wanted = shapes
-        .iter()
-        .filter(|(name, _)| names.iter().any(|n| name.ends_with(&format!("{n}.weight"))));
+    let shapes: BTreeMap<_, _> = switchyard::model::checkpoint::expected_parameters(config).into_iter().collect();
+    let wanted = shapes.iter().filter(|(name, _)| names.iter().any(|n| name.ends_with(&format!("{n}.weight"))));
     wanted
         .enumerate()
-        .map(|(i, (name, s))| {
-            (
-                name.clone(),
-                Factors {
-                    a: tensor(&[3, s[1]], i),
-                    b: tensor(&[s[0], 3], i + 50),
-                },
-            )
-        })
+        .map(|(i, (name, s))| (name.clone(), Factors { a: tensor(&[3, s[1]], i), b: tensor(&[s[0], 3], i + 50) }))
         .collect()
 }
 
@@ -71,16 +54,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
     let embed = tensor(&[37, 32], 9);
     let replaced = BTreeMap::from([(EMBED.to_string(), embed.clone())]);
     let files = vec![("chat_template.jinja".to_string(), b"hello".to_vec())];
-    save_adapter(
-        &dir,
-        &settings(&names),
-        &lora,
-        &replaced,
-        Dtype::F32,
-        &files,
-        false,
-    )
-    .expect("saves");
+    save_adapter(&dir, &settings(&names), &lora, &replaced, Dtype::F32, &files, false).expect("saves");
 
     let read = Arc::new(Adapter::open(&dir).expect("opens"));
     assert_eq!(read.config, settings(&names));
@@ -90,25 +64,15 @@ fn an_adapter_reads_back_merges_and_resizes() {
     assert_eq!(read.factors(EMBED).expect("reads"), None);
 
     let q = base.tensor(Q0).expect("reads");
-    let merged = base
-        .with_adapter(read.clone(), Apply::Merged)
-        .expect("fits");
+    let merged = base.with_adapter(read.clone(), Apply::Merged).expect("fits");
     assert_eq!(merged.config.vocab_size, 37);
     assert_eq!(merged.tensor(EMBED).expect("reads"), embed);
-    assert_eq!(
-        merged.chat_template().expect("reads").as_deref(),
-        Some("hello")
-    );
+    assert_eq!(merged.chat_template().expect("reads").as_deref(), Some("hello"));
     let found = merged.tensor(Q0).expect("reads");
     let f = &lora[Q0];
     for (o, i) in [(0, 0), (63, 31), (17, 5)] {
-        let dot: f64 = (0..3)
-            .map(|k| f64::from(f.b.data[o * 3 + k]) * f64::from(f.a.data[k * 32 + i]))
-            .sum();
-        assert_eq!(
-            found.data[o * 32 + i],
-            (f64::from(q.data[o * 32 + i]) + 2.0 * dot) as f32
-        );
+        let dot: f64 = (0..3).map(|k| f64::from(f.b.data[o * 3 + k]) * f64::from(f.a.data[k * 32 + i])).sum();
+        assert_eq!(found.data[o * 32 + i], (f64::from(q.data[o * 32 + i]) + 2.0 * dot) as f32);
     }
     let apart = Checkpoint::open_folder(root.path().join("base"))
         .expect("opens")
@@ -126,19 +90,9 @@ fn keys_of_every_peft_version_are_understood() {
     let q = base.tensor(Q0).expect("reads");
     let dir = root.path().join("adapter");
     fs::create_dir(&dir).expect("creates");
-    let (a, b, embed, head) = (
-        tensor(&[3, 32], 1),
-        tensor(&[32, 3], 2),
-        tensor(&[39, 32], 3),
-        tensor(&[39, 32], 4),
-    );
+    let (a, b, embed, head) = (tensor(&[3, 32], 1), tensor(&[32, 3], 2), tensor(&[39, 32], 3), tensor(&[39, 32], 4));
     for [ka, kb, ke, kh] in [
-        [
-            "lora_A.weight",
-            "lora_B.weight",
-            "model.embed_tokens.weight",
-            "lm_head.weight",
-        ],
+        ["lora_A.weight", "lora_B.weight", "model.embed_tokens.weight", "lm_head.weight"],
         [
             "lora_A.default.weight",
             "lora_B.default.weight",
@@ -153,28 +107,17 @@ fn keys_of_every_peft_version_are_understood() {
         ],
     ] {
         let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = [
-            (
-                format!("base_model.model.model.layers.0.self_attn.q_proj.{ka}"),
-                &a,
-            ),
-            (
-                format!("base_model.model.model.layers.0.self_attn.q_proj.{kb}"),
-                &b,
-            ),
+            (format!("base_model.model.model.layers.0.self_attn.q_proj.{ka}"), &a),
+            (format!("base_model.model.model.layers.0.self_attn.q_proj.{kb}"), &b),
             (format!("base_model.model.{ke}"), &embed),
             (format!("base_model.model.{kh}"), &head),
         ]
         .map(|(k, t)| (k, t.shape.clone(), Dtype::F32.encode(&t.data)))
         .to_vec();
         let views = bytes.iter().map(|(k, s, d)| {
-            (
-                k.clone(),
-                safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d)
-                    .expect("view"),
-            )
+            (k.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d).expect("view"))
         });
-        safetensors::serialize_to_file(views, None, &dir.join("adapter_model.safetensors"))
-            .expect("writes");
+        safetensors::serialize_to_file(views, None, &dir.join("adapter_model.safetensors")).expect("writes");
         let json = json!({ "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "bias": "none", "use_rslora": true,
             "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "modules_to_save": ["embed_tokens", "lm_head"], "lora_dropout": 0.05 });
         fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
@@ -188,18 +131,10 @@ fn keys_of_every_peft_version_are_understood() {
         assert_ne!(both.tensor(Q0).expect("reads"), q);
         // What was merged can be saved and opened as a model of its own.
         let out = root.path().join(format!("merged-{ka}-{kh}"));
-        switchyard::model::checkpoint::save_hf_folder(
-            &out,
-            &both.config,
-            both.tensors(),
-            &SaveOptions::default(),
-        )
-        .expect("saves");
+        switchyard::model::checkpoint::save_hf_folder(&out, &both.config, both.tensors(), &SaveOptions::default())
+            .expect("saves");
         assert_eq!(
-            Checkpoint::open_folder(&out)
-                .expect("opens")
-                .tensor(Q0)
-                .expect("reads"),
+            Checkpoint::open_folder(&out).expect("opens").tensor(Q0).expect("reads"),
             both.tensor(Q0).expect("reads")
         );
     }
@@ -232,10 +167,7 @@ fn unsupported_settings_are_refused_by_name() {
         );
     }
     let kept = settings(&["q_proj"]);
-    assert_eq!(
-        AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"),
-        kept
-    );
+    assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
 #[test]
@@ -257,10 +189,7 @@ fn what_does_not_fit_the_base_is_named() {
         &message(write(&settings(&names), &short, &[])),
         &["adapter_model.safetensors", UP1, "target_modules"],
     );
-    let first_layer = AdapterConfig {
-        layers: Some(vec![0]),
-        ..settings(&names)
-    };
+    let first_layer = AdapterConfig { layers: Some(vec![0]), ..settings(&names) };
     assert_names(
         &message(write(&first_layer, &factors(&config, &["q_proj"]), &[])),
         &["layers.0.mlp.up_proj", "missing"],
@@ -269,65 +198,23 @@ fn what_does_not_fit_the_base_is_named() {
     if let Some(f) = wide.get_mut(Q0) {
         f.a = tensor(&[3, 40], 1);
     }
+    assert_names(&message(write(&settings(&names), &wide, &[])), &[Q0, "[64, 40]", "[64, 32]"]);
     assert_names(
-        &message(write(&settings(&names), &wide, &[])),
-        &[Q0, "[64, 40]", "[64, 32]"],
-    );
-    assert_names(
-        &message(write(
-            &settings(&names),
-            &lora,
-            &[(EMBED, tensor(&[40, 31], 1))],
-        )),
+        &message(write(&settings(&names), &lora, &[(EMBED, tensor(&[40, 31], 1))])),
         &["embed_tokens", "32", "[40, 31]"],
     );
+    assert_names(&message(write(&settings(&names), &lora, &[(HEAD, tensor(&[40, 32], 1))])), &["lm_head", "tied"]);
     assert_names(
-        &message(write(
-            &settings(&names),
-            &lora,
-            &[(HEAD, tensor(&[40, 32], 1))],
-        )),
-        &["lm_head", "tied"],
-    );
-    assert_names(
-        &message(write(
-            &settings(&names),
-            &lora,
-            &[("model.layers.7.x.weight", tensor(&[4], 1))],
-        )),
+        &message(write(&settings(&names), &lora, &[("model.layers.7.x.weight", tensor(&[4], 1))])),
         &["layers.7.x"],
     );
     let same = tensor(&[41, 32], 1);
-    assert_eq!(
-        write(
-            &settings(&names),
-            &lora,
-            &[(EMBED, same.clone()), (HEAD, same)]
-        )
-        .expect("fits")
-        .vocab_size,
-        41
-    );
+    assert_eq!(write(&settings(&names), &lora, &[(EMBED, same.clone()), (HEAD, same)]).expect("fits").vocab_size, 41);
     let mut head = lora.clone();
-    head.insert(
-        HEAD.into(),
-        Factors {
-            a: tensor(&[3, 32], 1),
-            b: tensor(&[40, 3], 1),
-        },
-    );
-    assert_names(
-        &message(write(&settings(&names), &head, &[])),
-        &[HEAD, "no matrix"],
-    );
+    head.insert(HEAD.into(), Factors { a: tensor(&[3, 32], 1), b: tensor(&[40, 3], 1) });
+    assert_names(&message(write(&settings(&names), &head, &[])), &[HEAD, "no matrix"]);
 
     fs::remove_file(dir.join("adapter_model.safetensors")).expect("removes");
-    assert_names(
-        &message(Adapter::open(&dir)),
-        &["adapter_model.safetensors"],
-    );
-    assert_names(
-        &message(Adapter::open(root.path())),
-        &["adapter_config.json"],
-    );
+    assert_names(&message(Adapter::open(&dir)), &["adapter_model.safetensors"]);
+    assert_names(&message(Adapter::open(root.path())), &["adapter_config.json"]);
 }

@@ -33,9 +33,7 @@ pub fn config(value: &Value) -> ModelConfig {
 
 /// Quarter steps below 64: exact in all three formats up to F16, and coarse enough to see rounding in BF16.
 pub fn values(n: usize, salt: usize) -> Vec<f32> {
-    (0..n)
-        .map(|i| ((i * 7 + salt * 13) % 509) as f32 / 4.0 - 60.0)
-        .collect()
+    (0..n).map(|i| ((i * 7 + salt * 13) % 509) as f32 / 4.0 - 60.0).collect()
 }
 
 pub fn tensors(config: &ModelConfig) -> Vec<Result<(String, HostTensor)>> {

@@ -17,7 +17,9 @@ fn compare(recorded: &Recorded, name: &str, how: &str) -> f32 {
         let Some((row, point)) = key.split_once('.').filter(|(_, p)| *p != "ids") else { continue };
         let row: usize = row.trim_start_matches("row").parse().expect("row0, row1, …");
         let expected = by_position(tensor, point.ends_with("hook_pattern") || point.ends_with("hook_attn_scores"));
-        let Some(found) = recorded.get(&(point.to_owned(), row)) else { panic!("{how}: `{point}` of row {row} is missing") };
+        let Some(found) = recorded.get(&(point.to_owned(), row)) else {
+            panic!("{how}: `{point}` of row {row} is missing")
+        };
         assert_eq!(found.len(), expected.len(), "{how}: positions of `{point}`, row {row}");
         let flat = |m: &std::collections::BTreeMap<usize, Vec<f32>>| m.values().flatten().copied().collect::<Vec<_>>();
         let off = relative(&flat(found), &flat(&expected), point);
@@ -77,7 +79,10 @@ fn the_stream_is_the_sum_of_its_parts() {
                     }
                     for head in b("attn.hook_pattern").chunks(position + 1) {
                         let sum: f32 = head.iter().sum();
-                        assert!((sum - 1.0).abs() <= 1e-6 && head.iter().all(|p| *p >= 0.0), "a pattern row sums to {sum}");
+                        assert!(
+                            (sum - 1.0).abs() <= 1e-6 && head.iter().all(|p| *p >= 0.0),
+                            "a pattern row sums to {sum}"
+                        );
                     }
                 }
             }
@@ -110,7 +115,10 @@ fn heads_add_up_to_the_output_of_attention() {
         let logits = model.logits(&rows[..1], &mut hooks).expect("a forward");
         drop(hooks);
         let plain = model.logits(&rows[..1], &mut Hooks::none()).expect("a forward");
-        assert!(relative(&values(&logits), &values(&plain), "logits") <= 1e-5, "looking at the heads changed the result");
+        assert!(
+            relative(&values(&logits), &values(&plain), "logits") <= 1e-5,
+            "looking at the heads changed the result"
+        );
         for ((dims, result), out) in results.iter().zip(&outs) {
             let (h, d) = (dims[2], dims[3]);
             let sum = |i: usize| (0..h).map(|head| result[(i / d * h + head) * d + i % d]).sum();

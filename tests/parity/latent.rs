@@ -29,8 +29,11 @@ fn known_rows_have_the_logits_loss_and_gradients_of_pytorch() {
     let rows: Rows = serde_json::from_str(&text).expect("rows");
     let reference = read("latent/reference.safetensors");
     let model = tiny("qwen3_tied", &Device::flex().autodiff());
-    let sets =
-        [("a", &rows.a, Gradient::Through), ("b.through", &rows.b, Gradient::Through), ("b.frozen", &rows.b, Gradient::Frozen)];
+    let sets = [
+        ("a", &rows.a, Gradient::Through),
+        ("b.through", &rows.b, Gradient::Through),
+        ("b.frozen", &rows.b, Gradient::Frozen),
+    ];
     for (label, rows, gradient) in sets {
         let make = |(i, r): (usize, &Row)| Sequence::new(i, r.ids.clone(), r.prompt, Some(LATENT)).expect("a row");
         let sequences: Vec<Sequence> = rows.iter().enumerate().map(make).collect();
@@ -39,7 +42,8 @@ fn known_rows_have_the_logits_loss_and_gradients_of_pytorch() {
         for (b, row) in rows.iter().enumerate() {
             let places: Vec<_> = (0..row.ids.len()).map(|p| (b, p)).collect();
             let hidden: Tensor<3> = all.hidden_at(&places).expect("places exist").unsqueeze_dim(0);
-            let off = relative(&values(&model.unembed(hidden)), &reference[&format!("{label}.row{b}.logits")].data, label);
+            let off =
+                relative(&values(&model.unembed(hidden)), &reference[&format!("{label}.row{b}.logits")].data, label);
             assert!(off <= 1e-5, "{label}, row {b}: logits off by {off:e}");
             worst = worst.max(off);
         }

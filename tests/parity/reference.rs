@@ -29,7 +29,9 @@ pub fn read(path: &str) -> BTreeMap<String, Reference> {
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let convert = |view: &safetensors::tensor::TensorView| match view.dtype() {
         Dtype::F32 => view.data().chunks(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect(),
-        Dtype::I64 => view.data().chunks(8).map(|c| i64::from_le_bytes(c.try_into().expect("8 bytes")) as f32).collect(),
+        Dtype::I64 => {
+            view.data().chunks(8).map(|c| i64::from_le_bytes(c.try_into().expect("8 bytes")) as f32).collect()
+        }
         other => panic!("{other:?} in a fixture"),
     };
     file.iter()

@@ -70,11 +70,8 @@ fn rollout_is_replay_on_a_real_model() {
         switching: Switching::Forced,
         ..DecodeSettings::default()
     };
-    let request = |(i, text): (usize, &&str)| Request {
-        problem: i,
-        prompt: vocabulary.encode(text).expect("ids"),
-        rollout: 0,
-    };
+    let request =
+        |(i, text): (usize, &&str)| Request { problem: i, prompt: vocabulary.encode(text).expect("ids"), rollout: 0 };
     let requests: Vec<Request> = ["The capital of France is", "Two plus"].iter().enumerate().map(request).collect();
     let traces = run(&loaded, &settings, &requests, 2);
     assert!(traces.iter().all(|t| t.latent_calls() >= 2));

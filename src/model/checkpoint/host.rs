@@ -15,11 +15,7 @@ impl HostTensor {
     /// Fails when `data` does not fill `shape`.
     pub fn new(shape: Vec<usize>, data: Vec<f32>) -> Result<Self> {
         let wanted = count(&shape);
-        ensure!(
-            wanted == Some(data.len()),
-            "a tensor of shape {shape:?} cannot hold {} values",
-            data.len()
-        );
+        ensure!(wanted == Some(data.len()), "a tensor of shape {shape:?} cannot hold {} values", data.len());
         Ok(Self { shape, data })
     }
 
@@ -61,9 +57,7 @@ impl Dtype {
     }
 
     pub fn from_tag(tag: &str) -> Option<Self> {
-        [Dtype::F32, Dtype::F16, Dtype::BF16]
-            .into_iter()
-            .find(|d| d.tag() == tag)
+        [Dtype::F32, Dtype::F16, Dtype::BF16].into_iter().find(|d| d.tag() == tag)
     }
 
     /// As in `config.json`.
@@ -86,9 +80,7 @@ impl Dtype {
     /// Little-endian bytes to floats; exact. A tail shorter than one value is dropped, so callers check lengths.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         let mut out = vec![0.0f32; bytes.len() / self.size()];
-        out.par_chunks_mut(CHUNK)
-            .zip(bytes.par_chunks(CHUNK * self.size()))
-            .for_each(|(o, b)| self.decode_into(b, o));
+        out.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * self.size())).for_each(|(o, b)| self.decode_into(b, o));
         out
     }
 
@@ -104,13 +96,11 @@ impl Dtype {
     /// Floats to little-endian bytes, rounded to nearest even.
     pub fn encode(self, data: &[f32]) -> Vec<u8> {
         let mut out = vec![0u8; data.len() * self.size()];
-        out.par_chunks_mut(CHUNK * self.size())
-            .zip(data.par_chunks(CHUNK))
-            .for_each(|(o, d)| match self {
-                Dtype::F32 => spill(o, d, f32::to_le_bytes),
-                Dtype::F16 => spill(o, d, |v| f16::from_f32(v).to_le_bytes()),
-                Dtype::BF16 => spill(o, d, |v| bf16::from_f32(v).to_le_bytes()),
-            });
+        out.par_chunks_mut(CHUNK * self.size()).zip(data.par_chunks(CHUNK)).for_each(|(o, d)| match self {
+            Dtype::F32 => spill(o, d, f32::to_le_bytes),
+            Dtype::F16 => spill(o, d, |v| f16::from_f32(v).to_le_bytes()),
+            Dtype::BF16 => spill(o, d, |v| bf16::from_f32(v).to_le_bytes()),
+        });
         out
     }
 }

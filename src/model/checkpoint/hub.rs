@@ -27,35 +27,25 @@ impl ModelRef {
     /// What exists on disk is meant first; a hub id only where nothing does.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
-        let is_gguf = path
-            .extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+        let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
         if path.is_dir() {
             return Ok(ModelRef::Folder(path.to_path_buf()));
         }
         if path.is_file() {
-            ensure!(
-                is_gguf,
-                "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file"
-            );
+            ensure!(is_gguf, "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file");
             return Ok(ModelRef::Gguf(path.to_path_buf()));
         }
         let (name, revision) = text.split_once('@').unwrap_or((text, "main"));
         let parts: Vec<&str> = name.split('/').collect();
         let plain = |s: &str| {
             let mut chars = s.chars();
-            chars.next().is_some_and(char::is_alphanumeric)
-                && chars.all(|c| c.is_alphanumeric() || "-_.".contains(c))
+            chars.next().is_some_and(char::is_alphanumeric) && chars.all(|c| c.is_alphanumeric() || "-_.".contains(c))
         };
-        let looks_like_id = (2..=3).contains(&parts.len())
-            && parts.iter().all(|p| plain(p))
-            && !revision.is_empty();
+        let looks_like_id = (2..=3).contains(&parts.len()) && parts.iter().all(|p| plain(p)) && !revision.is_empty();
         match parts.as_slice() {
-            [org, name] if looks_like_id && !is_gguf => Ok(ModelRef::Hub {
-                id: format!("{org}/{name}"),
-                revision: revision.to_string(),
-                file: None,
-            }),
+            [org, name] if looks_like_id && !is_gguf => {
+                Ok(ModelRef::Hub { id: format!("{org}/{name}"), revision: revision.to_string(), file: None })
+            }
             [org, name, file] if looks_like_id && file.ends_with(".gguf") => Ok(ModelRef::Hub {
                 id: format!("{org}/{name}"),
                 revision: revision.to_string(),
@@ -78,11 +68,7 @@ impl Checkpoint {
     /// Opens what `--model` names: a folder, a `.gguf` or a hub id.
     pub fn open(model: &str) -> Result<Self> {
         let path = ModelRef::parse(model)?.locate()?;
-        if path.is_dir() {
-            Self::open_folder(path)
-        } else {
-            Self::open_gguf(path)
-        }
+        if path.is_dir() { Self::open_folder(path) } else { Self::open_gguf(path) }
     }
 }
 
@@ -114,9 +100,7 @@ fn locate_on_hub(id: &str, revision: &str, file: Option<&str>) -> Result<PathBuf
     };
     let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !v.is_empty() && v != "0");
     ensure!(!offline, failed("HF_HUB_OFFLINE is set".to_string()));
-    let api = ApiBuilder::from_env()
-        .build()
-        .map_err(|e| failed(e.to_string()))?;
+    let api = ApiBuilder::from_env().build().map_err(|e| failed(e.to_string()))?;
     fetch(&api.repo(repo()), file).map_err(|e| failed(e.to_string()))
 }
 
@@ -138,49 +122,30 @@ fn fetch(repo: &ApiRepo, file: Option<&str>) -> Result<PathBuf> {
     if let Some(file) = file {
         return Ok(repo.get(file)?);
     }
-    let there: Vec<String> = repo
-        .info()?
-        .siblings
-        .into_iter()
-        .map(|s| s.rfilename)
-        .collect();
+    let there: Vec<String> = repo.info()?.siblings.into_iter().map(|s| s.rfilename).collect();
     let has = |name: &str| there.iter().any(|n| n == name);
-    ensure!(
-        has("config.json"),
-        "the repository has no config.json (for a GGUF give org/name/file.gguf)"
-    );
+    ensure!(has("config.json"), "the repository has no config.json (for a GGUF give org/name/file.gguf)");
     for name in OPTIONAL.iter().filter(|name| has(name)) {
         repo.get(name)?;
     }
     if has(SINGLE) {
         repo.get(SINGLE)?;
     } else {
-        ensure!(
-            has(INDEX),
-            "the repository has neither {SINGLE} nor {INDEX}"
-        );
+        ensure!(has(INDEX), "the repository has neither {SINGLE} nor {INDEX}");
         for shard in shards(&repo.get(INDEX)?)? {
             repo.get(&shard)?;
         }
     }
     // Last, so that its presence in the cache means the rest is there too.
     let config = repo.get("config.json")?;
-    config
-        .parent()
-        .map(Path::to_path_buf)
-        .ok_or_else(|| anyhow!("the cache has no folder for it"))
+    config.parent().map(Path::to_path_buf).ok_or_else(|| anyhow!("the cache has no folder for it"))
 }
 
 /// Names of the files that an index lists.
 fn shards(index: &Path) -> Result<Vec<String>> {
     let value: Value = serde_json::from_slice(&std::fs::read(index)?)?;
-    let map = value["weight_map"]
-        .as_object()
-        .ok_or_else(|| anyhow!("{}: `weight_map` is missing", index.display()))?;
-    let mut names: Vec<String> = map
-        .values()
-        .filter_map(|v| v.as_str().map(str::to_string))
-        .collect();
+    let map = value["weight_map"].as_object().ok_or_else(|| anyhow!("{}: `weight_map` is missing", index.display()))?;
+    let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(str::to_string)).collect();
     names.sort();
     names.dedup();
     Ok(names)

@@ -65,12 +65,7 @@ impl Checkpoint {
         let weights = SafetensorsFolder::open(dir)?;
         params::check(&weights, &config)?;
         let text = vec![text::Source::Folder(dir.to_path_buf())];
-        Ok(Self {
-            config,
-            path: dir.to_path_buf(),
-            weights: Arc::new(weights),
-            text,
-        })
+        Ok(Self { config, path: dir.to_path_buf(), weights: Arc::new(weights), text })
     }
 
     /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
@@ -93,12 +88,7 @@ impl Checkpoint {
             text.insert(0, text::Source::Folder(dir.to_path_buf()));
         }
         let weights = Arc::new(Overlay::new(self.weights, adapter, apply, &config));
-        Ok(Self {
-            config,
-            path: self.path,
-            weights,
-            text,
-        })
+        Ok(Self { config, path: self.path, weights, text })
     }
 
     /// One parameter, `[out, in]`. Peak memory is this tensor.
@@ -116,9 +106,7 @@ impl Checkpoint {
 
     /// Every parameter the configuration has, in forward order, read as the iterator advances.
     pub fn tensors(&self) -> impl Iterator<Item = Result<(String, HostTensor)>> + '_ {
-        expected_parameters(&self.config)
-            .into_iter()
-            .map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
+        expected_parameters(&self.config).into_iter().map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
     }
 }
 
@@ -126,6 +114,5 @@ impl Checkpoint {
 fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
-    unsafe { Mmap::map(&file) }
-        .with_context(|| format!("{}: cannot map into memory", path.display()))
+    unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot map into memory", path.display()))
 }

@@ -18,9 +18,7 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let kv = config.num_key_value_heads * config.head_dim;
     let mut out = vec![(EMBED.to_string(), vec![config.vocab_size, d])];
     for layer in 0..config.num_hidden_layers {
-        let mut add = |part: &str, shape: Vec<usize>| {
-            out.push((format!("model.layers.{layer}.{part}.weight"), shape))
-        };
+        let mut add = |part: &str, shape: Vec<usize>| out.push((format!("model.layers.{layer}.{part}.weight"), shape));
         add("input_layernorm", vec![d]);
         add("self_attn.q_proj", vec![q, d]);
         add("self_attn.k_proj", vec![kv, d]);
@@ -52,17 +50,14 @@ pub fn is_tolerated(name: &str, config: &ModelConfig) -> bool {
 pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
     let expected = expected_parameters(config);
     for (name, shape) in &expected {
-        let found = weights
-            .shape(name)
-            .ok_or_else(|| missing(weights, name, shape))?;
+        let found = weights.shape(name).ok_or_else(|| missing(weights, name, shape))?;
         ensure!(
             found == shape,
             "{}: `{name}` has the wrong shape: config.json expects {shape:?}, found {found:?}",
             weights.file_of(name).display()
         );
     }
-    let known: std::collections::HashSet<&str> =
-        expected.iter().map(|(name, _)| name.as_str()).collect();
+    let known: std::collections::HashSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
     for name in weights.names() {
         if !known.contains(name.as_str()) && !is_tolerated(&name, config) {
             bail!(
@@ -77,11 +72,8 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
 }
 
 fn missing(weights: &dyn Weights, name: &str, shape: &[usize]) -> anyhow::Error {
-    let hint = if name == HEAD {
-        " (if the head is tied, set `tie_word_embeddings` to true in config.json)"
-    } else {
-        ""
-    };
+    let hint =
+        if name == HEAD { " (if the head is tied, set `tie_word_embeddings` to true in config.json)" } else { "" };
     anyhow!(
         "{}: parameter `{name}` is missing: expected shape {shape:?}, found {} other parameters{hint}",
         weights.file_of(name).display(),

@@ -20,11 +20,7 @@ pub enum RowInit {
 pub fn resize_rows(table: &mut HostTensor, rows: usize) -> Result<()> {
     let (old, width) = check(table)?;
     ensure!(rows > 0, "cannot resize a table of {old} rows to none");
-    let mean = if rows > old {
-        source(table, &RowInit::Mean)?
-    } else {
-        vec![]
-    };
+    let mean = if rows > old { source(table, &RowInit::Mean)? } else { vec![] };
     table.data.truncate(rows * width);
     for _ in old..rows {
         table.data.extend(&mean);
@@ -36,30 +32,15 @@ pub fn resize_rows(table: &mut HostTensor, rows: usize) -> Result<()> {
 /// Sets row `row` to its source plus normal noise of `jitter` times the source's root mean square. The noise depends
 /// on `seed` and `row` alone, not on the order of calls; the same seed on embedding and head gives different noise
 /// only if the caller gives different seeds.
-pub fn init_row(
-    table: &mut HostTensor,
-    row: usize,
-    init: &RowInit,
-    jitter: f32,
-    seed: u64,
-) -> Result<()> {
+pub fn init_row(table: &mut HostTensor, row: usize, init: &RowInit, jitter: f32, seed: u64) -> Result<()> {
     let (rows, width) = check(table)?;
-    ensure!(
-        row < rows,
-        "cannot set row {row} of a table of {rows}: resize it first"
-    );
-    ensure!(
-        jitter.is_finite() && jitter >= 0.0,
-        "the jitter of a new row must be at least 0, found {jitter}"
-    );
+    ensure!(row < rows, "cannot set row {row} of a table of {rows}: resize it first");
+    ensure!(jitter.is_finite() && jitter >= 0.0, "the jitter of a new row must be at least 0, found {jitter}");
     let source = source(table, init)?;
     let rms = (source.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / width as f64).sqrt();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(row as u64);
-    for (value, s) in table.data[row * width..(row + 1) * width]
-        .iter_mut()
-        .zip(source)
-    {
+    for (value, s) in table.data[row * width..(row + 1) * width].iter_mut().zip(source) {
         *value = s + (f64::from(jitter) * rms * normal(&mut random)) as f32;
     }
     Ok(())
@@ -68,13 +49,8 @@ pub fn init_row(
 /// `(rows, width)` of a matrix.
 fn check(table: &HostTensor) -> Result<(usize, usize)> {
     match table.shape[..] {
-        [rows, width] if rows > 0 && width > 0 && table.data.len() == rows * width => {
-            Ok((rows, width))
-        }
-        _ => anyhow::bail!(
-            "expected a table [rows, width], found shape {:?}",
-            table.shape
-        ),
+        [rows, width] if rows > 0 && width > 0 && table.data.len() == rows * width => Ok((rows, width)),
+        _ => anyhow::bail!("expected a table [rows, width], found shape {:?}", table.shape),
     }
 }
 
@@ -85,27 +61,15 @@ fn source(table: &HostTensor, init: &RowInit) -> Result<Vec<f32>> {
         RowInit::Mean => (0..rows).collect(),
         RowInit::Tokens(ids) => ids.iter().map(|id| *id as usize).collect(),
     };
-    ensure!(
-        !chosen.is_empty(),
-        "a new row needs at least one seed token"
-    );
+    ensure!(!chosen.is_empty(), "a new row needs at least one seed token");
     let mut sum = vec![0.0f64; width];
     for row in &chosen {
-        ensure!(
-            *row < rows,
-            "seed token {row} has no row: the table has {rows}"
-        );
-        for (s, v) in sum
-            .iter_mut()
-            .zip(&table.data[row * width..(row + 1) * width])
-        {
+        ensure!(*row < rows, "seed token {row} has no row: the table has {rows}");
+        for (s, v) in sum.iter_mut().zip(&table.data[row * width..(row + 1) * width]) {
             *s += f64::from(*v);
         }
     }
-    Ok(sum
-        .into_iter()
-        .map(|s| (s / chosen.len() as f64) as f32)
-        .collect())
+    Ok(sum.into_iter().map(|s| (s / chosen.len() as f64) as f32).collect())
 }
 
 /// A standard normal value (Box and Muller 1958).
@@ -127,10 +91,7 @@ mod tests {
     fn rows_are_cut_and_extended_with_the_mean() -> Result<()> {
         let mut t = table()?;
         resize_rows(&mut t, 4)?;
-        assert_eq!(
-            (t.shape.as_slice(), &t.data[6..]),
-            (&[4, 2][..], &[3.0, 6.0][..])
-        );
+        assert_eq!((t.shape.as_slice(), &t.data[6..]), (&[4, 2][..], &[3.0, 6.0][..]));
         resize_rows(&mut t, 1)?;
         assert_eq!(t, HostTensor::new(vec![1, 2], vec![1.0, 2.0])?);
         assert!(resize_rows(&mut t, 0).is_err());

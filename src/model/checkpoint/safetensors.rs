@@ -47,10 +47,7 @@ impl SafetensorsFile {
         let map = map_file(path)?;
         let origin = path.display();
         let length = map.len();
-        ensure!(
-            length >= 8,
-            "{origin}: truncated safetensors: expected at least 8 bytes, found {length}"
-        );
+        ensure!(length >= 8, "{origin}: truncated safetensors: expected at least 8 bytes, found {length}");
         let (head, _) = map.as_chunks::<8>();
         let header = usize::try_from(u64::from_le_bytes(head[0])).unwrap_or(usize::MAX);
         ensure!(
@@ -58,25 +55,18 @@ impl SafetensorsFile {
             "{origin}: not a safetensors file: its header claims {header} bytes, at most {MAX_HEADER} are possible"
         );
         let start = 8 + header;
-        ensure!(
-            start <= length,
-            "{origin}: truncated safetensors: the header needs {start} bytes, found {length}"
-        );
+        ensure!(start <= length, "{origin}: truncated safetensors: the header needs {start} bytes, found {length}");
         let raw: BTreeMap<String, Value> = serde_json::from_slice(&map[8..start])
             .map_err(|e| anyhow!("{origin}: the safetensors header is not valid JSON: {e}"))?;
         let mut entries = BTreeMap::new();
         for (name, value) in raw {
             if name != "__metadata__" {
-                let entry = check_entry(value, start, length)
-                    .with_context_one_line(|| format!("{origin}: tensor `{name}`"))?;
+                let entry =
+                    check_entry(value, start, length).with_context_one_line(|| format!("{origin}: tensor `{name}`"))?;
                 entries.insert(name, entry);
             }
         }
-        Ok(Self {
-            path: path.to_path_buf(),
-            map,
-            entries,
-        })
+        Ok(Self { path: path.to_path_buf(), map, entries })
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -88,26 +78,16 @@ impl SafetensorsFile {
     }
 
     pub fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let entry = self
-            .entries
-            .get(name)
-            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))?;
-        HostTensor::new(
-            entry.shape.clone(),
-            entry.dtype.decode(&self.map[entry.range.clone()]),
-        )
+        let entry =
+            self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))?;
+        HostTensor::new(entry.shape.clone(), entry.dtype.decode(&self.map[entry.range.clone()]))
     }
 }
 
 fn check_entry(value: Value, start: usize, length: usize) -> Result<Entry> {
-    let raw: RawEntry =
-        serde_json::from_value(value).map_err(|e| anyhow!("malformed header entry: {e}"))?;
-    let dtype = Dtype::from_tag(&raw.dtype).ok_or_else(|| {
-        anyhow!(
-            "dtype {} is not supported: expected F32, F16 or BF16 (convert it first)",
-            raw.dtype
-        )
-    })?;
+    let raw: RawEntry = serde_json::from_value(value).map_err(|e| anyhow!("malformed header entry: {e}"))?;
+    let dtype = Dtype::from_tag(&raw.dtype)
+        .ok_or_else(|| anyhow!("dtype {} is not supported: expected F32, F16 or BF16 (convert it first)", raw.dtype))?;
     let (from, to) = raw.data_offsets;
     let bytes = count(&raw.shape).and_then(|n| n.checked_mul(dtype.size()));
     ensure!(
@@ -117,15 +97,8 @@ fn check_entry(value: Value, start: usize, length: usize) -> Result<Entry> {
         raw.dtype
     );
     let end = start.saturating_add(to);
-    ensure!(
-        end <= length,
-        "truncated file: its data end at byte {end}, the file has {length} (download it again)"
-    );
-    Ok(Entry {
-        dtype,
-        shape: raw.shape,
-        range: start + from..end,
-    })
+    ensure!(end <= length, "truncated file: its data end at byte {end}, the file has {length} (download it again)");
+    Ok(Entry { dtype, shape: raw.shape, range: start + from..end })
 }
 
 /// `anyhow`'s context prints as a chain; these errors are one line.
@@ -155,26 +128,17 @@ impl SafetensorsFolder {
         if single.is_file() {
             let file = SafetensorsFile::open(&single)?;
             let home = file.names().map(|name| (name.to_string(), 0)).collect();
-            return Ok(Self {
-                listing: single,
-                files: vec![file],
-                home,
-            });
+            return Ok(Self { listing: single, files: vec![file], home });
         }
         if index.is_file() {
             return Self::open_sharded(dir, index);
         }
-        let hint = if dir.join("pytorch_model.bin").is_file()
-            || dir.join("pytorch_model.bin.index.json").is_file()
-        {
+        let hint = if dir.join("pytorch_model.bin").is_file() || dir.join("pytorch_model.bin.index.json").is_file() {
             "; pytorch_model.bin is not read: save it with safe_serialization=True"
         } else {
             ""
         };
-        bail!(
-            "{}: expected {SINGLE} or {INDEX}, found neither{hint}",
-            dir.display()
-        )
+        bail!("{}: expected {SINGLE} or {INDEX}, found neither{hint}", dir.display())
     }
 
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
@@ -182,14 +146,14 @@ impl SafetensorsFolder {
         let file = File::open(&index).with_context(|| format!("{origin}: cannot read"))?;
         let value: Value = serde_json::from_reader(std::io::BufReader::new(file))
             .map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
-        let map = value["weight_map"].as_object().ok_or_else(|| {
-            anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file")
-        })?;
+        let map = value["weight_map"]
+            .as_object()
+            .ok_or_else(|| anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file"))?;
         let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (name, shard) in map {
-            let shard = shard.as_str().ok_or_else(|| {
-                anyhow!("{origin}: `weight_map.{name}` must be a file name, found {shard}")
-            })?;
+            let shard = shard
+                .as_str()
+                .ok_or_else(|| anyhow!("{origin}: `weight_map.{name}` must be a file name, found {shard}"))?;
             // An index comes with the download; it must not be able to point outside its folder.
             ensure!(
                 !shard.contains(['/', '\\']),
@@ -201,11 +165,7 @@ impl SafetensorsFolder {
         let mut home = BTreeMap::new();
         for (shard, names) in shards {
             let path = dir.join(shard);
-            ensure!(
-                path.is_file(),
-                "{origin}: shard {shard} is missing: expected {}",
-                path.display()
-            );
+            ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
             let file = SafetensorsFile::open(&path)?;
             for name in names {
                 ensure!(
@@ -217,11 +177,7 @@ impl SafetensorsFolder {
             }
             files.push(file);
         }
-        Ok(Self {
-            listing: index,
-            files,
-            home,
-        })
+        Ok(Self { listing: index, files, home })
     }
 
     fn file(&self, name: &str) -> Option<&SafetensorsFile> {
@@ -239,9 +195,7 @@ impl Weights for SafetensorsFolder {
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        self.file(name)
-            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?
-            .tensor(name)
+        self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.tensor(name)
     }
 
     fn file_of(&self, name: &str) -> &Path {

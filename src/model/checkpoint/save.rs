@@ -28,13 +28,7 @@ pub struct SaveOptions {
 
 impl Default for SaveOptions {
     fn default() -> Self {
-        Self {
-            dtype: Dtype::F32,
-            shard_bytes: 5_000_000_000,
-            overwrite: false,
-            files: vec![],
-            generation_config: None,
-        }
+        Self { dtype: Dtype::F32, shard_bytes: 5_000_000_000, overwrite: false, files: vec![], generation_config: None }
     }
 }
 
@@ -47,17 +41,8 @@ pub fn save_hf_folder(
 ) -> Result<()> {
     config.validate("the configuration to save")?;
     in_new_folder(dir, options.overwrite, |temp| {
-        write_weights(
-            temp,
-            &expected_parameters(config),
-            tensors,
-            options.dtype,
-            options.shard_bytes,
-        )?;
-        write_json(
-            &temp.join("config.json"),
-            &config.to_json(options.dtype.torch_name()),
-        )?;
+        write_weights(temp, &expected_parameters(config), tensors, options.dtype, options.shard_bytes)?;
+        write_json(&temp.join("config.json"), &config.to_json(options.dtype.torch_name()))?;
         let generation = options.generation_config.clone().unwrap_or_else(|| {
             json!({
                 "_from_model_config": true,
@@ -68,11 +53,7 @@ pub fn save_hf_folder(
         });
         write_json(&temp.join("generation_config.json"), &generation)?;
         for (name, bytes) in &options.files {
-            ensure!(
-                !name.contains(['/', '\\']),
-                "{}: extra file {name:?} must be a plain name",
-                dir.display()
-            );
+            ensure!(!name.contains(['/', '\\']), "{}: extra file {name:?} must be a plain name", dir.display());
             write_file(&temp.join(name), bytes)?;
         }
         Ok(())
@@ -80,25 +61,13 @@ pub fn save_hf_folder(
 }
 
 /// Runs `fill` on a temporary sibling and moves it to `dir`. On any error nothing of it remains.
-pub(super) fn in_new_folder(
-    dir: &Path,
-    overwrite: bool,
-    fill: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
-    let name = dir.file_name().ok_or_else(|| {
-        anyhow!(
-            "{}: expected a path that ends in a folder name",
-            dir.display()
-        )
-    })?;
-    let parent = dir
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let name =
+        dir.file_name().ok_or_else(|| anyhow!("{}: expected a path that ends in a folder name", dir.display()))?;
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let occupied = dir.exists();
     if occupied {
-        let empty =
-            dir.is_dir() && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        let empty = dir.is_dir() && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
         ensure!(
             empty || overwrite,
             "{}: already exists: remove it, choose another name, or ask to overwrite",
@@ -106,30 +75,20 @@ pub(super) fn in_new_folder(
         );
     }
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
-    let sibling = |role: &str| {
-        parent.join(format!(
-            ".{}.{role}-{}",
-            name.to_string_lossy(),
-            std::process::id()
-        ))
-    };
+    let sibling = |role: &str| parent.join(format!(".{}.{role}-{}", name.to_string_lossy(), std::process::id()));
     let temp = Scratch(sibling("partial"));
     fs::create_dir(&temp.0).with_context(|| format!("{}: cannot create", temp.0.display()))?;
     fill(&temp.0)?;
     sync_dir(&temp.0)?;
     let old = sibling("old");
     if occupied {
-        fs::rename(dir, &old)
-            .with_context(|| format!("{}: cannot move the old folder aside", dir.display()))?;
+        fs::rename(dir, &old).with_context(|| format!("{}: cannot move the old folder aside", dir.display()))?;
     }
     if let Err(e) = fs::rename(&temp.0, dir) {
         if occupied {
             fs::rename(&old, dir).ok();
         }
-        return Err(anyhow!(
-            "{}: cannot move the finished folder into place: {e}",
-            dir.display()
-        ));
+        return Err(anyhow!("{}: cannot move the finished folder into place: {e}", dir.display()));
     }
     sync_dir(parent)?;
     // Only now is the old folder dispensable.
@@ -153,9 +112,7 @@ impl Drop for Scratch {
 /// Makes the names in a folder durable. Not every platform can open a folder; there it is left to the system.
 fn sync_dir(dir: &Path) -> Result<()> {
     match File::open(dir) {
-        Ok(handle) if cfg!(unix) => handle
-            .sync_all()
-            .with_context(|| format!("{}: cannot flush", dir.display())),
+        Ok(handle) if cfg!(unix) => handle.sync_all().with_context(|| format!("{}: cannot flush", dir.display())),
         _ => Ok(()),
     }
 }

@@ -48,9 +48,7 @@ impl Source {
         };
         let path = dir.join("chat_template.jinja");
         if path.is_file() {
-            return fs::read_to_string(&path)
-                .map(Some)
-                .with_context(|| format!("{}: cannot read", path.display()));
+            return fs::read_to_string(&path).map(Some).with_context(|| format!("{}: cannot read", path.display()));
         }
         let config = read_json(&dir.join("tokenizer_config.json"))?;
         Ok(config.and_then(|c| template_in(&c["chat_template"])))
@@ -72,10 +70,7 @@ impl Source {
             return Ok(vec![]);
         };
         let config = format!("{:#}\n", file.tokenizer_config()?).into_bytes();
-        Ok(vec![
-            ("tokenizer.json".to_string(), to_json(&own)?),
-            ("tokenizer_config.json".to_string(), config),
-        ])
+        Ok(vec![("tokenizer.json".to_string(), to_json(&own)?), ("tokenizer_config.json".to_string(), config)])
     }
 }
 
@@ -85,11 +80,7 @@ impl Checkpoint {
         let Some(tokenizer) = self.first(Source::tokenizer)? else {
             return Ok(None);
         };
-        check_fits(
-            &tokenizer,
-            self.config.vocab_size,
-            &self.path.display().to_string(),
-        )?;
+        check_fits(&tokenizer, self.config.vocab_size, &self.path.display().to_string())?;
         Ok(Some(tokenizer))
     }
 
@@ -111,10 +102,7 @@ impl Checkpoint {
         let found = &generation["eos_token_id"];
         let one = std::slice::from_ref(found);
         let list = found.as_array().map_or(one, Vec::as_slice).iter();
-        for id in list
-            .filter_map(Value::as_u64)
-            .filter_map(|id| u32::try_from(id).ok())
-        {
+        for id in list.filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()) {
             if !ids.contains(&id) {
                 ids.push(id);
             }
@@ -136,10 +124,7 @@ impl Checkpoint {
         if let Some(tokenizer) = tokenizer {
             files.retain(|(name, _)| name != "tokenizer.json");
             files.insert(0, ("tokenizer.json".to_string(), to_json(tokenizer)?));
-            for (_, bytes) in files
-                .iter_mut()
-                .filter(|(name, _)| name == "tokenizer_config.json")
-            {
+            for (_, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
                 *bytes = with_added_tokens(bytes, tokenizer)?;
             }
         }
@@ -159,11 +144,7 @@ impl Checkpoint {
 
 /// Every id the tokenizer can give has a row in the embedding.
 pub fn check_fits(tokenizer: &Tokenizer, vocab_size: usize, origin: &str) -> Result<()> {
-    let top = tokenizer
-        .get_vocab(true)
-        .into_iter()
-        .map(|(token, id)| (id, token))
-        .max();
+    let top = tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).max();
     if let Some((id, token)) = top {
         ensure!(
             (id as usize) < vocab_size,
@@ -186,16 +167,13 @@ fn copy_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn to_json(tokenizer: &Tokenizer) -> Result<Vec<u8>> {
-    tokenizer
-        .to_string(true)
-        .map(String::into_bytes)
-        .map_err(|e| anyhow!("cannot write the tokenizer: {e}"))
+    tokenizer.to_string(true).map(String::into_bytes).map_err(|e| anyhow!("cannot write the tokenizer: {e}"))
 }
 
 /// Where `tokenizer_config.json` lists the added tokens, transformers reads them from there too: keep the list whole.
 fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
-    let mut config: Value = serde_json::from_slice(bytes)
-        .map_err(|e| anyhow!("tokenizer_config.json: not valid JSON: {e}"))?;
+    let mut config: Value =
+        serde_json::from_slice(bytes).map_err(|e| anyhow!("tokenizer_config.json: not valid JSON: {e}"))?;
     if let Some(list) = config["added_tokens_decoder"].as_object_mut() {
         let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
@@ -212,10 +190,7 @@ fn template_in(value: &Value) -> Option<String> {
         return Some(text.to_string());
     }
     let list = value.as_array()?;
-    let default = list
-        .iter()
-        .find(|t| t["name"] == "default")
-        .or(list.first())?;
+    let default = list.iter().find(|t| t["name"] == "default").or(list.first())?;
     default["template"].as_str().map(str::to_string)
 }
 
@@ -223,9 +198,6 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text =
-        fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text)
-        .map(Some)
-        .map_err(|e| anyhow!("{}: not valid JSON: {e}", path.display()))
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    serde_json::from_str(&text).map(Some).map_err(|e| anyhow!("{}: not valid JSON: {e}", path.display()))
 }

@@ -37,18 +37,16 @@ fn plan(expected: &[(String, Vec<usize>)], dtype: Dtype, limit: usize) -> Result
         used += bytes;
         total += bytes;
     }
-    let mut out = Plan {
-        headers: vec![],
-        place: BTreeMap::new(),
-        total,
-    };
+    let mut out = Plan { headers: vec![], place: BTreeMap::new(), total };
     for (i, shard) in shards.iter().enumerate() {
         let mut header = Map::from_iter([("__metadata__".to_string(), json!({ "format": "pt" }))]);
         let mut offset = 0;
         for (name, shape, bytes) in shard {
-            header.insert(name.to_string(), json!({ "dtype": dtype.tag(), "shape": shape, "data_offsets": [offset, offset + bytes] }));
-            out.place
-                .insert(name.to_string(), (i, offset as u64, shape.to_vec()));
+            header.insert(
+                name.to_string(),
+                json!({ "dtype": dtype.tag(), "shape": shape, "data_offsets": [offset, offset + bytes] }),
+            );
+            out.place.insert(name.to_string(), (i, offset as u64, shape.to_vec()));
             offset += bytes;
         }
         let mut text = Value::Object(header).to_string().into_bytes();
@@ -77,22 +75,12 @@ pub(super) fn write_weights(
     let plan = plan(expected, dtype, limit)?;
     let shards = plan.headers.len();
     let shard_name = |i: usize| {
-        if shards == 1 {
-            SINGLE.to_string()
-        } else {
-            format!("model-{:05}-of-{shards:05}.safetensors", i + 1)
-        }
+        if shards == 1 { SINGLE.to_string() } else { format!("model-{:05}-of-{shards:05}.safetensors", i + 1) }
     };
     if shards > 1 {
-        let map: Map<String, Value> = plan
-            .place
-            .iter()
-            .map(|(name, (i, ..))| (name.clone(), shard_name(*i).into()))
-            .collect();
-        write_json(
-            &dir.join(INDEX),
-            &json!({ "metadata": { "total_size": plan.total }, "weight_map": map }),
-        )?;
+        let map: Map<String, Value> =
+            plan.place.iter().map(|(name, (i, ..))| (name.clone(), shard_name(*i).into())).collect();
+        write_json(&dir.join(INDEX), &json!({ "metadata": { "total_size": plan.total }, "weight_map": map }))?;
     }
     let paths: Vec<PathBuf> = (0..shards).map(|i| dir.join(shard_name(i))).collect();
     write_planned(&plan, &paths, tensors, dtype)
@@ -105,12 +93,7 @@ pub(super) fn write_single(
     tensors: impl IntoIterator<Item = Result<(String, HostTensor)>>,
     dtype: Dtype,
 ) -> Result<()> {
-    write_planned(
-        &plan(expected, dtype, usize::MAX)?,
-        &[path.to_path_buf()],
-        tensors,
-        dtype,
-    )
+    write_planned(&plan(expected, dtype, usize::MAX)?, &[path.to_path_buf()], tensors, dtype)
 }
 
 fn write_planned(
@@ -121,19 +104,15 @@ fn write_planned(
 ) -> Result<()> {
     let mut files = Vec::new();
     for (path, header) in paths.iter().zip(&plan.headers) {
-        let mut file =
-            File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?;
-        file.write_all(header)
-            .with_context(|| format!("{}: cannot write", path.display()))?;
+        let mut file = File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?;
+        file.write_all(header).with_context(|| format!("{}: cannot write", path.display()))?;
         files.push(file);
     }
     let mut left = plan.place.clone();
     for item in tensors {
         let (name, tensor) = item?;
         let (shard, offset, shape) = left.remove(&name).ok_or_else(|| {
-            anyhow!(
-                "cannot save `{name}`: the configuration has no such parameter, or it came twice"
-            )
+            anyhow!("cannot save `{name}`: the configuration has no such parameter, or it came twice")
         })?;
         ensure!(
             tensor.shape == shape && count(&shape) == Some(tensor.data.len()),
@@ -147,14 +126,10 @@ fn write_planned(
             .with_context(|| format!("{}: cannot write `{name}`", paths[shard].display()))?;
     }
     if let Some((name, (.., shape))) = left.first_key_value() {
-        bail!(
-            "cannot save: parameter `{name}` {shape:?} was not given ({} missing in all)",
-            left.len()
-        );
+        bail!("cannot save: parameter `{name}` {shape:?} was not given ({} missing in all)", left.len());
     }
     for (file, path) in files.iter().zip(paths) {
-        file.sync_all()
-            .with_context(|| format!("{}: cannot flush", path.display()))?;
+        file.sync_all().with_context(|| format!("{}: cannot flush", path.display()))?;
     }
     Ok(())
 }

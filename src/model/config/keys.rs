@@ -15,29 +15,16 @@ impl<'a> Keys<'a> {
         self.map.get(key).filter(|v| !v.is_null())
     }
 
-    fn typed<T>(
-        &self,
-        key: &str,
-        expected: &str,
-        read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>> {
-        self.get(key)
-            .map(|v| read(v).ok_or_else(|| self.refuse(key, expected, v)))
-            .transpose()
+    fn typed<T>(&self, key: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        self.get(key).map(|v| read(v).ok_or_else(|| self.refuse(key, expected, v))).transpose()
     }
 
     pub fn usize(&self, key: &str) -> Result<Option<usize>> {
         // 8192.0 is a whole number too: some writers print floats everywhere.
         let whole = |v: &Value| {
-            v.as_u64().or_else(|| {
-                v.as_f64()
-                    .filter(|f| f.fract() == 0.0 && (0.0..1e15).contains(f))
-                    .map(|f| f as u64)
-            })
+            v.as_u64().or_else(|| v.as_f64().filter(|f| f.fract() == 0.0 && (0.0..1e15).contains(f)).map(|f| f as u64))
         };
-        self.typed(key, "a whole number", |v| {
-            whole(v).and_then(|n| usize::try_from(n).ok())
-        })
+        self.typed(key, "a whole number", |v| whole(v).and_then(|n| usize::try_from(n).ok()))
     }
 
     pub fn f64(&self, key: &str) -> Result<Option<f64>> {
@@ -54,11 +41,7 @@ impl<'a> Keys<'a> {
 
     pub fn object(&self, key: &'a str) -> Result<Option<Keys<'a>>> {
         let map = self.typed(key, "an object", Value::as_object)?;
-        Ok(map.map(|map| Keys {
-            origin: self.origin,
-            path: key,
-            map,
-        }))
+        Ok(map.map(|map| Keys { origin: self.origin, path: key, map }))
     }
 
     pub fn need_usize(&self, key: &str) -> Result<usize> {
@@ -93,11 +76,7 @@ impl<'a> Keys<'a> {
     }
 
     fn full(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_string()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 
     pub fn missing(&self, key: &str) -> anyhow::Error {
@@ -105,12 +84,7 @@ impl<'a> Keys<'a> {
     }
 
     pub fn refuse(&self, key: &str, expected: &str, found: &Value) -> anyhow::Error {
-        anyhow!(
-            "{}: `{}` is not supported: expected {expected}, found {}",
-            self.origin,
-            self.full(key),
-            brief(found)
-        )
+        anyhow!("{}: `{}` is not supported: expected {expected}, found {}", self.origin, self.full(key), brief(found))
     }
 }
 

@@ -11,31 +11,21 @@ use super::{Family, Llama3Scaling, ModelConfig};
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{origin}: cannot read the model's config.json"))?;
-    let value: Value =
-        serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
+    let value: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
     from_json(&value, &origin)
 }
 
 pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
-    let map = value
-        .as_object()
-        .ok_or_else(|| anyhow!("{origin}: expected a JSON object, found {}", brief(value)))?;
-    let keys = Keys {
-        origin,
-        path: "",
-        map,
-    };
+    let map = value.as_object().ok_or_else(|| anyhow!("{origin}: expected a JSON object, found {}", brief(value)))?;
+    let keys = Keys { origin, path: "", map };
     let family = family(&keys)?;
     refuse_unsupported(&keys, family)?;
 
     let heads = keys.need_usize("num_attention_heads")?;
     let hidden_size = keys.need_usize("hidden_size")?;
-    ensure!(
-        heads > 0,
-        "{origin}: `num_attention_heads` must be positive, found 0"
-    );
+    ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
     // Qwen3's head width is a default of its own, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
@@ -73,11 +63,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         } else {
             default_bos
         },
-        eos_token_ids: if map.contains_key("eos_token_id") {
-            eos
-        } else {
-            default_eos
-        },
+        eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
         pad_token_id: first(keys.token_ids("pad_token_id")?),
     };
     config.validate(origin)?;
@@ -89,9 +75,7 @@ fn first(ids: Vec<u32>) -> Option<u32> {
 }
 
 fn family(keys: &Keys) -> Result<Family> {
-    let found = keys
-        .string("model_type")?
-        .ok_or_else(|| keys.missing("model_type"))?;
+    let found = keys.string("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
     let family = match found {
         "qwen3" => Family::Qwen3,
         "llama" => Family::Llama,
@@ -123,58 +107,34 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         "mlp_only_layers",
     ];
     for key in EXPERTS {
-        if let Some(found) = keys
-            .get(key)
-            .filter(|v| !matches!(v, Value::Array(a) if a.is_empty()))
-        {
+        if let Some(found) = keys.get(key).filter(|v| !matches!(v, Value::Array(a) if a.is_empty())) {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
     }
-    for key in [
-        "attention_bias",
-        "mlp_bias",
-        "use_sliding_window",
-        "use_bidirectional_attention",
-        "is_encoder_decoder",
-    ] {
+    for key in ["attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "is_encoder_decoder"]
+    {
         if keys.bool(key)? == Some(true) {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
         }
     }
     // Qwen3 carries a window it does not use; in any other family a window means what it says.
-    if let Some(found) = keys
-        .get("sliding_window")
-        .filter(|_| family != Family::Qwen3)
-    {
+    if let Some(found) = keys.get("sliding_window").filter(|_| family != Family::Qwen3) {
         return Err(keys.refuse("sliding_window", "null (full attention)", found));
     }
     if let Some(found) = keys.get("layer_types") {
-        let full = found
-            .as_array()
-            .is_some_and(|list| list.iter().all(|v| v == "full_attention"));
+        let full = found.as_array().is_some_and(|list| list.iter().all(|v| v == "full_attention"));
         if !full {
             return Err(keys.refuse("layer_types", "\"full_attention\" for every layer", found));
         }
     }
-    if let Some(found) = keys
-        .get("hidden_act")
-        .filter(|v| *v != "silu" && *v != "swish")
-    {
+    if let Some(found) = keys.get("hidden_act").filter(|v| *v != "silu" && *v != "swish") {
         return Err(keys.refuse("hidden_act", "\"silu\"", found));
     }
     if let Some(found) = keys.get("quantization_config") {
-        return Err(keys.refuse(
-            "quantization_config",
-            "unquantised weights (F32, F16 or BF16), or a GGUF",
-            found,
-        ));
+        return Err(keys.refuse("quantization_config", "unquantised weights (F32, F16 or BF16), or a GGUF", found));
     }
     if let Some(found) = keys.get("per_layer_config") {
-        return Err(keys.refuse(
-            "per_layer_config",
-            "the same settings for every layer",
-            found,
-        ));
+        return Err(keys.refuse("per_layer_config", "the same settings for every layer", found));
     }
     if keys.f64("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
         return Err(keys.refuse(
@@ -189,30 +149,15 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
 /// `rope_theta` and the scaling, from either form; where a file has both they must agree.
 fn rope(keys: &Keys) -> Result<(f64, Option<Llama3Scaling>)> {
     let top_theta = keys.f64("rope_theta")?;
-    let old = keys
-        .object("rope_scaling")?
-        .map(|o| scaling(&o))
-        .transpose()?;
+    let old = keys.object("rope_scaling")?.map(|o| scaling(&o)).transpose()?;
     let new_map = keys.object("rope_parameters")?;
     let new = new_map.as_ref().map(scaling).transpose()?;
-    let new_theta = new_map
-        .as_ref()
-        .map(|o| o.f64("rope_theta"))
-        .transpose()?
-        .flatten();
+    let new_theta = new_map.as_ref().map(|o| o.f64("rope_theta")).transpose()?.flatten();
     if let (Some(a), Some(b)) = (top_theta, new_theta) {
-        ensure!(
-            a == b,
-            "{}: `rope_theta` is {a} but `rope_parameters.rope_theta` is {b}; keep one",
-            keys.origin
-        );
+        ensure!(a == b, "{}: `rope_theta` is {a} but `rope_parameters.rope_theta` is {b}; keep one", keys.origin);
     }
     if let (Some(a), Some(b)) = (&old, &new) {
-        ensure!(
-            a == b,
-            "{}: `rope_scaling` and `rope_parameters` disagree ({a:?} and {b:?}); keep one",
-            keys.origin
-        );
+        ensure!(a == b, "{}: `rope_scaling` and `rope_parameters` disagree ({a:?} and {b:?}); keep one", keys.origin);
     }
     let theta = new_theta.or(top_theta).unwrap_or(10_000.0);
     Ok((theta, new.or(old).flatten()))
@@ -241,13 +186,8 @@ fn scaling(keys: &Keys) -> Result<Option<Llama3Scaling>> {
             factor: keys.need_f64("factor")?,
             low_freq_factor: keys.need_f64("low_freq_factor")?,
             high_freq_factor: keys.need_f64("high_freq_factor")?,
-            original_max_position_embeddings: keys
-                .need_usize("original_max_position_embeddings")?,
+            original_max_position_embeddings: keys.need_usize("original_max_position_embeddings")?,
         })),
-        other => Err(keys.refuse(
-            "rope_type",
-            "\"default\" or \"llama3\"",
-            &Value::from(other),
-        )),
+        other => Err(keys.refuse("rope_type", "\"default\" or \"llama3\"", &Value::from(other))),
     }
 }

@@ -18,10 +18,7 @@ pub struct Axis {
 impl Axis {
     /// A linear axis over the range of the data.
     pub fn new(label: &str) -> Self {
-        Self {
-            label: label.to_string(),
-            ..Self::default()
-        }
+        Self { label: label.to_string(), ..Self::default() }
     }
 
     /// The same axis, logarithmic.
@@ -31,38 +28,20 @@ impl Axis {
 
     /// The same axis with a fixed range.
     pub fn range(self, low: f64, high: f64) -> Self {
-        Self {
-            range: Some((low, high)),
-            ..self
-        }
+        Self { range: Some((low, high)), ..self }
     }
 
     /// The range to draw for these data: theirs with a little room on both sides, or the one given.
     fn span(&self, data: impl Iterator<Item = f64>) -> Result<(f64, f64)> {
         if let Some((low, high)) = self.range {
-            ensure!(
-                low < high && low.is_finite() && high.is_finite(),
-                "axis '{}': range {low} to {high}",
-                self.label
-            );
-            ensure!(
-                !self.log || low > 0.0,
-                "logarithmic axis '{}' cannot start at {low}",
-                self.label
-            );
+            ensure!(low < high && low.is_finite() && high.is_finite(), "axis '{}': range {low} to {high}", self.label);
+            ensure!(!self.log || low > 0.0, "logarithmic axis '{}' cannot start at {low}", self.label);
             return Ok((low, high));
         }
         let usable = |v: &f64| v.is_finite() && (!self.log || *v > 0.0);
-        let (low, high) = data
-            .filter(usable)
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| {
-                (l.min(v), h.max(v))
-            });
-        ensure!(
-            low <= high,
-            "axis '{}' has no finite values to show",
-            self.label
-        );
+        let (low, high) =
+            data.filter(usable).fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        ensure!(low <= high, "axis '{}' has no finite values to show", self.label);
         Ok(if self.log {
             let room = (high / low).powf(0.04).max(1.3);
             (low / room, high * room)
@@ -100,10 +79,7 @@ impl Plot {
         let (x0, x1) = x.span(data.iter().map(|d| d.0))?;
         let (y0, y1) = y.span(data.iter().map(|d| d.1))?;
         let ticks_y = ticks(y0, y1, y.log);
-        let widest = ticks_y
-            .iter()
-            .map(|t| width(&t.1, TICK, false))
-            .fold(0.0, f64::max);
+        let widest = ticks_y.iter().map(|t| width(&t.1, TICK, false)).fold(0.0, f64::max);
         let mut scene = Scene::new(WIDTH, 0.0);
         let mut top = PAD;
         for line in wrap(title, WIDTH - 2.0 * PAD, TITLE, true) {
@@ -113,14 +89,8 @@ impl Plot {
         top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
         let left = PAD + 1.35 * LABEL + widest + 14.0;
         // The last number under the x axis is centred on its tick and may reach past the axis.
-        let ticks_x = if names.is_some() {
-            Vec::new()
-        } else {
-            ticks(x0, x1, x.log)
-        };
-        let last = ticks_x
-            .last()
-            .map_or(0.0, |t| 0.5 * width(&t.1, TICK, false) + 8.0);
+        let ticks_x = if names.is_some() { Vec::new() } else { ticks(x0, x1, x.log) };
+        let last = ticks_x.last().map_or(0.0, |t| 0.5 * width(&t.1, TICK, false) + 8.0);
         let margin = last.max(PAD + 10.0);
         let plot = Self {
             left,
@@ -135,30 +105,13 @@ impl Plot {
             scene.line(&[(plot.left, at), (plot.right, at)], GRID, 2.0, None);
             scene.text((plot.left - 12.0, at), text, TICK, false, Anchor::Right);
         }
-        scene.text(
-            (PAD + 0.5 * LABEL, 0.5 * (plot.top + plot.bottom)),
-            &y.label,
-            LABEL,
-            false,
-            Anchor::Upwards,
-        );
+        scene.text((PAD + 0.5 * LABEL, 0.5 * (plot.top + plot.bottom)), &y.label, LABEL, false, Anchor::Upwards);
         let below = match names {
             Some(names) => plot.name_ticks(&mut scene, names),
             None => plot.number_ticks(&mut scene, x.log),
         };
-        scene.text(
-            (0.5 * (plot.left + plot.right), below + 0.6 * LABEL),
-            &x.label,
-            LABEL,
-            false,
-            Anchor::Centre,
-        );
-        scene.height = below
-            + if x.label.is_empty() {
-                PAD
-            } else {
-                1.2 * LABEL + PAD
-            };
+        scene.text((0.5 * (plot.left + plot.right), below + 0.6 * LABEL), &x.label, LABEL, false, Anchor::Centre);
+        scene.height = below + if x.label.is_empty() { PAD } else { 1.2 * LABEL + PAD };
         Ok((scene, plot))
     }
 
@@ -166,19 +119,8 @@ impl Plot {
     fn number_ticks(&self, scene: &mut Scene, log: bool) -> f64 {
         for (value, text) in ticks(self.x.0, self.x.1, log) {
             let at = self.x(value);
-            scene.line(
-                &[(at, self.bottom), (at, self.bottom + 10.0)],
-                INK,
-                2.0,
-                None,
-            );
-            scene.text(
-                (at, self.bottom + 12.0 + 0.5 * TICK),
-                &text,
-                TICK,
-                false,
-                Anchor::Centre,
-            );
+            scene.line(&[(at, self.bottom), (at, self.bottom + 10.0)], INK, 2.0, None);
+            scene.text((at, self.bottom + 12.0 + 0.5 * TICK), &text, TICK, false, Anchor::Centre);
         }
         self.bottom + 12.0 + 1.1 * TICK
     }
@@ -187,10 +129,7 @@ impl Plot {
     fn name_ticks(&self, scene: &mut Scene, names: &[String]) -> f64 {
         let slot = (self.right - self.left) / names.len() as f64 - 8.0;
         let wrapped: Vec<Vec<String>> = names.iter().map(|n| wrap(n, slot, TICK, false)).collect();
-        let fits = wrapped
-            .iter()
-            .flatten()
-            .all(|line| width(line, TICK, false) <= slot);
+        let fits = wrapped.iter().flatten().all(|line| width(line, TICK, false) <= slot);
         let mut end: f64 = self.bottom + 12.0;
         for (i, lines) in wrapped.iter().enumerate() {
             let at = self.x(i as f64);
@@ -201,13 +140,7 @@ impl Plot {
                     end = end.max(y + 0.6 * TICK);
                 }
             } else {
-                scene.text(
-                    (at, self.bottom + 12.0),
-                    &names[i],
-                    TICK,
-                    false,
-                    Anchor::UpwardsEnd,
-                );
+                scene.text((at, self.bottom + 12.0), &names[i], TICK, false, Anchor::UpwardsEnd);
                 end = end.max(self.bottom + 18.0 + width(&names[i], TICK, false));
             }
         }
@@ -216,11 +149,7 @@ impl Plot {
 
     /// The two axis lines, drawn last so that they lie over the data.
     pub fn finish(&self, scene: &mut Scene) {
-        let corner = [
-            (self.left, self.top),
-            (self.left, self.bottom),
-            (self.right, self.bottom),
-        ];
+        let corner = [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)];
         scene.line(&corner, INK, 3.0, None);
     }
 

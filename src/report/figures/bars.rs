@@ -29,16 +29,9 @@ pub struct BarChart {
 
 impl BarChart {
     pub(super) fn scene(&self) -> Result<Scene> {
-        ensure!(
-            !self.categories.is_empty() && !self.series.is_empty(),
-            "bar chart '{}' is empty",
-            self.title
-        );
+        ensure!(!self.categories.is_empty() && !self.series.is_empty(), "bar chart '{}' is empty", self.title);
         for series in &self.series {
-            for (what, n) in [
-                ("values", series.values.len()),
-                ("published values", series.paper.len()),
-            ] {
+            for (what, n) in [("values", series.values.len()), ("published values", series.paper.len())] {
                 ensure!(
                     n == self.categories.len() || (n == 0 && what != "values"),
                     "bar chart '{}': series '{}' has {n} {what} for {} categories",
@@ -48,59 +41,26 @@ impl BarChart {
                 );
             }
         }
-        ensure!(
-            !self.y.log,
-            "bar chart '{}': bars start at zero, which a logarithmic axis lacks",
-            self.title
-        );
+        ensure!(!self.y.log, "bar chart '{}': bars start at zero, which a logarithmic axis lacks", self.title);
         let last = self.categories.len() as f64 - 0.5;
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let mut data = vec![(-0.5, 0.0), (last, 0.0)];
         data.extend(values.flat_map(|v| [(0.0, v.low), (0.0, v.high), (0.0, v.value)]));
-        data.extend(
-            self.series
-                .iter()
-                .flat_map(|s| s.paper.iter().flatten())
-                .map(|&p| (0.0, p)),
-        );
-        let mut legend: Vec<(String, Key)> = self
-            .series
-            .iter()
-            .enumerate()
-            .map(|(i, s)| (s.name.clone(), Key::Patch(colour(i))))
-            .collect();
-        if self
-            .series
-            .iter()
-            .any(|s| s.paper.iter().any(Option::is_some))
-        {
+        data.extend(self.series.iter().flat_map(|s| s.paper.iter().flatten()).map(|&p| (0.0, p)));
+        let mut legend: Vec<(String, Key)> =
+            self.series.iter().enumerate().map(|(i, s)| (s.name.clone(), Key::Patch(colour(i)))).collect();
+        if self.series.iter().any(|s| s.paper.iter().any(Option::is_some)) {
             legend.push(("paper".to_string(), Key::Diamond));
         }
         let x = Axis::default().range(-0.5, last);
         // Bars stand on zero, with a little room above the highest interval.
-        let ends = |f: fn(f64, f64) -> f64| {
-            data.iter()
-                .map(|d| d.1)
-                .filter(|v| v.is_finite())
-                .fold(0.0, f)
-        };
+        let ends = |f: fn(f64, f64) -> f64| data.iter().map(|d| d.1).filter(|v| v.is_finite()).fold(0.0, f);
         let (low, high) = (ends(f64::min), ends(f64::max));
         let room = 0.04 * (high - low);
-        let fitted = (
-            if low < 0.0 { low - room } else { 0.0 },
-            if high > 0.0 { high + room } else { 0.0 },
-        );
-        ensure!(
-            fitted.1 > fitted.0,
-            "bar chart '{}' has nothing but zeros",
-            self.title
-        );
-        let y = Axis {
-            range: self.y.range.or(Some(fitted)),
-            ..self.y.clone()
-        };
-        let (mut scene, plot) =
-            Plot::new(&self.title, &x, &y, &data, Some(&self.categories), &legend)?;
+        let fitted = (if low < 0.0 { low - room } else { 0.0 }, if high > 0.0 { high + room } else { 0.0 });
+        ensure!(fitted.1 > fitted.0, "bar chart '{}' has nothing but zeros", self.title);
+        let y = Axis { range: self.y.range.or(Some(fitted)), ..self.y.clone() };
+        let (mut scene, plot) = Plot::new(&self.title, &x, &y, &data, Some(&self.categories), &legend)?;
         let wide = 0.8 / self.series.len() as f64;
         for (i, series) in self.series.iter().enumerate() {
             let from = |category: usize| category as f64 - 0.4 + wide * i as f64;
@@ -108,24 +68,10 @@ impl BarChart {
                 let Some(value) = value.filter(|v| v.value.is_finite()) else {
                     continue;
                 };
-                let (a, b) = (
-                    plot.at(from(category), value.value),
-                    plot.at(from(category) + 0.94 * wide, 0.0),
-                );
+                let (a, b) = (plot.at(from(category), value.value), plot.at(from(category) + 0.94 * wide, 0.0));
                 let (top, bottom) = (a.1.min(b.1), a.1.max(b.1));
-                scene.shapes.push(Shape::Box {
-                    from: (a.0, top),
-                    to: (b.0, bottom),
-                    colour: colour(i),
-                    alpha: 0.8,
-                });
-                whisker(
-                    &mut scene,
-                    0.5 * (a.0 + b.0),
-                    plot.y(value.low),
-                    plot.y(value.high),
-                    INK,
-                );
+                scene.shapes.push(Shape::Box { from: (a.0, top), to: (b.0, bottom), colour: colour(i), alpha: 0.8 });
+                whisker(&mut scene, 0.5 * (a.0 + b.0), plot.y(value.low), plot.y(value.high), INK);
             }
             for (category, paper) in series.paper.iter().enumerate() {
                 if let Some(paper) = paper {
@@ -141,14 +87,6 @@ impl BarChart {
 /// The mark of a published value: white with a dark rim, visible on any bar.
 pub(super) fn diamond(scene: &mut Scene, (x, y): At) {
     let shape = |r: f64| vec![(x, y - r), (x + r, y), (x, y + r), (x - r, y)];
-    scene.shapes.push(Shape::Area {
-        points: shape(17.0),
-        colour: INK,
-        alpha: 1.0,
-    });
-    scene.shapes.push(Shape::Area {
-        points: shape(11.0),
-        colour: PAPER_WHITE,
-        alpha: 1.0,
-    });
+    scene.shapes.push(Shape::Area { points: shape(17.0), colour: INK, alpha: 1.0 });
+    scene.shapes.push(Shape::Area { points: shape(11.0), colour: PAPER_WHITE, alpha: 1.0 });
 }

@@ -23,38 +23,16 @@ pub struct Ecdf {
 impl Ecdf {
     pub(super) fn scene(&self) -> Result<Scene> {
         check(&self.title, &self.samples)?;
-        let data: Vec<(f64, f64)> = self
-            .samples
-            .iter()
-            .flat_map(|(_, v)| v.iter().map(|&x| (x, 0.0)))
-            .collect();
+        let data: Vec<(f64, f64)> = self.samples.iter().flat_map(|(_, v)| v.iter().map(|&x| (x, 0.0))).collect();
         let y = Axis::new(&format!("share of {} ≤ x", self.of)).range(0.0, 1.0);
-        let (mut scene, plot) = Plot::new(
-            &self.title,
-            &self.x,
-            &y,
-            &data,
-            None,
-            &with_n(&self.samples),
-        )?;
+        let (mut scene, plot) = Plot::new(&self.title, &self.x, &y, &data, None, &with_n(&self.samples))?;
         for (i, (_, values)) in self.samples.iter().enumerate() {
             let margin = ((2.0 / (1.0 - LEVEL)).ln() / (2.0 * values.len() as f64)).sqrt();
             let steps = steps(values);
-            let curve = |shift: f64| {
-                steps
-                    .iter()
-                    .map(move |&(x, y)| (x, (y + shift).clamp(0.0, 1.0)))
-            };
+            let curve = |shift: f64| steps.iter().map(move |&(x, y)| (x, (y + shift).clamp(0.0, 1.0)));
             let place = |(x, y): (f64, f64)| plot.at(x, y);
-            let band: Vec<At> = curve(margin)
-                .chain(curve(-margin).rev())
-                .map(place)
-                .collect();
-            scene.shapes.push(Shape::Area {
-                points: band,
-                colour: colour(i),
-                alpha: 0.15,
-            });
+            let band: Vec<At> = curve(margin).chain(curve(-margin).rev()).map(place).collect();
+            scene.shapes.push(Shape::Area { points: band, colour: colour(i), alpha: 0.15 });
             let path: Vec<At> = curve(0.0).map(place).collect();
             scene.line(&path, colour(i), 5.0, dash(i));
         }
@@ -68,9 +46,5 @@ fn steps(values: &[f64]) -> Vec<(f64, f64)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len() as f64;
-    sorted
-        .iter()
-        .enumerate()
-        .flat_map(|(i, &v)| [(v, i as f64 / n), (v, (i + 1) as f64 / n)])
-        .collect()
+    sorted.iter().enumerate().flat_map(|(i, &v)| [(v, i as f64 / n), (v, (i + 1) as f64 / n)]).collect()
 }

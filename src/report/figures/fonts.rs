@@ -17,42 +17,28 @@ static BOLD: &[u8] = include_bytes!("../../../fixtures/fonts/DejaVuSans-Bold-sub
 pub(super) fn register() -> Result<()> {
     static DONE: OnceLock<bool> = OnceLock::new();
     let done = DONE.get_or_init(|| {
-        [FAMILY, "sans-serif", "serif", "monospace"]
-            .iter()
-            .all(|family| {
-                let faces = [
-                    (FontStyle::Normal, REGULAR),
-                    (FontStyle::Italic, REGULAR),
-                    (FontStyle::Oblique, REGULAR),
-                    (FontStyle::Bold, BOLD),
-                ];
-                faces
-                    .into_iter()
-                    .all(|(style, bytes)| register_font(family, style, bytes).is_ok())
-            })
+        [FAMILY, "sans-serif", "serif", "monospace"].iter().all(|family| {
+            let faces = [
+                (FontStyle::Normal, REGULAR),
+                (FontStyle::Italic, REGULAR),
+                (FontStyle::Oblique, REGULAR),
+                (FontStyle::Bold, BOLD),
+            ];
+            faces.into_iter().all(|(style, bytes)| register_font(family, style, bytes).is_ok())
+        })
     });
-    if *done {
-        Ok(())
-    } else {
-        Err(anyhow!("the embedded font cannot be read"))
-    }
+    if *done { Ok(()) } else { Err(anyhow!("the embedded font cannot be read")) }
 }
 
 /// The typeface at a height in plotters' pixels.
 pub(super) fn font(height: f64, bold: bool) -> FontDesc<'static> {
-    let style = if bold {
-        FontStyle::Bold
-    } else {
-        FontStyle::Normal
-    };
+    let style = if bold { FontStyle::Bold } else { FontStyle::Normal };
     FontDesc::new(FontFamily::Name(FAMILY), height, style)
 }
 
 /// Width of a line of text in pixels; 0 if the font is not registered.
 pub(super) fn width(text: &str, height: f64, bold: bool) -> f64 {
-    font(height, bold)
-        .layout_box(text)
-        .map_or(0.0, |((left, _), (right, _))| f64::from(right - left))
+    font(height, bold).layout_box(text).map_or(0.0, |((left, _), (right, _))| f64::from(right - left))
 }
 
 /// `@font-face` rules with the fonts inside, for a page that must look the same without a network.
@@ -71,8 +57,7 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let block =
-            chunk.iter().fold(0u32, |b, &byte| b << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        let block = chunk.iter().fold(0u32, |b, &byte| b << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
         for i in 0..4 {
             let digit = DIGITS[(block >> (18 - 6 * i) & 63) as usize];
             text.push(if i <= chunk.len() { digit as char } else { '=' });
@@ -85,13 +70,7 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     #[test]
     fn base64_pads_as_rfc_4648() {
-        let cases = [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-        ];
+        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
         for (plain, coded) in cases {
             assert_eq!(super::base64(plain.as_bytes()), coded);
         }

@@ -38,29 +38,14 @@ impl HeatMap {
             top += TITLE * 1.1;
         }
         top += 12.0;
-        let widest = |names: &[String]| {
-            names
-                .iter()
-                .map(|n| width(n, TICK, false))
-                .fold(0.0, f64::max)
-        };
+        let widest = |names: &[String]| names.iter().map(|n| width(n, TICK, false)).fold(0.0, f64::max);
         let left = PAD + 1.35 * LABEL + widest(&self.rows) + 12.0;
         let ends = [format(low, low, high), format(high, low, high)];
         let bar = WIDTH - PAD - 1.3 * LABEL - widest(&ends) - 40.0;
         let (right, bottom) = (bar - 24.0, top + PLOT_HEIGHT);
-        let (dx, dy) = (
-            (right - left) / self.columns.len() as f64,
-            (bottom - top) / self.rows.len() as f64,
-        );
-        let printed = self
-            .cells
-            .iter()
-            .flatten()
-            .flatten()
-            .map(|&v| format(v, low, high));
-        let broad = printed
-            .map(|text| width(&text, TICK, false))
-            .fold(1.0, f64::max);
+        let (dx, dy) = ((right - left) / self.columns.len() as f64, (bottom - top) / self.rows.len() as f64);
+        let printed = self.cells.iter().flatten().flatten().map(|&v| format(v, low, high));
+        let broad = printed.map(|text| width(&text, TICK, false)).fold(1.0, f64::max);
         let size = TICK.min(0.8 * dy).min(TICK * (dx - 6.0) / broad);
         let print = self.print && size >= 17.0;
         for (r, row) in self.cells.iter().enumerate() {
@@ -68,115 +53,38 @@ impl HeatMap {
                 let from = (left + c as f64 * dx, top + r as f64 * dy);
                 let to = (from.0 + dx, from.1 + dy);
                 let colour = cell.map_or(MISSING, |v| shade(v, low, high));
-                scene.shapes.push(Shape::Box {
-                    from,
-                    to,
-                    colour,
-                    alpha: 1.0,
-                });
+                scene.shapes.push(Shape::Box { from, to, colour, alpha: 1.0 });
                 if let Some(text) = cell.filter(|_| print).map(|v| format(v, low, high)) {
                     // Dark on light cells, white on dark ones.
-                    let light = 0.3 * f64::from(colour.0)
-                        + 0.59 * f64::from(colour.1)
-                        + 0.11 * f64::from(colour.2)
-                        > 140.0;
-                    let (at, anchor) = (
-                        (0.5 * (from.0 + to.0), 0.5 * (from.1 + to.1)),
-                        Anchor::Centre,
-                    );
+                    let light =
+                        0.3 * f64::from(colour.0) + 0.59 * f64::from(colour.1) + 0.11 * f64::from(colour.2) > 140.0;
+                    let (at, anchor) = ((0.5 * (from.0 + to.0), 0.5 * (from.1 + to.1)), Anchor::Centre);
                     let colour = if light { INK } else { PAPER_WHITE };
-                    scene.shapes.push(Shape::Text {
-                        at,
-                        text,
-                        height: size,
-                        bold: false,
-                        anchor,
-                        colour,
-                    });
+                    scene.shapes.push(Shape::Text { at, text, height: size, bold: false, anchor, colour });
                 }
             }
         }
-        scene.shapes.push(Shape::Frame {
-            from: (left, top),
-            to: (right, bottom),
-            colour: INK,
-        });
+        scene.shapes.push(Shape::Frame { from: (left, top), to: (right, bottom), colour: INK });
         // Every k-th name, so that neighbours do not touch.
         let every = |room: f64, need: f64| ((need / room).ceil() as usize).max(1);
         for (r, name) in self.rows.iter().enumerate().step_by(every(dy, TICK)) {
-            scene.text(
-                (left - 10.0, top + (r as f64 + 0.5) * dy),
-                name,
-                TICK,
-                false,
-                Anchor::Right,
-            );
+            scene.text((left - 10.0, top + (r as f64 + 0.5) * dy), name, TICK, false, Anchor::Right);
         }
-        for (c, name) in self
-            .columns
-            .iter()
-            .enumerate()
-            .step_by(every(dx, widest(&self.columns) + 12.0))
-        {
-            scene.text(
-                (left + (c as f64 + 0.5) * dx, bottom + 0.7 * TICK),
-                name,
-                TICK,
-                false,
-                Anchor::Centre,
-            );
+        for (c, name) in self.columns.iter().enumerate().step_by(every(dx, widest(&self.columns) + 12.0)) {
+            scene.text((left + (c as f64 + 0.5) * dx, bottom + 0.7 * TICK), name, TICK, false, Anchor::Centre);
         }
-        scene.text(
-            (PAD + 0.5 * LABEL, 0.5 * (top + bottom)),
-            &self.y,
-            LABEL,
-            false,
-            Anchor::Upwards,
-        );
-        scene.text(
-            (0.5 * (left + right), bottom + 1.3 * TICK + 0.6 * LABEL),
-            &self.x,
-            LABEL,
-            false,
-            Anchor::Centre,
-        );
+        scene.text((PAD + 0.5 * LABEL, 0.5 * (top + bottom)), &self.y, LABEL, false, Anchor::Upwards);
+        scene.text((0.5 * (left + right), bottom + 1.3 * TICK + 0.6 * LABEL), &self.x, LABEL, false, Anchor::Centre);
         for i in 0..100 {
             let y = |i: f64| bottom - i / 100.0 * (bottom - top);
             let (from, to) = ((bar, y(f64::from(i) + 1.0)), (bar + 30.0, y(f64::from(i))));
             let colour = shade(low + (high - low) * (f64::from(i) + 0.5) / 100.0, low, high);
-            scene.shapes.push(Shape::Box {
-                from,
-                to,
-                colour,
-                alpha: 1.0,
-            });
+            scene.shapes.push(Shape::Box { from, to, colour, alpha: 1.0 });
         }
-        scene.shapes.push(Shape::Frame {
-            from: (bar, top),
-            to: (bar + 30.0, bottom),
-            colour: INK,
-        });
-        scene.text(
-            (bar + 38.0, bottom - 0.5 * TICK),
-            &ends[0],
-            TICK,
-            false,
-            Anchor::Left,
-        );
-        scene.text(
-            (bar + 38.0, top + 0.5 * TICK),
-            &ends[1],
-            TICK,
-            false,
-            Anchor::Left,
-        );
-        scene.text(
-            (bar + 46.0 + 0.5 * LABEL, 0.5 * (top + bottom)),
-            &self.unit,
-            LABEL,
-            false,
-            Anchor::Upwards,
-        );
+        scene.shapes.push(Shape::Frame { from: (bar, top), to: (bar + 30.0, bottom), colour: INK });
+        scene.text((bar + 38.0, bottom - 0.5 * TICK), &ends[0], TICK, false, Anchor::Left);
+        scene.text((bar + 38.0, top + 0.5 * TICK), &ends[1], TICK, false, Anchor::Left);
+        scene.text((bar + 46.0 + 0.5 * LABEL, 0.5 * (top + bottom)), &self.unit, LABEL, false, Anchor::Upwards);
         scene.height = bottom + 1.3 * TICK + 1.2 * LABEL + PAD;
         Ok(scene)
     }
@@ -184,11 +92,7 @@ impl HeatMap {
     /// Checks the shape; returns the ends of the colour scale.
     fn check(&self) -> Result<(f64, f64)> {
         let (r, c) = (self.rows.len(), self.columns.len());
-        ensure!(
-            r > 0 && c > 0,
-            "heat map '{}' is empty ({r} × {c})",
-            self.title
-        );
+        ensure!(r > 0 && c > 0, "heat map '{}' is empty ({r} × {c})", self.title);
         ensure!(
             self.cells.len() == r && self.cells.iter().all(|row| row.len() == c),
             "heat map '{}': cells are not {r} rows × {c} columns",
@@ -197,20 +101,10 @@ impl HeatMap {
         let values = self.cells.iter().flatten().flatten();
         let found = values
             .filter(|v| v.is_finite())
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| {
-                (l.min(v), h.max(v))
-            });
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
         let (low, high) = self.range.unwrap_or(found);
-        ensure!(
-            low.is_finite() && high.is_finite(),
-            "heat map '{}' has no finite cell",
-            self.title
-        );
-        Ok(if high > low {
-            (low, high)
-        } else {
-            (low - 0.5, low + 0.5)
-        })
+        ensure!(low.is_finite() && high.is_finite(), "heat map '{}' has no finite cell", self.title);
+        Ok(if high > low { (low, high) } else { (low - 0.5, low + 0.5) })
     }
 }
 

@@ -22,30 +22,16 @@ pub struct Histogram {
 impl Histogram {
     pub(super) fn scene(&self) -> Result<Scene> {
         ensure!(self.bins > 0, "histogram '{}' has no bins", self.title);
-        ensure!(
-            !self.x.log,
-            "histogram '{}': bins are of equal width, not logarithmic",
-            self.title
-        );
+        ensure!(!self.x.log, "histogram '{}': bins are of equal width, not logarithmic", self.title);
         check(&self.title, &self.samples)?;
         let values = || self.samples.iter().flat_map(|(_, v)| v.iter().copied());
         let (low, high) = self.x.range.unwrap_or_else(|| {
-            let (l, h) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| {
-                (l.min(v), h.max(v))
-            });
+            let (l, h) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
             if h > l { (l, h) } else { (l - 0.5, l + 0.5) }
         });
-        ensure!(
-            high > low,
-            "histogram '{}': range {low} to {high} is empty",
-            self.title
-        );
+        ensure!(high > low, "histogram '{}': range {low} to {high} is empty", self.title);
         let step = (high - low) / self.bins as f64;
-        let shares: Vec<Vec<f64>> = self
-            .samples
-            .iter()
-            .map(|(_, v)| self.shares(v, low, step))
-            .collect();
+        let shares: Vec<Vec<f64>> = self.samples.iter().map(|(_, v)| self.shares(v, low, step)).collect();
         let top = shares.iter().flatten().fold(0.0f64, |a, &b| a.max(b));
         let mut legend = with_n(&self.samples);
         for ((text, _), (name, values)) in legend.iter_mut().zip(&self.samples) {
@@ -53,10 +39,8 @@ impl Histogram {
             let digits = if mean.abs() < 10.0 { 2 } else { 0 };
             *text = format!("{name} (n={}, mean {mean:.digits$})", values.len());
         }
-        let (x, y) = (
-            self.x.clone().range(low, high),
-            Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top),
-        );
+        let (x, y) =
+            (self.x.clone().range(low, high), Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top));
         let (mut scene, plot) = Plot::new(&self.title, &x, &y, &[], None, &legend)?;
         for (i, shares) in shares.iter().enumerate() {
             let mut outline: Vec<At> = vec![plot.at(low, 0.0)];
@@ -65,21 +49,12 @@ impl Histogram {
                 outline.extend([plot.at(edge, *share), plot.at(edge + step, *share)]);
             }
             outline.push(plot.at(high, 0.0));
-            scene.shapes.push(Shape::Area {
-                points: outline.clone(),
-                colour: colour(i),
-                alpha: 0.15,
-            });
+            scene.shapes.push(Shape::Area { points: outline.clone(), colour: colour(i), alpha: 0.15 });
             scene.line(&outline, colour(i), 5.0, dash(i));
         }
         for (i, (_, values)) in self.samples.iter().enumerate() {
             let mean = values.iter().sum::<f64>() / values.len() as f64;
-            scene.line(
-                &[(plot.x(mean), plot.top), (plot.x(mean), plot.bottom)],
-                colour(i),
-                4.0,
-                Some((14.0, 10.0)),
-            );
+            scene.line(&[(plot.x(mean), plot.top), (plot.x(mean), plot.bottom)], colour(i), 4.0, Some((14.0, 10.0)));
         }
         plot.finish(&mut scene);
         Ok(scene)
@@ -89,9 +64,7 @@ impl Histogram {
     fn shares(&self, values: &[f64], low: f64, step: f64) -> Vec<f64> {
         let mut shares = vec![0.0; self.bins];
         for v in values {
-            let bin = ((v - low) / step)
-                .floor()
-                .clamp(0.0, (self.bins - 1) as f64) as usize;
+            let bin = ((v - low) / step).floor().clamp(0.0, (self.bins - 1) as f64) as usize;
             shares[bin] += 1.0 / values.len() as f64;
         }
         shares
@@ -110,10 +83,7 @@ pub(super) fn with_n(samples: &[(String, Vec<f64>)]) -> Vec<(String, Key)> {
 pub(super) fn check(title: &str, samples: &[(String, Vec<f64>)]) -> Result<()> {
     ensure!(!samples.is_empty(), "chart '{title}' has no samples");
     for (name, values) in samples {
-        ensure!(
-            !values.is_empty(),
-            "chart '{title}': sample '{name}' is empty"
-        );
+        ensure!(!values.is_empty(), "chart '{title}': sample '{name}' is empty");
         ensure!(
             values.iter().all(|v| v.is_finite()),
             "chart '{title}': sample '{name}' holds a value that is not finite"

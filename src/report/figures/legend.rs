@@ -29,33 +29,19 @@ pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64
         match key {
             Key::Line(series, marked) => {
                 let colour = super::style::colour(*series);
-                scene.line(
-                    &[(x, middle), (x + 64.0, middle)],
-                    colour,
-                    5.0,
-                    super::style::dash(*series),
-                );
+                scene.line(&[(x, middle), (x + 64.0, middle)], colour, 5.0, super::style::dash(*series));
                 if *marked {
                     super::lines::marker(scene, (x + 32.0, middle), *series);
                 }
             }
             Key::Patch(colour) => {
                 let (from, to) = ((x + 18.0, middle - 14.0), (x + 64.0, middle + 14.0));
-                scene.shapes.push(Shape::Box {
-                    from,
-                    to,
-                    colour: *colour,
-                    alpha: 1.0,
-                });
+                scene.shapes.push(Shape::Box { from, to, colour: *colour, alpha: 1.0 });
             }
             Key::Diamond => super::bars::diamond(scene, (x + 40.0, middle)),
         }
         scene.text((x + 76.0, middle), name, LABEL, false, Anchor::Left);
         x += needed;
     }
-    if legend.is_empty() {
-        top
-    } else {
-        y + 1.2 * LABEL
-    }
+    if legend.is_empty() { top } else { y + 1.2 * LABEL }
 }

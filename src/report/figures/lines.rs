@@ -20,22 +20,12 @@ pub struct Point {
 impl Point {
     /// An estimate at `x`.
     pub fn new(x: f64, y: Estimate) -> Self {
-        Self {
-            x,
-            y: y.value,
-            low: y.low,
-            high: y.high,
-        }
+        Self { x, y: y.value, low: y.low, high: y.high }
     }
 
     /// A value without an interval, e.g. one the paper reports.
     pub fn bare(x: f64, y: f64) -> Self {
-        Self {
-            x,
-            y,
-            low: y,
-            high: y,
-        }
+        Self { x, y, low: y, high: y }
     }
 }
 
@@ -63,32 +53,17 @@ pub struct Line {
 impl Line {
     /// A joined line with a band.
     pub fn band(name: &str, points: Vec<Point>) -> Self {
-        Self {
-            name: name.to_string(),
-            points,
-            interval: Interval::Band,
-            joined: true,
-            marked: false,
-        }
+        Self { name: name.to_string(), points, interval: Interval::Band, joined: true, marked: false }
     }
 
     /// Joined, marked points with bars.
     pub fn bars(name: &str, points: Vec<Point>) -> Self {
-        Self {
-            name: name.to_string(),
-            points,
-            interval: Interval::Bars,
-            joined: true,
-            marked: true,
-        }
+        Self { name: name.to_string(), points, interval: Interval::Bars, joined: true, marked: true }
     }
 
     /// Marked points with bars, not joined.
     pub fn scatter(name: &str, points: Vec<Point>) -> Self {
-        Self {
-            joined: false,
-            ..Self::bars(name, points)
-        }
+        Self { joined: false, ..Self::bars(name, points) }
     }
 }
 
@@ -107,50 +82,24 @@ pub struct LineChart {
 
 impl LineChart {
     pub(super) fn scene(&self) -> Result<Scene> {
-        ensure!(
-            self.lines.iter().any(|l| !l.points.is_empty()),
-            "chart '{}' has no points",
-            self.title
-        );
+        ensure!(self.lines.iter().any(|l| !l.points.is_empty()), "chart '{}' has no points", self.title);
         let points = || self.lines.iter().flat_map(|l| &l.points);
-        let mut data: Vec<(f64, f64)> = points()
-            .flat_map(|p| [(p.x, p.low), (p.x, p.high), (p.x, p.y)])
-            .collect();
+        let mut data: Vec<(f64, f64)> = points().flat_map(|p| [(p.x, p.low), (p.x, p.high), (p.x, p.y)]).collect();
         let x = data[0].0;
         data.extend(self.levels.iter().map(|&y| (x, y)));
-        let named = self
-            .lines
-            .iter()
-            .enumerate()
-            .filter(|(_, l)| !l.name.is_empty());
-        let legend: Vec<(String, Key)> = named
-            .map(|(i, l)| (l.name.clone(), Key::Line(i, l.marked)))
-            .collect();
+        let named = self.lines.iter().enumerate().filter(|(_, l)| !l.name.is_empty());
+        let legend: Vec<(String, Key)> = named.map(|(i, l)| (l.name.clone(), Key::Line(i, l.marked))).collect();
         let (mut scene, plot) = Plot::new(&self.title, &self.x, &self.y, &data, None, &legend)?;
         for &y in &self.levels {
-            scene.line(
-                &[(plot.left, plot.y(y)), (plot.right, plot.y(y))],
-                INK,
-                2.0,
-                Some((4.0, 8.0)),
-            );
+            scene.line(&[(plot.left, plot.y(y)), (plot.right, plot.y(y))], INK, 2.0, Some((4.0, 8.0)));
         }
         for &x in &self.marks {
-            scene.line(
-                &[(plot.x(x), plot.top), (plot.x(x), plot.bottom)],
-                INK,
-                2.0,
-                Some((4.0, 8.0)),
-            );
+            scene.line(&[(plot.x(x), plot.top), (plot.x(x), plot.bottom)], INK, 2.0, Some((4.0, 8.0)));
         }
         for (i, line) in self.lines.iter().enumerate() {
             // Series share their x; a few pixels keep their bars from hiding one another.
             let middle = 0.5 * (self.lines.len() - 1) as f64;
-            let dodge = if line.joined {
-                8.0 * (i as f64 - middle)
-            } else {
-                0.0
-            };
+            let dodge = if line.joined { 8.0 * (i as f64 - middle) } else { 0.0 };
             draw(&mut scene, &plot, line, i, dodge);
         }
         plot.finish(&mut scene);
@@ -159,26 +108,14 @@ impl LineChart {
 }
 
 fn draw(scene: &mut Scene, plot: &Plot, line: &Line, series: usize, dodge: f64) {
-    let aside = if line.interval == Interval::Bars {
-        dodge
-    } else {
-        0.0
-    };
+    let aside = if line.interval == Interval::Bars { dodge } else { 0.0 };
     let place = |p: &Point| plot.x(p.x) + aside;
     // NaN has no place; the line breaks there instead of pretending.
-    for run in line
-        .points
-        .split(|p| !(p.x.is_finite() && p.y.is_finite()))
-        .filter(|run| !run.is_empty())
-    {
+    for run in line.points.split(|p| !(p.x.is_finite() && p.y.is_finite())).filter(|run| !run.is_empty()) {
         if line.interval == Interval::Band && run.len() > 1 {
             let above = run.iter().map(|p| plot.at(p.x, p.high));
             let below = run.iter().rev().map(|p| plot.at(p.x, p.low));
-            scene.shapes.push(Shape::Area {
-                points: above.chain(below).collect(),
-                colour: colour(series),
-                alpha: 0.2,
-            });
+            scene.shapes.push(Shape::Area { points: above.chain(below).collect(), colour: colour(series), alpha: 0.2 });
         }
         if line.joined {
             let path: Vec<At> = run.iter().map(|p| (place(p), plot.y(p.y))).collect();
@@ -197,13 +134,7 @@ fn draw(scene: &mut Scene, plot: &Plot, line: &Line, series: usize, dodge: f64) 
 }
 
 /// An interval as a vertical bar with caps.
-pub(super) fn whisker(
-    scene: &mut Scene,
-    x: f64,
-    low: f64,
-    high: f64,
-    colour: plotters::style::RGBColor,
-) {
+pub(super) fn whisker(scene: &mut Scene, x: f64, low: f64, high: f64, colour: plotters::style::RGBColor) {
     scene.line(&[(x, low), (x, high)], colour, 3.0, None);
     for y in [low, high] {
         scene.line(&[(x - 9.0, y), (x + 9.0, y)], colour, 3.0, None);
@@ -214,24 +145,11 @@ pub(super) fn whisker(
 pub(super) fn marker(scene: &mut Scene, (x, y): At, series: usize) {
     let (r, colour) = (10.0, colour(series));
     match series % 4 {
-        0 => scene.shapes.push(Shape::Dot {
-            at: (x, y),
-            radius: r,
-            colour,
-        }),
-        1 => scene.shapes.push(Shape::Box {
-            from: (x - r, y - r),
-            to: (x + r, y + r),
-            colour,
-            alpha: 1.0,
-        }),
+        0 => scene.shapes.push(Shape::Dot { at: (x, y), radius: r, colour }),
+        1 => scene.shapes.push(Shape::Box { from: (x - r, y - r), to: (x + r, y + r), colour, alpha: 1.0 }),
         2 => {
             let points = vec![(x, y - 1.3 * r), (x - 1.2 * r, y + r), (x + 1.2 * r, y + r)];
-            scene.shapes.push(Shape::Area {
-                points,
-                colour,
-                alpha: 1.0,
-            });
+            scene.shapes.push(Shape::Area { points, colour, alpha: 1.0 });
         }
         _ => {
             scene.line(&[(x - r, y - r), (x + r, y + r)], colour, 5.0, None);

@@ -67,16 +67,10 @@ impl Figure {
 
 /// Draws `panels` from top to bottom into `<stem>.svg` and `<stem>.png`, each written whole or not at all.
 pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
-    ensure!(
-        !panels.is_empty(),
-        "figure {} has no panels",
-        stem.display()
-    );
+    ensure!(!panels.is_empty(), "figure {} has no panels", stem.display());
     let mut whole = Scene::new(WIDTH, 0.0);
     for (number, panel) in panels.iter().enumerate() {
-        let scene = panel
-            .scene()
-            .with_context(|| format!("figure {}, panel {number}", stem.display()))?;
+        let scene = panel.scene().with_context(|| format!("figure {}, panel {number}", stem.display()))?;
         whole.append_below(scene);
     }
     let path = |ending: &str| {
@@ -84,10 +78,7 @@ pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
         name.push(ending);
         PathBuf::from(name)
     };
-    let files = FigureFiles {
-        svg: path(".svg"),
-        png: path(".png"),
-    };
+    let files = FigureFiles { svg: path(".svg"), png: path(".png") };
     write_atomic(&files.svg, render::svg(&whole)?.as_bytes())?;
     write_atomic(&files.png, &render::bitmap(&whole)?)?;
     Ok(files)

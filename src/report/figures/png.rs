@@ -9,25 +9,13 @@ use flate2::{Compression, Crc, write::ZlibEncoder};
 
 /// Encodes `rgb` (8 bits, rows from the top) at `width` × `height`.
 pub(super) fn encode(rgb: &[u8], width: usize, height: usize) -> Result<Vec<u8>> {
-    ensure!(
-        rgb.len() == 3 * width * height,
-        "{} bytes for {width} × {height} RGB pixels",
-        rgb.len()
-    );
+    ensure!(rgb.len() == 3 * width * height, "{} bytes for {width} × {height} RGB pixels", rgb.len());
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::default());
     for (y, row) in rgb.chunks(3 * width).enumerate() {
         // Filter "up" against the row above: flat areas and vertical lines become zeros.
         packed.write_all(&[if y == 0 { 0 } else { 2 }])?;
-        let above = if y == 0 {
-            None
-        } else {
-            Some(&rgb[3 * width * (y - 1)..])
-        };
-        let line: Vec<u8> = row
-            .iter()
-            .enumerate()
-            .map(|(i, &v)| v.wrapping_sub(above.map_or(0, |a| a[i])))
-            .collect();
+        let above = if y == 0 { None } else { Some(&rgb[3 * width * (y - 1)..]) };
+        let line: Vec<u8> = row.iter().enumerate().map(|(i, &v)| v.wrapping_sub(above.map_or(0, |a| a[i]))).collect();
         packed.write_all(&line)?;
     }
     let mut header = Vec::new();
@@ -58,9 +46,7 @@ pub(super) fn halve(rgb: &[u8], width: usize, height: usize) -> Vec<u8> {
     for y in 0..h {
         for x in 0..w {
             for c in 0..3 {
-                let at = |dx: usize, dy: usize| {
-                    u32::from(rgb[3 * ((2 * y + dy) * width + 2 * x + dx) + c])
-                };
+                let at = |dx: usize, dy: usize| u32::from(rgb[3 * ((2 * y + dy) * width + 2 * x + dx) + c]);
                 out.push(((at(0, 0) + at(1, 0) + at(0, 1) + at(1, 1) + 2) / 4) as u8);
             }
         }

@@ -28,14 +28,7 @@ pub(super) fn svg(scene: &Scene) -> Result<String> {
     {
         let size = (scene.width.ceil() as u32, scene.height.ceil() as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        draw(
-            scene,
-            area,
-            Backend {
-                scale: 1.0,
-                sink: 0.07,
-            },
-        )?;
+        draw(scene, area, Backend { scale: 1.0, sink: 0.07 })?;
     }
     let family = |name: &str| format!("font-family=\"{name}\"");
     Ok(svg.replace(&family(FAMILY), &family(FALLBACK)))
@@ -43,35 +36,18 @@ pub(super) fn svg(scene: &Scene) -> Result<String> {
 
 /// The page as PNG, drawn at twice the size and halved, which smooths what plotters leaves jagged.
 pub(super) fn bitmap(scene: &Scene) -> Result<Vec<u8>> {
-    let (width, height) = (
-        2 * scene.width.ceil() as usize,
-        2 * scene.height.ceil() as usize,
-    );
+    let (width, height) = (2 * scene.width.ceil() as usize, 2 * scene.height.ceil() as usize);
     let mut pixels = vec![255; 3 * width * height];
     {
-        let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32))
-            .into_drawing_area();
-        draw(
-            scene,
-            area,
-            Backend {
-                scale: 2.0,
-                sink: 0.2,
-            },
-        )?;
+        let area = BitMapBackend::with_buffer(&mut pixels, (width as u32, height as u32)).into_drawing_area();
+        draw(scene, area, Backend { scale: 2.0, sink: 0.2 })?;
     }
     png::encode(&png::halve(&pixels, width, height), width / 2, height / 2)
 }
 
-fn draw<DB: DrawingBackend>(
-    scene: &Scene,
-    area: DrawingArea<DB, Shift>,
-    backend: Backend,
-) -> Result<()> {
+fn draw<DB: DrawingBackend>(scene: &Scene, area: DrawingArea<DB, Shift>, backend: Backend) -> Result<()> {
     fonts::register()?;
-    let failed = |e: plotters::drawing::DrawingAreaErrorKind<DB::ErrorType>| {
-        anyhow!("cannot draw a figure: {e}")
-    };
+    let failed = |e: plotters::drawing::DrawingAreaErrorKind<DB::ErrorType>| anyhow!("cannot draw a figure: {e}");
     area.fill(&PAPER_WHITE).map_err(failed)?;
     for shape in &scene.shapes {
         draw_shape(&area, shape, backend).map_err(failed)?;
@@ -79,77 +55,35 @@ fn draw<DB: DrawingBackend>(
     area.present().map_err(failed)
 }
 
-type Drawn<DB> =
-    Result<(), plotters::drawing::DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+type Drawn<DB> = Result<(), plotters::drawing::DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-fn draw_shape<DB: DrawingBackend>(
-    area: &DrawingArea<DB, Shift>,
-    shape: &Shape,
-    backend: Backend,
-) -> Drawn<DB> {
+fn draw_shape<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, shape: &Shape, backend: Backend) -> Drawn<DB> {
     let k = backend.scale;
     let px = |(x, y): At| ((x * k).round() as i32, (y * k).round() as i32);
     let all = |points: &[At]| points.iter().map(|&p| px(p)).collect::<Vec<_>>();
-    let stroke = |colour: RGBColor, width: f64| {
-        ShapeStyle::from(&colour).stroke_width((width * k).round() as u32)
-    };
+    let stroke = |colour: RGBColor, width: f64| ShapeStyle::from(&colour).stroke_width((width * k).round() as u32);
     match shape {
-        Shape::Line {
-            points,
-            colour,
-            width,
-        } => area.draw(&PathElement::new(all(points), stroke(*colour, *width))),
-        Shape::Area {
-            points,
-            colour,
-            alpha,
-        } => area.draw(&Polygon::new(all(points), colour.mix(*alpha))),
-        Shape::Box {
-            from,
-            to,
-            colour,
-            alpha,
-        } => area.draw(&Rectangle::new(
-            [px(*from), px(*to)],
-            colour.mix(*alpha).filled(),
-        )),
-        Shape::Frame { from, to, colour } => {
-            area.draw(&Rectangle::new([px(*from), px(*to)], stroke(*colour, 2.0)))
+        Shape::Line { points, colour, width } => area.draw(&PathElement::new(all(points), stroke(*colour, *width))),
+        Shape::Area { points, colour, alpha } => area.draw(&Polygon::new(all(points), colour.mix(*alpha))),
+        Shape::Box { from, to, colour, alpha } => {
+            area.draw(&Rectangle::new([px(*from), px(*to)], colour.mix(*alpha).filled()))
         }
-        Shape::Dot { at, radius, colour } => area.draw(&Circle::new(
-            px(*at),
-            (radius * k).round() as i32,
-            colour.filled(),
-        )),
-        Shape::Text {
-            at,
-            text,
-            height,
-            bold,
-            anchor,
-            colour,
-        } => {
+        Shape::Frame { from, to, colour } => area.draw(&Rectangle::new([px(*from), px(*to)], stroke(*colour, 2.0))),
+        Shape::Dot { at, radius, colour } => {
+            area.draw(&Circle::new(px(*at), (radius * k).round() as i32, colour.filled()))
+        }
+        Shape::Text { at, text, height, bold, anchor, colour } => {
             let upwards = matches!(anchor, Anchor::Upwards | Anchor::UpwardsEnd);
             let font = fonts::font(height * k, *bold);
-            let font = if upwards {
-                font.transform(FontTransform::Rotate270)
-            } else {
-                font
-            };
+            let font = if upwards { font.transform(FontTransform::Rotate270) } else { font };
             let across = match anchor {
                 Anchor::Left => HPos::Left,
                 Anchor::Centre | Anchor::Upwards => HPos::Center,
                 Anchor::Right | Anchor::UpwardsEnd => HPos::Right,
             };
-            let style = TextStyle::from(font)
-                .color(colour)
-                .pos(Pos::new(across, VPos::Center));
+            let style = TextStyle::from(font).color(colour).pos(Pos::new(across, VPos::Center));
             let sink = backend.sink * height;
-            let at = if upwards {
-                (at.0 + sink, at.1)
-            } else {
-                (at.0, at.1 + sink)
-            };
+            let at = if upwards { (at.0 + sink, at.1) } else { (at.0, at.1 + sink) };
             area.draw(&Text::new(text.as_str(), px(at), style))
         }
     }

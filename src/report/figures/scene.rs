@@ -20,40 +20,12 @@ pub(super) enum Anchor {
 /// One shape; `alpha` 1 is opaque.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    Line {
-        points: Vec<At>,
-        colour: RGBColor,
-        width: f64,
-    },
-    Area {
-        points: Vec<At>,
-        colour: RGBColor,
-        alpha: f64,
-    },
-    Box {
-        from: At,
-        to: At,
-        colour: RGBColor,
-        alpha: f64,
-    },
-    Frame {
-        from: At,
-        to: At,
-        colour: RGBColor,
-    },
-    Dot {
-        at: At,
-        radius: f64,
-        colour: RGBColor,
-    },
-    Text {
-        at: At,
-        text: String,
-        height: f64,
-        bold: bool,
-        anchor: Anchor,
-        colour: RGBColor,
-    },
+    Line { points: Vec<At>, colour: RGBColor, width: f64 },
+    Area { points: Vec<At>, colour: RGBColor, alpha: f64 },
+    Box { from: At, to: At, colour: RGBColor, alpha: f64 },
+    Frame { from: At, to: At, colour: RGBColor },
+    Dot { at: At, radius: f64, colour: RGBColor },
+    Text { at: At, text: String, height: f64, bold: bool, anchor: Anchor, colour: RGBColor },
 }
 
 /// Shapes on a page of `width` × `height` pixels.
@@ -66,42 +38,23 @@ pub(super) struct Scene {
 
 impl Scene {
     pub fn new(width: f64, height: f64) -> Self {
-        Self {
-            width,
-            height,
-            shapes: Vec::new(),
-        }
+        Self { width, height, shapes: Vec::new() }
     }
 
     /// A line, dashed by `(on, off)` pixels if given.
     pub fn line(&mut self, points: &[At], colour: RGBColor, width: f64, dash: Option<(f64, f64)>) {
         let Some((on, off)) = dash else {
-            return self.shapes.push(Shape::Line {
-                points: points.to_vec(),
-                colour,
-                width,
-            });
+            return self.shapes.push(Shape::Line { points: points.to_vec(), colour, width });
         };
         for points in dashes(points, on, off) {
-            self.shapes.push(Shape::Line {
-                points,
-                colour,
-                width,
-            });
+            self.shapes.push(Shape::Line { points, colour, width });
         }
     }
 
     /// A line of text in the ink colour.
     pub fn text(&mut self, at: At, text: &str, height: f64, bold: bool, anchor: Anchor) {
         let colour = super::style::INK;
-        self.shapes.push(Shape::Text {
-            at,
-            text: text.to_string(),
-            height,
-            bold,
-            anchor,
-            colour,
-        });
+        self.shapes.push(Shape::Text { at, text: text.to_string(), height, bold, anchor, colour });
     }
 
     /// Puts another scene under this one.
@@ -109,63 +62,20 @@ impl Scene {
         let dy = self.height;
         let down = |(x, y): At| (x, y + dy);
         self.height += other.height;
-        self.shapes
-            .extend(other.shapes.into_iter().map(|shape| match shape {
-                Shape::Line {
-                    points,
-                    colour,
-                    width,
-                } => Shape::Line {
-                    points: points.into_iter().map(down).collect(),
-                    colour,
-                    width,
-                },
-                Shape::Area {
-                    points,
-                    colour,
-                    alpha,
-                } => Shape::Area {
-                    points: points.into_iter().map(down).collect(),
-                    colour,
-                    alpha,
-                },
-                Shape::Box {
-                    from,
-                    to,
-                    colour,
-                    alpha,
-                } => Shape::Box {
-                    from: down(from),
-                    to: down(to),
-                    colour,
-                    alpha,
-                },
-                Shape::Frame { from, to, colour } => Shape::Frame {
-                    from: down(from),
-                    to: down(to),
-                    colour,
-                },
-                Shape::Dot { at, radius, colour } => Shape::Dot {
-                    at: down(at),
-                    radius,
-                    colour,
-                },
-                Shape::Text {
-                    at,
-                    text,
-                    height,
-                    bold,
-                    anchor,
-                    colour,
-                } => Shape::Text {
-                    at: down(at),
-                    text,
-                    height,
-                    bold,
-                    anchor,
-                    colour,
-                },
-            }));
+        self.shapes.extend(other.shapes.into_iter().map(|shape| match shape {
+            Shape::Line { points, colour, width } => {
+                Shape::Line { points: points.into_iter().map(down).collect(), colour, width }
+            }
+            Shape::Area { points, colour, alpha } => {
+                Shape::Area { points: points.into_iter().map(down).collect(), colour, alpha }
+            }
+            Shape::Box { from, to, colour, alpha } => Shape::Box { from: down(from), to: down(to), colour, alpha },
+            Shape::Frame { from, to, colour } => Shape::Frame { from: down(from), to: down(to), colour },
+            Shape::Dot { at, radius, colour } => Shape::Dot { at: down(at), radius, colour },
+            Shape::Text { at, text, height, bold, anchor, colour } => {
+                Shape::Text { at: down(at), text, height, bold, anchor, colour }
+            }
+        }));
     }
 }
 

@@ -36,10 +36,5 @@ pub(super) fn colour(i: usize) -> RGBColor {
 
 /// Dash pattern of series `i` as (on, off) pixels; `None` is solid.
 pub(super) fn dash(i: usize) -> Option<(f64, f64)> {
-    [
-        None,
-        Some((22.0, 10.0)),
-        Some((6.0, 9.0)),
-        Some((34.0, 8.0)),
-    ][i % 4]
+    [None, Some((22.0, 10.0)), Some((6.0, 9.0)), Some((34.0, 8.0))][i % 4]
 }

@@ -7,45 +7,26 @@ pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String
     let mut lines: Vec<String> = Vec::new();
     for piece in text.split_inclusive([' ', '-']) {
         match lines.last_mut() {
-            Some(line) if width(format!("{line}{piece}").trim_end(), height, bold) <= room => {
-                line.push_str(piece)
-            }
+            Some(line) if width(format!("{line}{piece}").trim_end(), height, bold) <= room => line.push_str(piece),
             _ => lines.push(piece.to_string()),
         }
     }
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_string())
-        .collect()
+    lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
 /// Places and texts of ticks: steps of 1, 2 or 5 times a power of ten; decades on a logarithmic axis.
 pub(super) fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
     if log && (high / low).log10() > 1.5 {
-        let (first, last) = (
-            (low.log10() - 1e-9).ceil() as i32,
-            (high.log10() + 1e-9).floor() as i32,
-        );
+        let (first, last) = ((low.log10() - 1e-9).ceil() as i32, (high.log10() + 1e-9).floor() as i32);
         let step = ((last - first) / 6 + 1) as usize;
-        return (first..=last)
-            .rev()
-            .step_by(step)
-            .map(|e| (10f64.powi(e), power(e)))
-            .collect();
+        return (first..=last).rev().step_by(step).map(|e| (10f64.powi(e), power(e))).collect();
     }
     // The finest step that leaves at most six intervals.
     let raw = (high - low) / 6.001;
     let magnitude = 10f64.powf(raw.log10().floor());
-    let step = [1.0, 2.0, 5.0]
-        .map(|m| m * magnitude)
-        .into_iter()
-        .find(|s| *s >= raw)
-        .unwrap_or(10.0 * magnitude);
+    let step = [1.0, 2.0, 5.0].map(|m| m * magnitude).into_iter().find(|s| *s >= raw).unwrap_or(10.0 * magnitude);
     let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
-    let (first, last) = (
-        (low / step - 1e-9).ceil() as i64,
-        (high / step + 1e-9).floor() as i64,
-    );
+    let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
     (first..=last)
         .map(|i| {
             let value = i as f64 * step;
@@ -65,9 +46,6 @@ fn power(exponent: i32) -> String {
     };
     match exponent {
         0 => "1".to_string(),
-        e => format!(
-            "10{}",
-            e.to_string().chars().map(raised).collect::<String>()
-        ),
+        e => format!("10{}", e.to_string().chars().map(raised).collect::<String>()),
     }
 }

@@ -11,9 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::super::{
-    Bootstrap, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold,
-};
+use super::super::{Bootstrap, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold};
 use super::pooled::{Fold, Pooled};
 use super::score::{Control, GroupedScore};
 use super::{ProbeData, balance, permuted_within, pick, widened};
@@ -65,30 +63,15 @@ impl GroupedProtocol {
         let groups = Groups::new(data.groups)?;
         let folds = self.out_of_fold(data, data.labels).context("probe")?;
         let pooled = Pooled::new(&folds, data.labels, &groups);
-        let bootstrap = Bootstrap {
-            draws: self.draws,
-            ..Bootstrap::seeded(self.seed)
-        };
-        let estimate = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| {
-            bootstrap
-                .units(groups.len(), f)
-                .map(|e| widened(e, self.folds, 0.0))
-        };
+        let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
+        let estimate =
+            |f: &(dyn Fn(&[u32]) -> f64 + Sync)| bootstrap.units(groups.len(), f).map(|e| widened(e, self.folds, 0.0));
         let positives = data.labels.iter().filter(|&&l| l).count();
-        let prevalence = self
-            .prevalence
-            .unwrap_or(positives as f64 / data.labels.len() as f64);
+        let prevalence = self.prevalence.unwrap_or(positives as f64 / data.labels.len() as f64);
         let control = if self.control {
             let labels = permuted_within(data.labels, &groups, self.seed);
-            let moved = labels
-                .iter()
-                .zip(data.labels)
-                .filter(|(a, b)| a != b)
-                .count() as f64
-                / labels.len() as f64;
-            let folds = self
-                .out_of_fold(data, &labels)
-                .context("probe on control labels")?;
+            let moved = labels.iter().zip(data.labels).filter(|(a, b)| a != b).count() as f64 / labels.len() as f64;
+            let folds = self.out_of_fold(data, &labels).context("probe on control labels")?;
             let control = Pooled::new(&folds, &labels, &groups);
             let score = |times: &[u32]| control.rates(times).balanced_accuracy();
             let gap = |times: &[u32]| pooled.rates(times).balanced_accuracy() - score(times);
@@ -105,10 +88,7 @@ impl GroupedProtocol {
             auroc: estimate(&|times| pooled.auroc(times))?,
             prevalence,
             accuracy_at_prevalence: estimate(&|times| pooled.rates(times).accuracy_at(prevalence))?,
-            precision_at_prevalence: estimate(&|times| {
-                pooled.rates(times).precision_at(prevalence)
-            })
-            .ok(),
+            precision_at_prevalence: estimate(&|times| pooled.rates(times).precision_at(prevalence)).ok(),
             control,
             rows: data.labels.len(),
             positives,
@@ -126,19 +106,11 @@ impl GroupedProtocol {
             self.folds * self.repeats
         );
         if let Some(p) = self.prevalence {
-            ensure!(
-                p > 0.0 && p < 1.0,
-                "probe setting prevalence must lie between 0 and 1, got {p}"
-            );
+            ensure!(p > 0.0 && p < 1.0, "probe setting prevalence must lie between 0 and 1, got {p}");
         }
         for (class, name) in [(true, "positive"), (false, "negative")] {
-            let mut ids: Vec<usize> = data
-                .groups
-                .iter()
-                .zip(data.labels)
-                .filter(|(_, l)| **l == class)
-                .map(|(g, _)| *g)
-                .collect();
+            let mut ids: Vec<usize> =
+                data.groups.iter().zip(data.labels).filter(|(_, l)| **l == class).map(|(g, _)| *g).collect();
             ids.sort_unstable();
             ids.dedup();
             ensure!(
@@ -153,27 +125,15 @@ impl GroupedProtocol {
     }
 
     /// The log-odds of every row from a probe that never saw its problem; one entry per split.
-    fn out_of_fold<F: Copy + Into<f64> + Sync>(
-        &self,
-        data: &ProbeData<'_, F>,
-        labels: &[bool],
-    ) -> Result<Vec<Fold>> {
+    fn out_of_fold<F: Copy + Into<f64> + Sync>(&self, data: &ProbeData<'_, F>, labels: &[bool]) -> Result<Vec<Fold>> {
         let mut splits = Vec::new();
         for repeat in 0..self.repeats {
-            splits.extend(grouped_kfold(
-                data.groups,
-                labels,
-                self.folds,
-                self.seed.wrapping_add(repeat as u64),
-            )?);
+            splits.extend(grouped_kfold(data.groups, labels, self.folds, self.seed.wrapping_add(repeat as u64))?);
         }
         splits
             .par_iter()
             .enumerate()
-            .map(|(i, s)| {
-                self.fold(data, labels, s)
-                    .with_context(|| format!("split {i}"))
-            })
+            .map(|(i, s)| self.fold(data, labels, s).with_context(|| format!("split {i}")))
             .collect()
     }
 
@@ -184,15 +144,8 @@ impl GroupedProtocol {
         split: &Split,
     ) -> Result<Fold> {
         let c = self.choose_c(data, labels, &split.train)?;
-        let (scores, converged) = self
-            .fit_and_score(data, labels, &split.train, &split.test, &[c])?
-            .remove(0);
-        Ok(Fold {
-            rows: split.test.clone(),
-            scores,
-            c,
-            converged,
-        })
+        let (scores, converged) = self.fit_and_score(data, labels, &split.train, &split.test, &[c])?.remove(0);
+        Ok(Fold { rows: split.test.clone(), scores, c, converged })
     }
 
     /// The C of the best mean balanced accuracy over an inner k-fold by problem.
@@ -207,20 +160,12 @@ impl GroupedProtocol {
         if grid.len() == 1 {
             return Ok(grid[0]);
         }
-        let inner = grouped_kfold(
-            &pick(data.groups, train),
-            &pick(labels, train),
-            self.inner_folds,
-            self.seed,
-        )?;
+        let inner = grouped_kfold(&pick(data.groups, train), &pick(labels, train), self.inner_folds, self.seed)?;
         let mut total = vec![0.0; grid.len()];
         for split in inner {
             let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
             let truth = pick(labels, &held);
-            for (sum, (scores, _)) in total
-                .iter_mut()
-                .zip(self.fit_and_score(data, labels, &fit, &held, &grid)?)
-            {
+            for (sum, (scores, _)) in total.iter_mut().zip(self.fit_and_score(data, labels, &fit, &held, &grid)?) {
                 let predicted: Vec<bool> = scores.iter().map(|&z| z > 0.0).collect();
                 *sum += balanced_accuracy(&truth, &predicted).context("inner fold")?;
             }
@@ -249,9 +194,6 @@ impl GroupedProtocol {
         let (x, y) = (scaler.apply(raw.view()), pick(labels, &train));
         let held = scaler.apply(data.rows(test).view());
         let models = Logistic::path(x.view(), &y, grid, TOLERANCE)?;
-        Ok(models
-            .iter()
-            .map(|m| (m.scores(held.view()).to_vec(), m.converged))
-            .collect())
+        Ok(models.iter().map(|m| (m.scores(held.view()).to_vec(), m.converged)).collect())
     }
 }

@@ -39,18 +39,10 @@ pub struct ProbeData<'a, F> {
 
 impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
     /// Checks shapes, that both classes occur, and that every feature is a finite number.
-    pub fn new(
-        features: ArrayView2<'a, F>,
-        labels: &'a [bool],
-        groups: &'a [usize],
-    ) -> Result<Self> {
+    pub fn new(features: ArrayView2<'a, F>, labels: &'a [bool], groups: &'a [usize]) -> Result<Self> {
         check(features, labels.len(), groups.len())?;
         both_classes(labels).context("probe labels")?;
-        Ok(Self {
-            features,
-            labels,
-            groups,
-        })
+        Ok(Self { features, labels, groups })
     }
 
     /// The chosen rows in f64.
@@ -70,40 +62,26 @@ fn widened(e: Estimate, folds: usize, bottom: f64) -> Estimate {
 }
 
 /// Shapes agree and every feature is a finite number.
-fn check<F: Copy + Into<f64>>(
-    features: ArrayView2<'_, F>,
-    labels: usize,
-    groups: usize,
-) -> Result<()> {
+fn check<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, labels: usize, groups: usize) -> Result<()> {
     let rows = features.nrows();
-    ensure!(
-        rows > 0 && features.ncols() > 0,
-        "probe features are empty ({rows} × {})",
-        features.ncols()
-    );
+    ensure!(rows > 0 && features.ncols() > 0, "probe features are empty ({rows} × {})", features.ncols());
     ensure!(labels == rows, "{rows} feature rows but {labels} labels");
     ensure!(groups == rows, "{rows} feature rows but {groups} group ids");
     for ((row, column), &value) in features.indexed_iter() {
         let value: f64 = value.into();
-        ensure!(
-            value.is_finite(),
-            "probe feature at row {row}, column {column} is {value}"
-        );
+        ensure!(value.is_finite(), "probe feature at row {row}, column {column} is {value}");
     }
     Ok(())
 }
 
 /// The chosen rows in f64.
 fn chosen<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize]) -> Array2<f64> {
-    Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| {
-        features[[rows[i], j]].into()
-    })
+    Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| features[[rows[i], j]].into())
 }
 
 /// Of `rows`, all of the rarer class and as many of the other, drawn by `seed`; sorted.
 fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
-    let (mut yes, mut no): (Vec<usize>, Vec<usize>) =
-        rows.iter().copied().partition(|&r| labels[r]);
+    let (mut yes, mut no): (Vec<usize>, Vec<usize>) = rows.iter().copied().partition(|&r| labels[r]);
     let keep = yes.len().min(no.len());
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for class in [&mut yes, &mut no] {
@@ -124,9 +102,7 @@ fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
     for rows in &groups.members {
         let mut shuffled = pick(labels, rows);
         shuffled.shuffle(&mut rng);
-        rows.iter()
-            .zip(shuffled)
-            .for_each(|(&row, label)| permuted[row] = label);
+        rows.iter().zip(shuffled).for_each(|(&row, label)| permuted[row] = label);
     }
     permuted
 }

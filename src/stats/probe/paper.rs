@@ -21,11 +21,7 @@ pub struct PaperProtocol {
 
 impl Default for PaperProtocol {
     fn default() -> Self {
-        Self {
-            c: 1.0,
-            test_share: 0.2,
-            seed: 0,
-        }
+        Self { c: 1.0, test_share: 0.2, seed: 0 }
     }
 }
 
@@ -47,29 +43,17 @@ impl PaperProtocol {
         let all: Vec<usize> = (0..data.labels.len()).collect();
         let kept = balance(&all, data.labels, self.seed);
         let split = holdout(kept.len(), self.test_share, self.seed)?;
-        let split = Split {
-            train: pick(&kept, &split.train),
-            test: pick(&kept, &split.test),
-        };
+        let split = Split { train: pick(&kept, &split.train), test: pick(&kept, &split.test) };
         self.score(data, &split)
     }
 
     /// Fits and scores on a given split of the rows, raw features.
-    pub fn score<F: Copy + Into<f64> + Sync>(
-        &self,
-        data: &ProbeData<'_, F>,
-        split: &Split,
-    ) -> Result<PaperScore> {
+    pub fn score<F: Copy + Into<f64> + Sync>(&self, data: &ProbeData<'_, F>, split: &Split) -> Result<PaperScore> {
         let labels = pick(data.labels, &split.train);
         let train = data.rows(&split.train);
-        let model = Logistic::fit(train.view(), &labels, self.c)
-            .context("paper-protocol probe, training rows")?;
+        let model = Logistic::fit(train.view(), &labels, self.c).context("paper-protocol probe, training rows")?;
         let right = |predicted: Vec<bool>, rows: &[usize]| {
-            predicted
-                .iter()
-                .zip(rows)
-                .filter(|&(p, &r)| *p == data.labels[r])
-                .count()
+            predicted.iter().zip(rows).filter(|&(p, &r)| *p == data.labels[r]).count()
         };
         let test_right = right(model.predict(data.rows(&split.test).view()), &split.test);
         let train_right = right(model.predict(train.view()), &split.train);

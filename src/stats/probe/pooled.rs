@@ -43,23 +43,16 @@ impl Pooled {
     pub fn rates(&self, times: &[u32]) -> Rates {
         let mut sum = [0.0; 4];
         for (counts, &times) in self.counts.iter().zip(times) {
-            sum.iter_mut()
-                .zip(counts)
-                .for_each(|(s, c)| *s += f64::from(times) * c);
+            sum.iter_mut().zip(counts).for_each(|(s, c)| *s += f64::from(times) * c);
         }
-        Rates {
-            tpr: sum[0] / sum[1],
-            tnr: sum[2] / sum[3],
-        }
+        Rates { tpr: sum[0] / sum[1], tnr: sum[2] / sum[3] }
     }
 
     /// Area under the ROC curve over pairs within a fold: scores of two folds come from two probes and share no scale.
     pub fn auroc(&self, times: &[u32]) -> f64 {
         let (mut wins, mut pairs) = (0.0, 0.0);
         for fold in &self.ranked {
-            let items = fold
-                .iter()
-                .map(|&(score, label, group)| (score, label, f64::from(times[group])));
+            let items = fold.iter().map(|&(score, label, group)| (score, label, f64::from(times[group])));
             let (w, p) = weighted_auroc_parts(items);
             wins += w;
             pairs += p;

@@ -28,13 +28,7 @@ pub struct ValueProtocol {
 
 impl Default for ValueProtocol {
     fn default() -> Self {
-        Self {
-            folds: 5,
-            inner_folds: 3,
-            c_grid: vec![1e-2, 1e-1, 1.0],
-            draws: 1000,
-            seed: 0,
-        }
+        Self { folds: 5, inner_folds: 3, c_grid: vec![1e-2, 1e-1, 1.0], draws: 1000, seed: 0 }
     }
 }
 
@@ -63,29 +57,14 @@ impl ValueProtocol {
     ) -> Result<ValueScore> {
         check(features, values.len(), groups.len())?;
         ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
-        ensure!(
-            self.folds >= 5,
-            "{} splits; the protocol asks for 5 or more",
-            self.folds
-        );
+        ensure!(self.folds >= 5, "{} splits; the protocol asks for 5 or more", self.folds);
         let mut frequent = std::collections::BTreeMap::new();
-        values
-            .iter()
-            .for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
-        ensure!(
-            frequent.len() > 1,
-            "single class: all {} values are {}",
-            values.len(),
-            values[0]
-        );
-        let (right, c) = self
-            .out_of_fold(features, values, groups)
-            .context("value probe")?;
+        values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
+        ensure!(frequent.len() > 1, "single class: all {} values are {}", values.len(), values[0]);
+        let (right, c) = self.out_of_fold(features, values, groups).context("value probe")?;
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
-        let (by_chance, _) = self
-            .out_of_fold(features, &shuffled, groups)
-            .context("value probe on control labels")?;
+        let (by_chance, _) = self.out_of_fold(features, &shuffled, groups).context("value probe on control labels")?;
         Ok(ValueScore {
             accuracy: self.estimate(&right, groups)?,
             control: self.estimate(&by_chance, groups)?,
@@ -98,15 +77,8 @@ impl ValueProtocol {
 
     /// Share of ones, problems resampled, widened for shared training sets.
     fn estimate(&self, right: &[f64], groups: &[usize]) -> Result<Estimate> {
-        let bootstrap = Bootstrap {
-            draws: self.draws,
-            ..Bootstrap::seeded(self.seed)
-        };
-        Ok(super::widened(
-            bootstrap.clustered_mean(right, groups)?,
-            self.folds,
-            0.0,
-        ))
+        let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
+        Ok(super::widened(bootstrap.clustered_mean(right, groups)?, self.folds, 0.0))
     }
 
     /// For each row 1 if its value was predicted, else 0; and the C of each fold.
@@ -119,19 +91,12 @@ impl ValueProtocol {
         let splits = self.splits(groups, self.folds)?;
         let fold = |split: &Split| {
             let c = self.choose_c(features, values, groups, &split.train)?;
-            Ok((
-                fit_and_grade(features, values, &split.train, &split.test, c)?,
-                c,
-            ))
+            Ok((fit_and_grade(features, values, &split.train, &split.test, c)?, c))
         };
         let folds: Vec<(Vec<bool>, f64)> = splits.par_iter().map(fold).collect::<Result<_>>()?;
         let mut right = vec![0.0; values.len()];
         for (split, (hits, _)) in splits.iter().zip(&folds) {
-            split
-                .test
-                .iter()
-                .zip(hits)
-                .for_each(|(&row, &hit)| right[row] = f64::from(u8::from(hit)));
+            split.test.iter().zip(hits).for_each(|(&row, &hit)| right[row] = f64::from(u8::from(hit)));
         }
         Ok((right, folds.into_iter().map(|f| f.1).collect()))
     }
@@ -151,10 +116,7 @@ impl ValueProtocol {
             let mut hits = 0;
             for split in &inner {
                 let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
-                hits += fit_and_grade(features, values, &fit, &held, c)?
-                    .iter()
-                    .filter(|&&h| h)
-                    .count();
+                hits += fit_and_grade(features, values, &fit, &held, c)?.iter().filter(|&&h| h).count();
             }
             if hits > best.1 {
                 best = (c, hits);
@@ -164,11 +126,7 @@ impl ValueProtocol {
     }
 
     fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
-        ensure!(
-            Groups::new(groups)?.len() >= 2 * k,
-            "{k} folds by problem need at least {} problems",
-            2 * k
-        );
+        ensure!(Groups::new(groups)?.len() >= 2 * k, "{k} folds by problem need at least {} problems", 2 * k);
         grouped_kfold(groups, &vec![false; groups.len()], k, self.seed)
     }
 }
@@ -185,9 +143,5 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     let scaler = Standardiser::fit(raw.view())?;
     let model = Softmax::fit(scaler.apply(raw.view()).view(), &pick(values, train), c)?;
     let predicted = model.predict(scaler.apply(chosen(features, test).view()).view());
-    Ok(predicted
-        .iter()
-        .zip(test)
-        .map(|(p, &row)| *p == values[row])
-        .collect())
+    Ok(predicted.iter().zip(test).map(|(p, &row)| *p == values[row]).collect())
 }

@@ -42,7 +42,6 @@ pub(super) fn base(run: &Run) -> Result<Option<PhaseResult>> {
         &run.sft("base", settings.steps, schedule, &HiddenState, Gradient::Through),
         &mut trainer,
         &folder,
-        &run.device,
         |step| Ok(batches.indices(step).into_iter().map(|i| rows[i].clone()).collect()),
         |_, stats, trainer| {
             window.push(stats.accuracy);
@@ -116,7 +115,8 @@ fn entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
     let ids: Vec<Vec<u32>> = batch.iter().map(|s| pad(s)).collect();
     // Padding on the right is never attended to by a real position: causality masks it.
     let logits = model.logits(&ids, &mut Hooks::none())?;
-    let values = ops::entropy(logits).try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?;
+    let values =
+        ops::entropy(logits).try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?;
     let of = |(b, s): (usize, &&Sample)| {
         let from = b * width + s.prompt.len() - 1;
         values[from..from + s.response.len()].to_vec()
@@ -146,7 +146,7 @@ pub(super) fn boundary(run: &Run) -> Result<Option<PhaseResult>> {
         Ok(batches.indices(step).into_iter().map(row).collect())
     };
     let sft = run.sft("boundary", steps, schedule, &HiddenState, Gradient::Through);
-    if !sft::run(&sft, &mut trainer, &folder, &run.device, rows_of, |_, _, _| Ok(()))? {
+    if !sft::run(&sft, &mut trainer, &folder, rows_of, |_, _, _| Ok(()))? {
         return Ok(None);
     }
     run.close(&folder, "boundary", &trainer.frozen(), &HiddenState, Switching::Suppressed).map(Some)
@@ -203,7 +203,7 @@ pub(super) fn latent(run: &Run, phase: &'static str, fixed: bool) -> Result<Opti
         }
         Ok(())
     };
-    if !sft::run(&sft, &mut trainer, &folder, &run.device, rows_of, after)? {
+    if !sft::run(&sft, &mut trainer, &folder, rows_of, after)? {
         return Ok(None);
     }
     run.close(&folder, phase, &trainer.frozen(), source, Switching::Free).map(Some)
@@ -224,7 +224,7 @@ pub(super) fn no_cot(run: &Run) -> Result<Option<PhaseResult>> {
     let mut trainer = Trainer::new(run.trainable(&run.initial_model()?)?, &run.recipe.optimizer);
     let rows_of = |step| Ok(batches.indices(step).into_iter().map(|i| rows[i].clone()).collect());
     let sft = run.sft("no_cot", steps, schedule, &HiddenState, Gradient::Through);
-    if !sft::run(&sft, &mut trainer, &folder, &run.device, rows_of, |_, _, _| Ok(()))? {
+    if !sft::run(&sft, &mut trainer, &folder, rows_of, |_, _, _| Ok(()))? {
         return Ok(None);
     }
     run.close(&folder, "no_cot", &trainer.frozen(), &HiddenState, Switching::Suppressed).map(Some)
@@ -267,8 +267,8 @@ impl Run {
     fn tagged(&self) -> Result<Vec<Tagged>> {
         let file = self.path().join("annotate").join("tagged.jsonl");
         let tagged = read_tagged(&file)?;
-        let same = tagged.len() == self.corpus.train.len()
-            && tagged.iter().zip(&self.corpus.train).all(|(t, s)| t.id == s.id);
+        let same =
+            tagged.len() == self.corpus.train.len() && tagged.iter().zip(&self.corpus.train).all(|(t, s)| t.id == s.id);
         if !same {
             bail!("{}: annotates other problems than this run's; delete the folder to annotate again", file.display());
         }
@@ -295,7 +295,8 @@ impl Run {
         };
         let traces: Result<String> = free.1.iter().map(|t| Ok(serde_json::to_string(t)? + "\n")).collect();
         write_atomic(&folder.path.join("traces.jsonl"), traces?.as_bytes()).context("writing the traces")?;
-        let result = PhaseResult { phase: phase.to_owned(), source: source.name(), scores: free.0, text_only, notes: vec![] };
+        let result =
+            PhaseResult { phase: phase.to_owned(), source: source.name(), scores: free.0, text_only, notes: vec![] };
         folder.finish(&result)?;
         eprintln!("{phase}: accuracy {}, switch rate {}", result.scores.accuracy, result.scores.switch_rate);
         Ok(result)

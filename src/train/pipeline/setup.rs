@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use super::Run;
 use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
-use crate::model::config::{Family, ModelConfig};
-use crate::model::lora::LoraSettings;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Apply;
+use crate::model::config::{Family, ModelConfig};
+use crate::model::lora::LoraSettings;
 use crate::recipe::Recipe;
 use crate::text::{Vocabulary, write_atomic};
 use crate::train::corpus::Corpus;
@@ -43,7 +43,8 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             "{}: holds a run already; --resume goes on with it, --out names another folder",
             root.display()
         );
-        let held = fs::read_to_string(&recipe_path).with_context(|| format!("{}: cannot read", recipe_path.display()))?;
+        let held =
+            fs::read_to_string(&recipe_path).with_context(|| format!("{}: cannot read", recipe_path.display()))?;
         ensure!(
             held == text,
             "{}: the run was started with other settings; repeat them, or name another folder with --out",
@@ -102,9 +103,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// The commit of the source tree that this binary was built in, where git knows it.
 fn commit() -> String {
-    let out = std::process::Command::new("git")
-        .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"])
-        .output();
+    let out = std::process::Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();
     match out {
         Ok(out) if out.status.success() => String::from_utf8_lossy(&out.stdout).trim().to_owned(),
         _ => "unknown".into(),

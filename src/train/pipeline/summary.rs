@@ -45,7 +45,10 @@ pub fn table(results: &[PhaseResult]) -> String {
 pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     let text = table(results);
     let notes: String = results.iter().flat_map(|r| &r.notes).map(|n| format!("- {n}\n")).collect();
-    let file = format!("# {}\n\n`{}`\n\nGreedy decoding, seed {}.\n\n{text}\n{notes}", run.recipe.name, run.options.command, run.recipe.seed);
+    let file = format!(
+        "# {}\n\n`{}`\n\nGreedy decoding, seed {}.\n\n{text}\n{notes}",
+        run.recipe.name, run.options.command, run.recipe.seed
+    );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
     println!("{text}\n{notes}");

@@ -16,7 +16,7 @@ use crate::recipe::{Anchor, Grpo, ReplayMode};
 use crate::stats::Flips;
 use crate::train::batches::Batches;
 use crate::train::evaluate::evaluate;
-use crate::train::grpo::{self, LossParts, Sampled};
+use crate::train::grpo::{self, LossParts, Policy, Sampled};
 use crate::train::progress::{Progress, stop_flag};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
@@ -66,7 +66,7 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     let model = PhaseFolder::open(run.path(), "latent")?.import(start, &plain)?;
     let reference = (settings.anchor == Anchor::Reference).then(|| model.clone());
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
-    let from = folder.restore(&mut trainer, &run.device)?.map_or(0, |(step, _)| step);
+    let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, "grpo");
     let mut metrics = metrics_from(&folder, from)?;
     let mut progress = Progress::new("grpo", settings.steps, from);
@@ -78,7 +78,10 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
         let row = row(step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
         progress.update(
             step + 1,
-            &format!("reward {:.3} acc {:.3} switch {:.2} latents {:.1}", row.reward, row.accuracy, row.switch_rate, row.latent_calls),
+            &format!(
+                "reward {:.3} acc {:.3} switch {:.2} latents {:.1}",
+                row.reward, row.accuracy, row.switch_rate, row.latent_calls
+            ),
         );
         metrics.push(&row)?;
         let hacking = watch.push(settings.early_stop_window, &row);
@@ -125,8 +128,9 @@ fn one_step(
         .into_iter()
         .map(|i| (i, run.corpus.train[i].prompt.as_slice(), run.corpus.train_answers[i].as_str()))
         .collect();
-    let policy = trainer.frozen();
-    let mut sampled = grpo::sample(&policy, &run.corpus, &questions, settings, &decoding, run.options.threads)?;
+    let policy = Policy { switch: run.corpus.switch, settings: &decoding };
+    let model = trainer.frozen();
+    let mut sampled = grpo::sample(&model, &run.corpus, &questions, settings, &decoding, run.options.threads)?;
     let mut cosines = (None, None);
     if settings.cosine_every > 0 && step.is_multiple_of(settings.cosine_every) && !sampled.rollouts.is_empty() {
         let mode = |replay| Grpo { replay, ..settings.clone() };
@@ -134,12 +138,11 @@ fn one_step(
         let against = |replay| {
             let other = mode(replay);
             let probe = &sampled.rollouts[..sampled.rollouts.len().min(settings.group)];
-            grpo::cosine(&trainer.model, &run.corpus, probe, [&segmented, &other], &decoding)
+            grpo::cosine(&trainer.model, policy, probe, [&segmented, &other])
         };
         cosines = (Some(against(ReplayMode::TextGraph)?), Some(against(ReplayMode::FullBptt)?));
     }
-    let epochs =
-        grpo::step(trainer, &run.corpus, &mut sampled, reference, settings, &decoding, run.options.threads)?;
+    let epochs = grpo::step(trainer, policy, &mut sampled, reference, settings, run.options.threads)?;
     Ok((sampled, epochs, cosines))
 }
 
@@ -156,8 +159,13 @@ fn row(
         sampled.all.iter().map(f).sum::<f64>() / n
     };
     let yes = |b: bool| f64::from(u8::from(b));
-    let entropies: Vec<f64> =
-        sampled.all.iter().flat_map(|(t, _, _)| &t.positions).filter(|p| p.kind.is_sampled()).filter_map(|p| p.entropy).collect();
+    let entropies: Vec<f64> = sampled
+        .all
+        .iter()
+        .flat_map(|(t, _, _)| &t.positions)
+        .filter(|p| p.kind.is_sampled())
+        .filter_map(|p| p.entropy)
+        .collect();
     let (first, last) = (epochs.first(), epochs.last());
     let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
     GrpoRow {

@@ -35,14 +35,8 @@ impl GgufFile {
     pub fn open(path: &Path) -> Result<Self> {
         let map = map_file(path)?;
         let origin = path.display().to_string();
-        let Contents {
-            meta,
-            tensors: stored,
-        } = parse::parse(&map).map_err(|e| anyhow!("{origin}: {e}"))?;
-        let keys = settings::Keys {
-            origin: &origin,
-            meta: &meta,
-        };
+        let Contents { meta, tensors: stored } = parse::parse(&map).map_err(|e| anyhow!("{origin}: {e}"))?;
+        let keys = settings::Keys { origin: &origin, meta: &meta };
         let config = settings::config(&keys, &stored, &map)?;
         let mut tensors = BTreeMap::new();
         for (name, info) in stored {
@@ -57,13 +51,7 @@ impl GgufFile {
             };
             tensors.insert(hf, info);
         }
-        Ok(Self {
-            path: path.to_path_buf(),
-            map,
-            meta,
-            config,
-            tensors,
-        })
+        Ok(Self { path: path.to_path_buf(), map, meta, config, tensors })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -82,10 +70,7 @@ impl GgufFile {
 
     /// The chat template (Jinja), where the file has one.
     pub fn chat_template(&self) -> Result<Option<String>> {
-        Ok(self
-            .keys(&self.origin())
-            .text("tokenizer.chat_template")?
-            .map(str::to_string))
+        Ok(self.keys(&self.origin()).text("tokenizer.chat_template")?.map(str::to_string))
     }
 
     fn origin(&self) -> String {
@@ -93,10 +78,7 @@ impl GgufFile {
     }
 
     fn keys<'a>(&'a self, origin: &'a str) -> settings::Keys<'a> {
-        settings::Keys {
-            origin,
-            meta: &self.meta,
-        }
+        settings::Keys { origin, meta: &self.meta }
     }
 
     /// Heads whose rows are interleaved in this tensor, if any.
@@ -161,10 +143,7 @@ impl Weights for GgufFile {
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let info = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| anyhow!("{}: no tensor for `{name}`", self.path.display()))?;
+        let info = self.tensors.get(name).ok_or_else(|| anyhow!("{}: no tensor for `{name}`", self.path.display()))?;
         let width = info.shape.last().copied().unwrap_or(1);
         let bytes = &self.map[info.range.clone()];
         let data = match self.permuted_heads(name) {
@@ -176,8 +155,7 @@ impl Weights for GgufFile {
                     "{}: `{name}` must have {heads} x {dh} rows, found {rows}",
                     self.path.display()
                 );
-                info.kind
-                    .dequantise(bytes, width, |row| stored_row(row, dh))
+                info.kind.dequantise(bytes, width, |row| stored_row(row, dh))
             }
         };
         HostTensor::new(info.shape.clone(), data)

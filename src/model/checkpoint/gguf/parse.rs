@@ -34,29 +34,17 @@ pub struct Contents {
 
 /// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
-    ensure!(
-        bytes.starts_with(b"GGUF"),
-        "not a GGUF file: expected it to begin with \"GGUF\""
-    );
+    ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"");
     let mut at = Cursor { bytes, pos: 4 };
     let version = at.u32()?;
-    ensure!(
-        matches!(version, 2 | 3),
-        "GGUF version {version} is not supported: expected 2 or 3"
-    );
+    ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
     let keys = at.u64()?;
     let mut meta = BTreeMap::new();
     for _ in 0..keys {
         let key = at.text()?;
-        let value = at
-            .u32()
-            .and_then(|kind| at.value(kind))
-            .map_err(|e| anyhow!("metadata `{key}`: {e}"))?;
-        ensure!(
-            meta.insert(key.clone(), value).is_none(),
-            "metadata `{key}` appears twice"
-        );
+        let value = at.u32().and_then(|kind| at.value(kind)).map_err(|e| anyhow!("metadata `{key}`: {e}"))?;
+        ensure!(meta.insert(key.clone(), value).is_none(), "metadata `{key}` appears twice");
     }
     let mut raw = Vec::new();
     for _ in 0..tensors {
@@ -74,18 +62,10 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     let start = at.pos.next_multiple_of(alignment);
     let mut table = BTreeMap::new();
     for (name, info) in raw {
-        let info = info
-            .place(start, bytes.len())
-            .map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
-        ensure!(
-            table.insert(name.clone(), info).is_none(),
-            "tensor `{name}` appears twice"
-        );
+        let info = info.place(start, bytes.len()).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        ensure!(table.insert(name.clone(), info).is_none(), "tensor `{name}` appears twice");
     }
-    Ok(Contents {
-        meta,
-        tensors: table,
-    })
+    Ok(Contents { meta, tensors: table })
 }
 
 struct RawInfo {
@@ -97,48 +77,29 @@ struct RawInfo {
 impl RawInfo {
     fn read(at: &mut Cursor) -> Result<Self> {
         let axes = at.u32()?;
-        ensure!(
-            (1..=4).contains(&axes),
-            "must have 1 to 4 axes, found {axes}"
-        );
+        ensure!((1..=4).contains(&axes), "must have 1 to 4 axes, found {axes}");
         let mut shape = Vec::new();
         for _ in 0..axes {
             shape.push(usize::try_from(at.u64()?)?);
         }
         shape.reverse();
-        Ok(Self {
-            shape,
-            kind: at.u32()?,
-            offset: at.u64()?,
-        })
+        Ok(Self { shape, kind: at.u32()?, offset: at.u64()? })
     }
 
     fn place(self, start: usize, length: usize) -> Result<Info> {
         let kind = GgmlType::from_number(self.kind)?;
-        let (width, rows) = self
-            .shape
-            .split_last()
-            .map_or((1, &[][..]), |(w, rest)| (*w, rest));
+        let (width, rows) = self.shape.split_last().map_or((1, &[][..]), |(w, rest)| (*w, rest));
         let shape = &self.shape;
         ensure!(!shape.contains(&0), "shape {shape:?} has an empty axis");
         let row = kind.row_bytes(width).ok_or_else(|| {
-            anyhow!(
-                "shape {shape:?}: rows of {kind:?} must be a multiple of {} long",
-                kind.block_len()
-            )
+            anyhow!("shape {shape:?}: rows of {kind:?} must be a multiple of {} long", kind.block_len())
         })?;
         let size = rows.iter().try_fold(row, |n, d| n.checked_mul(*d));
-        let offset = usize::try_from(self.offset)
-            .ok()
-            .and_then(|o| o.checked_add(start));
+        let offset = usize::try_from(self.offset).ok().and_then(|o| o.checked_add(start));
         let range = offset.and_then(|o| Some(o..o.checked_add(size?)?));
         let end = range.as_ref().map_or(usize::MAX, |r| r.end);
         match range {
-            Some(range) if end <= length => Ok(Info {
-                shape: self.shape,
-                kind,
-                range,
-            }),
+            Some(range) if end <= length => Ok(Info { shape: self.shape, kind, range }),
             _ => bail!(
                 "truncated file: its data (shape {shape:?}) end at byte {end}, the file has {length} (download it again)"
             ),
@@ -153,16 +114,9 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
-        let end = self
-            .pos
-            .checked_add(n)
-            .filter(|end| *end <= self.bytes.len());
+        let end = self.pos.checked_add(n).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or_else(|| {
-            anyhow!(
-                "truncated file: expected {n} more bytes at byte {}, the file has {}",
-                self.pos,
-                self.bytes.len()
-            )
+            anyhow!("truncated file: expected {n} more bytes at byte {}, the file has {}", self.pos, self.bytes.len())
         })?;
         let part = &self.bytes[self.pos..end];
         self.pos = end;
@@ -184,8 +138,7 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Result<String> {
         let length = usize::try_from(self.u64()?)?;
         let at = self.pos;
-        String::from_utf8(self.take(length)?.to_vec())
-            .map_err(|_| anyhow!("the string at byte {at} is not UTF-8"))
+        String::from_utf8(self.take(length)?.to_vec()).map_err(|_| anyhow!("the string at byte {at} is not UTF-8"))
     }
 
     fn value(&mut self, kind: u32) -> Result<Value> {
@@ -218,15 +171,9 @@ impl<'a> Cursor<'a> {
         let length = usize::try_from(self.u64()?)?;
         // Nothing is reserved from `length`: a damaged count runs into the end of the file instead.
         match kind {
-            8 => (0..length)
-                .map(|_| self.text())
-                .collect::<Result<_>>()
-                .map(Value::Texts),
+            8 => (0..length).map(|_| self.text()).collect::<Result<_>>().map(Value::Texts),
             9 => bail!("lists of lists are not supported"),
-            _ => (0..length)
-                .map(|_| self.number(kind))
-                .collect::<Result<_>>()
-                .map(Value::Numbers),
+            _ => (0..length).map(|_| self.number(kind)).collect::<Result<_>>().map(Value::Numbers),
         }
     }
 }

@@ -61,10 +61,7 @@ impl GgmlType {
             8 => GgmlType::Q8_0,
             30 => GgmlType::Plain(Dtype::BF16),
             _ => {
-                let name = NAMES
-                    .iter()
-                    .find(|(n, _)| *n == number)
-                    .map_or("unknown", |(_, name)| name);
+                let name = NAMES.iter().find(|(n, _)| *n == number).map_or("unknown", |(_, name)| name);
                 bail!(
                     "quantisation {name} (type {number}) is not supported: expected F32, F16, BF16, Q8_0, Q4_0 or Q4_1 \
                      (llama-quantize can rewrite the file)"
@@ -120,12 +117,7 @@ impl GgmlType {
     }
 
     /// A matrix `[rows, width]` to floats, row `r` of the result from row `source(r)` of the file. Threaded.
-    pub fn dequantise(
-        self,
-        bytes: &[u8],
-        width: usize,
-        source: impl Fn(usize) -> usize + Sync,
-    ) -> Vec<f32> {
+    pub fn dequantise(self, bytes: &[u8], width: usize, source: impl Fn(usize) -> usize + Sync) -> Vec<f32> {
         let row_bytes = self.row_bytes(width).unwrap_or(0);
         if width == 0 || row_bytes == 0 {
             return vec![];
@@ -134,14 +126,12 @@ impl GgmlType {
         // A task converts about 64 k values, so that a norm's single row is not scheduled at all.
         let per_task = (65_536 / width).max(1);
         let mut out = vec![0.0f32; rows * width];
-        out.par_chunks_mut(width * per_task)
-            .enumerate()
-            .for_each(|(task, chunk)| {
-                for (i, row) in chunk.chunks_exact_mut(width).enumerate() {
-                    let start = source(task * per_task + i) * row_bytes;
-                    self.row(&bytes[start..start + row_bytes], row);
-                }
-            });
+        out.par_chunks_mut(width * per_task).enumerate().for_each(|(task, chunk)| {
+            for (i, row) in chunk.chunks_exact_mut(width).enumerate() {
+                let start = source(task * per_task + i) * row_bytes;
+                self.row(&bytes[start..start + row_bytes], row);
+            }
+        });
         out
     }
 }
@@ -195,9 +185,6 @@ mod tests {
     #[test]
     fn rows_come_from_where_they_are_said_to() {
         let bytes = Dtype::F32.encode(&[1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(
-            GgmlType::Plain(Dtype::F32).dequantise(&bytes, 2, |r| 1 - r),
-            [3.0, 4.0, 1.0, 2.0]
-        );
+        assert_eq!(GgmlType::Plain(Dtype::F32).dequantise(&bytes, 2, |r| 1 - r), [3.0, 4.0, 1.0, 2.0]);
     }
 }

@@ -22,10 +22,7 @@ impl<'a> Keys<'a> {
             Value::Texts(list) => format!("a list of {} strings", list.len()),
             other => format!("{other:?}"),
         };
-        anyhow!(
-            "{}: metadata `{key}` must be {expected}, found {found}",
-            self.origin
-        )
+        anyhow!("{}: metadata `{key}` must be {expected}, found {found}", self.origin)
     }
 
     pub fn missing(&self, key: &str) -> anyhow::Error {
@@ -82,12 +79,7 @@ impl<'a> Keys<'a> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let id = self.usize(&key)?;
         id.map(|n| {
-            u32::try_from(n).map_err(|_| {
-                anyhow!(
-                    "{}: metadata `{key}` must be a token id, found {n}",
-                    self.origin
-                )
-            })
+            u32::try_from(n).map_err(|_| anyhow!("{}: metadata `{key}` must be a token id, found {n}", self.origin))
         })
         .transpose()
     }
@@ -99,25 +91,18 @@ impl<'a> Keys<'a> {
 
 pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Result<ModelConfig> {
     let origin = keys.origin;
-    let arch = keys
-        .text("general.architecture")?
-        .ok_or_else(|| keys.missing("general.architecture"))?;
+    let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
     let family = match arch {
         "llama" => Family::Llama,
         "qwen3" => Family::Qwen3,
-        other => bail!(
-            "{origin}: metadata `general.architecture` must be \"llama\" or \"qwen3\", found {other:?}"
-        ),
+        other => bail!("{origin}: metadata `general.architecture` must be \"llama\" or \"qwen3\", found {other:?}"),
     };
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, &key)?;
 
     let hidden_size = keys.need(&key("embedding_length"))?;
     let heads = keys.need(&key("attention.head_count"))?;
-    ensure!(
-        heads > 0,
-        "{origin}: metadata `{arch}.attention.head_count` must be positive, found 0"
-    );
+    ensure!(heads > 0, "{origin}: metadata `{arch}.attention.head_count` must be positive, found 0");
     let head_dim = match keys.usize(&key("attention.key_length"))? {
         Some(dh) => dh,
         None => {
@@ -135,30 +120,21 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
             "{origin}: metadata `{arch}.{name}` must equal the head width {head_dim}, found {found}"
         );
     }
-    let vocab_size = tensors
-        .get("token_embd.weight")
-        .and_then(|t| t.shape.first().copied());
+    let vocab_size = tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
     let mut config = ModelConfig {
         family,
-        vocab_size: vocab_size
-            .ok_or_else(|| anyhow!("{origin}: tensor `token_embd.weight` is missing"))?,
+        vocab_size: vocab_size.ok_or_else(|| anyhow!("{origin}: tensor `token_embd.weight` is missing"))?,
         hidden_size,
         intermediate_size: keys.need(&key("feed_forward_length"))?,
         num_hidden_layers: keys.need(&key("block_count"))?,
         num_attention_heads: heads,
-        num_key_value_heads: keys
-            .usize(&key("attention.head_count_kv"))?
-            .unwrap_or(heads),
+        num_key_value_heads: keys.usize(&key("attention.head_count_kv"))?.unwrap_or(heads),
         head_dim,
-        rms_norm_eps: keys
-            .number(&key("attention.layer_norm_rms_epsilon"))?
-            .unwrap_or(1e-6),
+        rms_norm_eps: keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
         rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
         rope_scaling: None,
         qk_norm: family.qk_norm(),
-        tie_word_embeddings: !tensors
-            .keys()
-            .any(|name| hf_name(name).as_deref() == Some(HEAD)),
+        tie_word_embeddings: !tensors.keys().any(|name| hf_name(name).as_deref() == Some(HEAD)),
         max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
         bos_token_id: keys.token_id("bos")?,
         eos_token_ids: keys.token_id("eos")?.into_iter().collect(),
@@ -166,13 +142,9 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
     };
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
-        let divisors = info.kind.dequantise(
-            &bytes[info.range.clone()],
-            info.shape.last().copied().unwrap_or(1),
-            |row| row,
-        );
-        config.rope_scaling =
-            Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
+        let divisors =
+            info.kind.dequantise(&bytes[info.range.clone()], info.shape.last().copied().unwrap_or(1), |row| row);
+        config.rope_scaling = Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
     }
     Ok(config)
 }
@@ -191,28 +163,16 @@ fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
     ] {
         let name = key(name);
         let found = keys.number(&name)?.unwrap_or(neutral);
-        ensure!(
-            found == neutral,
-            "{origin}: metadata `{name}` is not supported: expected {what}, found {found}"
-        );
+        ensure!(found == neutral, "{origin}: metadata `{name}` is not supported: expected {what}, found {found}");
     }
     let name = key("rope.scaling.type");
     let found = keys.text(&name)?.unwrap_or("none");
-    ensure!(
-        found == "none",
-        "{origin}: metadata `{name}` is not supported: expected \"none\", found {found:?}"
-    );
+    ensure!(found == "none", "{origin}: metadata `{name}` is not supported: expected \"none\", found {found:?}");
     let name = key("rope.scaling.factor");
     let found = keys.number(&name)?.unwrap_or(1.0);
-    ensure!(
-        found == 1.0,
-        "{origin}: metadata `{name}` is not supported: expected 1, found {found}"
-    );
+    ensure!(found == 1.0, "{origin}: metadata `{name}` is not supported: expected 1, found {found}");
     let parts = keys.usize("split.count")?.unwrap_or(1);
-    ensure!(
-        parts <= 1,
-        "{origin}: a GGUF in {parts} parts is not supported: join them with llama-gguf-split --merge"
-    );
+    ensure!(parts <= 1, "{origin}: a GGUF in {parts} parts is not supported: join them with llama-gguf-split --merge");
     Ok(())
 }
 
@@ -220,17 +180,10 @@ fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
 /// three of them, so they are tried, with `factor` read off the slowest frequency, and must give these divisors back.
 fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
     let wanted = config.head_dim / 2;
-    ensure!(
-        divisors.len() == wanted,
-        "tensor `{ROPE_FREQS}` must have {wanted} values, found {}",
-        divisors.len()
-    );
+    ensure!(divisors.len() == wanted, "tensor `{ROPE_FREQS}` must have {wanted} values, found {}", divisors.len());
     let plain = config.inv_freqs();
     let factor = divisors.iter().copied().fold(1.0f32, f32::max);
-    ensure!(
-        factor.is_finite(),
-        "tensor `{ROPE_FREQS}` holds a value that is not finite"
-    );
+    ensure!(factor.is_finite(), "tensor `{ROPE_FREQS}` holds a value that is not finite");
     let guess = Llama3Scaling {
         factor: f64::from(factor),
         low_freq_factor: 1.0,

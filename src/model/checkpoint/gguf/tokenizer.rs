@@ -25,7 +25,8 @@ const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// How text is split before merging.
@@ -56,12 +57,8 @@ impl Pre {
 
     fn pre_tokenizer(self) -> Result<PreTokenizerWrapper> {
         let split = |regex: &str| {
-            Split::new(
-                SplitPattern::Regex(regex.to_string()),
-                SplitDelimiterBehavior::Isolated,
-                false,
-            )
-            .map_err(|e| anyhow!("cannot compile the splitting rule: {e}"))
+            Split::new(SplitPattern::Regex(regex.to_string()), SplitDelimiterBehavior::Isolated, false)
+                .map_err(|e| anyhow!("cannot compile the splitting rule: {e}"))
         };
         let first: PreTokenizerWrapper = match self {
             Pre::Gpt2 => return Ok(self.byte_level().into()),
@@ -98,12 +95,8 @@ impl<'a> Parts<'a> {
             )
         })?;
         let need = |key: &str| keys.missing(key);
-        let tokens = keys
-            .texts("tokenizer.ggml.tokens")?
-            .ok_or_else(|| need("tokenizer.ggml.tokens"))?;
-        let merges = keys
-            .texts("tokenizer.ggml.merges")?
-            .ok_or_else(|| need("tokenizer.ggml.merges"))?;
+        let tokens = keys.texts("tokenizer.ggml.tokens")?.ok_or_else(|| need("tokenizer.ggml.tokens"))?;
+        let merges = keys.texts("tokenizer.ggml.merges")?.ok_or_else(|| need("tokenizer.ggml.merges"))?;
         let types = keys.numbers("tokenizer.ggml.token_type")?.unwrap_or(&[]);
         ensure!(
             types.is_empty() || types.len() == tokens.len(),
@@ -111,12 +104,7 @@ impl<'a> Parts<'a> {
             tokens.len(),
             types.len()
         );
-        Ok(Some(Self {
-            pre,
-            tokens,
-            types,
-            merges,
-        }))
+        Ok(Some(Self { pre, tokens, types, merges }))
     }
 
     fn kind(&self, id: usize) -> f64 {
@@ -131,10 +119,7 @@ impl<'a> Parts<'a> {
     /// Tokens of the BPE vocabulary are those before the last run of added ones, as in a `tokenizer.json`: the run
     /// itself lives in the list of added tokens alone, and filler rows (`[PAD151669]`, unused) nowhere.
     fn model_len(&self) -> usize {
-        (0..self.tokens.len())
-            .rev()
-            .find(|id| !self.is_added(*id) && self.kind(*id) != UNUSED)
-            .map_or(0, |id| id + 1)
+        (0..self.tokens.len()).rev().find(|id| !self.is_added(*id) && self.kind(*id) != UNUSED).map_or(0, |id| id + 1)
     }
 
     fn model(&self, origin: &str) -> Result<BPE> {
@@ -150,12 +135,12 @@ impl<'a> Parts<'a> {
             let pair = merge.split_once(' ');
             // The builder indexes by the longest token: a merge whose result is no token must not reach it.
             let known = pair.filter(|(a, b)| {
-                vocab.contains_key(*a)
-                    && vocab.contains_key(*b)
-                    && vocab.contains_key(&format!("{a}{b}"))
+                vocab.contains_key(*a) && vocab.contains_key(*b) && vocab.contains_key(&format!("{a}{b}"))
             });
             let (a, b) = known.ok_or_else(|| {
-                anyhow!("{origin}: `tokenizer.ggml.merges[{i}]` must be two tokens that join to a third, found {merge:?}")
+                anyhow!(
+                    "{origin}: `tokenizer.ggml.merges[{i}]` must be two tokens that join to a third, found {merge:?}"
+                )
             })?;
             merges.push((a.to_string(), b.to_string()));
         }
@@ -168,7 +153,10 @@ impl<'a> Parts<'a> {
 
     fn token(&self, origin: &str, what: &str, id: u32) -> Result<&'a str> {
         self.tokens.get(id as usize).map(String::as_str).ok_or_else(|| {
-            anyhow!("{origin}: metadata `tokenizer.ggml.{what}_token_id` must be below {}, found {id}", self.tokens.len())
+            anyhow!(
+                "{origin}: metadata `tokenizer.ggml.{what}_token_id` must be below {}, found {id}",
+                self.tokens.len()
+            )
         })
     }
 }
@@ -180,23 +168,16 @@ pub fn build(keys: &Keys) -> Result<Option<Tokenizer>> {
     };
     let mut tokenizer = Tokenizer::new(parts.model(origin)?);
     if parts.pre == Pre::Qwen2 {
-        tokenizer
-            .with_normalizer(Some(NFC))
-            .map_err(|e| anyhow!("{origin}: {e}"))?;
+        tokenizer.with_normalizer(Some(NFC)).map_err(|e| anyhow!("{origin}: {e}"))?;
     }
     tokenizer.with_pre_tokenizer(Some(parts.pre.pre_tokenizer()?));
     tokenizer.with_decoder(Some(parts.pre.byte_level()));
     tokenizer.with_post_processor(Some(post_processor(keys, &parts)?));
-    let added: Vec<usize> = (0..parts.tokens.len())
-        .filter(|id| parts.is_added(*id))
-        .collect();
-    let tokens = added.iter().map(|id| {
-        AddedToken::from(parts.tokens[*id].clone(), parts.kind(*id) != USER_DEFINED)
-            .normalized(false)
-    });
-    tokenizer
-        .add_tokens(tokens)
-        .map_err(|e| anyhow!("{origin}: cannot add the special tokens: {e}"))?;
+    let added: Vec<usize> = (0..parts.tokens.len()).filter(|id| parts.is_added(*id)).collect();
+    let tokens = added
+        .iter()
+        .map(|id| AddedToken::from(parts.tokens[*id].clone(), parts.kind(*id) != USER_DEFINED).normalized(false));
+    tokenizer.add_tokens(tokens).map_err(|e| anyhow!("{origin}: cannot add the special tokens: {e}"))?;
     // Ids of added tokens are given by position; a file with holes between them cannot be expressed.
     for id in added {
         let found = tokenizer.token_to_id(&parts.tokens[id]);
@@ -213,10 +194,7 @@ fn post_processor(keys: &Keys, parts: &Parts) -> Result<PostProcessorWrapper> {
     let bytes: PostProcessorWrapper = parts.pre.byte_level().trim_offsets(false).into();
     // Llama 3 files written before the flag existed still begin every text with the BOS token.
     let default = if parts.pre == Pre::Llama3 { 1.0 } else { 0.0 };
-    let add_bos = keys
-        .number("tokenizer.ggml.add_bos_token")?
-        .unwrap_or(default)
-        != 0.0;
+    let add_bos = keys.number("tokenizer.ggml.add_bos_token")?.unwrap_or(default) != 0.0;
     let Some(id) = keys.token_id("bos")?.filter(|_| add_bos) else {
         return Ok(bytes);
     };
@@ -231,9 +209,8 @@ fn post_processor(keys: &Keys, parts: &Parts) -> Result<PostProcessorWrapper> {
         .try_single(format!("{bos}:0 $A:0"))
         .and_then(|b| b.try_pair(format!("{bos}:0 $A:0 {bos}:1 $B:1")))
         .map(|b| b.special_tokens(vec![(bos.to_string(), id)]).build());
-    let template = template
-        .map_err(|e| anyhow!("{}: {e}", keys.origin))?
-        .map_err(|e| anyhow!("{}: {e}", keys.origin))?;
+    let template =
+        template.map_err(|e| anyhow!("{}: {e}", keys.origin))?.map_err(|e| anyhow!("{}: {e}", keys.origin))?;
     Ok(PostSequence::new(vec![bytes, template.into()]).into())
 }
 
@@ -243,12 +220,9 @@ pub fn config_json(keys: &Keys) -> Result<Value> {
     let Some(parts) = Parts::read(keys)? else {
         return Ok(out);
     };
-    for (field, what) in [
-        ("bos_token", "bos"),
-        ("eos_token", "eos"),
-        ("unk_token", "unknown"),
-        ("pad_token", "padding"),
-    ] {
+    for (field, what) in
+        [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]
+    {
         if let Some(id) = keys.token_id(what)? {
             out[field] = json!(parts.token(keys.origin, what, id)?);
         }

@@ -23,12 +23,11 @@ impl Targets {
     pub fn matches(&self, module: &str) -> Option<bool> {
         match self {
             Targets::Pattern(_) => None,
-            Targets::Names(names) => Some(names.iter().any(|n| {
-                module == n
-                    || module
-                        .strip_suffix(n.as_str())
-                        .is_some_and(|rest| rest.ends_with('.'))
-            })),
+            Targets::Names(names) => Some(
+                names
+                    .iter()
+                    .any(|n| module == n || module.strip_suffix(n.as_str()).is_some_and(|rest| rest.ends_with('.'))),
+            ),
         }
     }
 }
@@ -71,28 +70,19 @@ impl AdapterConfig {
     /// What the product B·A is multiplied by.
     pub fn scaling(&self) -> f64 {
         let r = self.r as f64;
-        if self.use_rslora {
-            self.alpha / r.sqrt()
-        } else {
-            self.alpha / r
-        }
+        if self.use_rslora { self.alpha / r.sqrt() } else { self.alpha / r }
     }
 
     pub fn read(path: &Path) -> Result<Self> {
         let origin = path.display().to_string();
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("{origin}: cannot read the adapter's settings"))?;
-        let value =
-            serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
+        let text = fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the adapter's settings"))?;
+        let value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
         Self::from_json(&value, &origin)
     }
 
     pub fn from_json(value: &Value, origin: &str) -> Result<Self> {
         let kind = &value["peft_type"];
-        ensure!(
-            kind == "LORA",
-            "{origin}: `peft_type` is not supported: expected \"LORA\", found {kind}"
-        );
+        ensure!(kind == "LORA", "{origin}: `peft_type` is not supported: expected \"LORA\", found {kind}");
         let task = &value["task_type"];
         ensure!(
             task.is_null() || task == "CAUSAL_LM",
@@ -100,23 +90,14 @@ impl AdapterConfig {
         );
         for key in UNSUPPORTED {
             let found = &value[key];
-            ensure!(
-                is_neutral(found),
-                "{origin}: `{key}` is not supported: expected it unset, found {found}"
-            );
+            ensure!(is_neutral(found), "{origin}: `{key}` is not supported: expected it unset, found {found}");
         }
         let bias = &value["bias"];
-        ensure!(
-            bias.is_null() || bias == "none",
-            "{origin}: `bias` is not supported: expected \"none\", found {bias}"
-        );
+        ensure!(bias.is_null() || bias == "none", "{origin}: `bias` is not supported: expected \"none\", found {bias}");
         // Other initialisations change the base weights as well, which the adapter file does not record.
         let init = &value["init_lora_weights"];
-        let plain = init.is_null()
-            || init.is_boolean()
-            || ["gaussian", "eva", "orthogonal"]
-                .iter()
-                .any(|known| init == known);
+        let plain =
+            init.is_null() || init.is_boolean() || ["gaussian", "eva", "orthogonal"].iter().any(|known| init == known);
         ensure!(
             plain,
             "{origin}: `init_lora_weights` is not supported: expected true, false or \"gaussian\", found {init} (it changes the base weights; convert the adapter to plain LoRA)"
@@ -125,18 +106,10 @@ impl AdapterConfig {
         let r = value["r"].as_u64().filter(|r| (1..1 << 20).contains(r));
         let alpha = value["lora_alpha"].as_f64().filter(|a| a.is_finite());
         Ok(Self {
-            r: r.ok_or_else(|| {
-                anyhow!(
-                    "{origin}: `r` must be a positive whole number, found {}",
-                    value["r"]
-                )
-            })? as usize,
-            alpha: alpha.ok_or_else(|| {
-                anyhow!(
-                    "{origin}: `lora_alpha` must be a number, found {}",
-                    value["lora_alpha"]
-                )
-            })?,
+            r: r.ok_or_else(|| anyhow!("{origin}: `r` must be a positive whole number, found {}", value["r"]))?
+                as usize,
+            alpha: alpha
+                .ok_or_else(|| anyhow!("{origin}: `lora_alpha` must be a number, found {}", value["lora_alpha"]))?,
             use_rslora: value["use_rslora"].as_bool().unwrap_or(false),
             targets: match &value["target_modules"] {
                 Value::String(pattern) => Targets::Pattern(pattern.clone()),
@@ -151,19 +124,13 @@ impl AdapterConfig {
                 Value::Null => vec![],
                 list => strings(list, origin, "modules_to_save")?,
             },
-            base_model: value["base_model_name_or_path"]
-                .as_str()
-                .map(str::to_string),
+            base_model: value["base_model_name_or_path"].as_str().map(str::to_string),
         })
     }
 
     /// The file that PEFT loads.
     pub fn to_json(&self) -> Value {
-        let saved = if self.modules_to_save.is_empty() {
-            Value::Null
-        } else {
-            json!(self.modules_to_save)
-        };
+        let saved = if self.modules_to_save.is_empty() { Value::Null } else { json!(self.modules_to_save) };
         json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -201,9 +168,8 @@ fn is_neutral(value: &Value) -> bool {
 }
 
 fn strings(value: &Value, origin: &str, key: &str) -> Result<Vec<String>> {
-    let list = value.as_array().ok_or_else(|| {
-        anyhow!("{origin}: `{key}` must be a list of module names, found {value}")
-    })?;
+    let list =
+        value.as_array().ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))?;
     let names = list.iter().map(|v| v.as_str().map(str::to_string));
     names
         .collect::<Option<_>>()

@@ -51,10 +51,7 @@ impl Adapter {
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         let origin = dir.display();
-        ensure!(
-            dir.join(SETTINGS).is_file(),
-            "{origin}: expected a PEFT folder with {SETTINGS}, found none"
-        );
+        ensure!(dir.join(SETTINGS).is_file(), "{origin}: expected a PEFT folder with {SETTINGS}, found none");
         let config = AdapterConfig::read(&dir.join(SETTINGS))?;
         let path = dir.join(WEIGHTS);
         if !path.is_file() {
@@ -67,13 +64,7 @@ impl Adapter {
         }
         let file = SafetensorsFile::open(&path)?;
         let (factors, replaced) = keys::sort(&file, &path)?;
-        let adapter = Self {
-            config,
-            path,
-            file,
-            factors,
-            replaced,
-        };
+        let adapter = Self { config, path, file, factors, replaced };
         adapter.check_ranks()?;
         Ok(adapter)
     }
@@ -92,17 +83,11 @@ impl Adapter {
         let Some((a, b)) = self.factors.get(name) else {
             return Ok(None);
         };
-        Ok(Some(Factors {
-            a: self.file.tensor(a)?,
-            b: self.file.tensor(b)?,
-        }))
+        Ok(Some(Factors { a: self.file.tensor(a)?, b: self.file.tensor(b)? }))
     }
 
     pub fn replaced(&self, name: &str) -> Result<Option<HostTensor>> {
-        self.replaced
-            .get(name)
-            .map(|key| self.file.tensor(key))
-            .transpose()
+        self.replaced.get(name).map(|key| self.file.tensor(key)).transpose()
     }
 
     pub fn scaling(&self) -> f64 {
@@ -140,33 +125,23 @@ impl Adapter {
             if name == EMBED || name == HEAD {
                 let shape = self.shape(key);
                 let good = shape.len() == 2 && shape[1] == base.hidden_size && shape[0] > 0;
-                ensure!(
-                    good,
-                    "{origin}: `{key}` must be [rows, {}] for this base, found {shape:?}",
-                    base.hidden_size
-                );
+                ensure!(good, "{origin}: `{key}` must be [rows, {}] for this base, found {shape:?}", base.hidden_size);
                 config.vocab_size = shape[0];
             }
         }
-        let expected: BTreeMap<String, Vec<usize>> =
-            expected_parameters(&config).into_iter().collect();
+        let expected: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
         for (name, key) in &self.replaced {
             if name == HEAD && config.tie_word_embeddings {
                 self.check_tied_head()?;
                 continue;
             }
-            let shape = expected
-                .get(name)
-                .ok_or_else(|| anyhow!("{origin}: `{key}`: the base has no parameter `{name}`"))?;
+            let shape =
+                expected.get(name).ok_or_else(|| anyhow!("{origin}: `{key}`: the base has no parameter `{name}`"))?;
             let found = self.shape(key);
-            ensure!(
-                found == shape,
-                "{origin}: `{key}` has the wrong shape: expected {shape:?}, found {found:?}"
-            );
+            ensure!(found == shape, "{origin}: `{key}` has the wrong shape: expected {shape:?}, found {found:?}");
         }
         let shrinks = config.vocab_size <= base.vocab_size;
-        let whole = self.replaced.contains_key(EMBED)
-            && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
+        let whole = self.replaced.contains_key(EMBED) && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
         ensure!(
             shrinks || whole,
             "{origin}: only one of embedding and head has {} rows, the base has {}: both are needed to add rows",
@@ -174,9 +149,10 @@ impl Adapter {
             base.vocab_size
         );
         for (name, (a, b)) in &self.factors {
-            let shape = expected.get(name).filter(|s| s.len() == 2).ok_or_else(|| {
-                anyhow!("{origin}: `{a}`: the base has no matrix `{name}` of its own")
-            })?;
+            let shape = expected
+                .get(name)
+                .filter(|s| s.len() == 2)
+                .ok_or_else(|| anyhow!("{origin}: `{a}`: the base has no matrix `{name}` of its own"))?;
             let found = [self.shape(b)[0], self.shape(a)[1]];
             ensure!(
                 found == shape[..],
@@ -198,17 +174,14 @@ impl Adapter {
         let Some(layers) = &self.config.layers else {
             return true;
         };
-        let number = module
-            .strip_prefix("model.layers.")
-            .and_then(|rest| rest.split('.').next())
-            .and_then(|n| n.parse().ok());
+        let number =
+            module.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()).and_then(|n| n.parse().ok());
         number.is_some_and(|n: usize| layers.contains(&n))
     }
 
     /// A tied model has one matrix: a head saved beside the embedding must be the same.
     fn check_tied_head(&self) -> Result<()> {
-        let same =
-            self.replaced.contains_key(EMBED) && self.replaced(EMBED)? == self.replaced(HEAD)?;
+        let same = self.replaced.contains_key(EMBED) && self.replaced(EMBED)? == self.replaced(HEAD)?;
         ensure!(
             same,
             "{}: replaces `{HEAD}` of a model whose head is tied to the embedding, with other values: not supported",
@@ -230,21 +203,17 @@ impl Factors {
         if weight.data.is_empty() {
             return Ok(());
         }
-        weight
-            .data
-            .par_chunks_mut(width)
-            .zip(self.b.data.par_chunks(r))
-            .for_each(|(row, b)| {
-                let mut sum = vec![0.0f64; width];
-                for (bk, a) in b.iter().zip(self.a.data.chunks_exact(width)) {
-                    for (s, v) in sum.iter_mut().zip(a) {
-                        *s += f64::from(*bk) * f64::from(*v);
-                    }
+        weight.data.par_chunks_mut(width).zip(self.b.data.par_chunks(r)).for_each(|(row, b)| {
+            let mut sum = vec![0.0f64; width];
+            for (bk, a) in b.iter().zip(self.a.data.chunks_exact(width)) {
+                for (s, v) in sum.iter_mut().zip(a) {
+                    *s += f64::from(*bk) * f64::from(*v);
                 }
-                for (w, s) in row.iter_mut().zip(sum) {
-                    *w = (f64::from(*w) + scaling * s) as f32;
-                }
-            });
+            }
+            for (w, s) in row.iter_mut().zip(sum) {
+                *w = (f64::from(*w) + scaling * s) as f32;
+            }
+        });
         Ok(())
     }
 }

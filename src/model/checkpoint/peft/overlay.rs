@@ -29,18 +29,8 @@ pub struct Overlay {
 
 impl Overlay {
     /// `config` is what [`Adapter::fit`] gave.
-    pub fn new(
-        base: Arc<dyn Weights>,
-        adapter: Arc<Adapter>,
-        apply: Apply,
-        config: &ModelConfig,
-    ) -> Self {
-        Self {
-            base,
-            adapter,
-            apply,
-            shapes: expected_parameters(config),
-        }
+    pub fn new(base: Arc<dyn Weights>, adapter: Arc<Adapter>, apply: Apply, config: &ModelConfig) -> Self {
+        Self { base, adapter, apply, shapes: expected_parameters(config) }
     }
 }
 
@@ -50,16 +40,12 @@ impl Weights for Overlay {
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.shapes
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, shape)| shape.as_slice())
+        self.shapes.iter().find(|(n, _)| n == name).map(|(_, shape)| shape.as_slice())
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let shape = self
-            .shape(name)
-            .ok_or_else(|| anyhow!("{}: no parameter `{name}`", self.file_of(name).display()))?;
+        let shape =
+            self.shape(name).ok_or_else(|| anyhow!("{}: no parameter `{name}`", self.file_of(name).display()))?;
         let mut weight = match self.adapter.replaced(name)? {
             Some(weight) => weight,
             None => self.base.tensor(name)?,
@@ -84,10 +70,6 @@ impl Weights for Overlay {
     }
 
     fn file_of(&self, name: &str) -> &Path {
-        if self.adapter.replaced.contains_key(name) {
-            &self.adapter.path
-        } else {
-            self.base.file_of(name)
-        }
+        if self.adapter.replaced.contains_key(name) { &self.adapter.path } else { self.base.file_of(name) }
     }
 }

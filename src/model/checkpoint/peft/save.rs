@@ -24,9 +24,9 @@ pub fn save_adapter(
 ) -> Result<()> {
     let mut tensors: Vec<(String, &HostTensor)> = Vec::new();
     for (name, f) in factors {
-        let module = name.strip_suffix(".weight").ok_or_else(|| {
-            anyhow!("cannot save factors of `{name}`: expected a name that ends in .weight")
-        })?;
+        let module = name
+            .strip_suffix(".weight")
+            .ok_or_else(|| anyhow!("cannot save factors of `{name}`: expected a name that ends in .weight"))?;
         let (r, a, b) = (config.r, &f.a.shape, &f.b.shape);
         ensure!(
             a.len() == 2 && b.len() == 2 && a[0] == r && b[1] == r,
@@ -35,23 +35,12 @@ pub fn save_adapter(
         tensors.push((format!("{}{module}.lora_A.weight", PREFIX), &f.a));
         tensors.push((format!("{}{module}.lora_B.weight", PREFIX), &f.b));
     }
-    tensors.extend(
-        replaced
-            .iter()
-            .map(|(name, t)| (format!("{}{name}", PREFIX), t)),
-    );
-    let expected: Vec<_> = tensors
-        .iter()
-        .map(|(name, t)| (name.clone(), t.shape.clone()))
-        .collect();
+    tensors.extend(replaced.iter().map(|(name, t)| (format!("{}{name}", PREFIX), t)));
+    let expected: Vec<_> = tensors.iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect();
     in_new_folder(dir, overwrite, |temp| {
-        let list = tensors
-            .iter()
-            .map(|(name, t)| Ok((name.clone(), (*t).clone())));
+        let list = tensors.iter().map(|(name, t)| Ok((name.clone(), (*t).clone())));
         write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
         write_json(&temp.join(SETTINGS), &config.to_json())?;
-        files
-            .iter()
-            .try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
+        files.iter().try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
     })
 }

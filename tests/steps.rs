@@ -1,0 +1,195 @@
+//! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and the invariants of both.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use common::relative;
+use serde::Deserialize;
+use switchyard::latent::trace::{Kind, Position};
+use switchyard::latent::{DecodeSettings, End, Gradient, HiddenState, Sampling, SwitchIds, Trace};
+use switchyard::model::Decoder;
+use switchyard::model::checkpoint::{Checkpoint, HostTensor, SafetensorsFile};
+use switchyard::model::gradients::gradients_by_name;
+use switchyard::recipe::{Grpo, Optimizer, ReplayMode};
+use switchyard::train::corpus::Row;
+use switchyard::train::grpo::{Policy, Rollout, cosine, gradients};
+use switchyard::train::reward::{Facts, reward};
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::trainer::{LrSchedule, Trainer};
+
+const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn model() -> Decoder {
+    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
+}
+
+fn tensor(file: &SafetensorsFile, name: &str) -> HostTensor {
+    file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e:#}"))
+}
+
+#[derive(Deserialize)]
+struct Known {
+    ids: Vec<u32>,
+    prompt: usize,
+}
+
+fn known_rows() -> Vec<Row> {
+    let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
+    let sets: BTreeMap<String, Vec<Known>> = serde_json::from_str(&text).expect("rows");
+    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt }).collect()
+}
+
+fn sft_settings(threads: usize) -> Sft<'static> {
+    Sft {
+        name: "test",
+        steps: 1,
+        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
+        latent_token: IDS.latent,
+        source: &HiddenState,
+        gradient: Gradient::Through,
+        accumulate: 1,
+        threads,
+        checkpoint_every: 1,
+    }
+}
+
+#[test]
+fn an_sft_step_is_pytorchs() {
+    let file = SafetensorsFile::open(&fixture("steps/sft.safetensors")).expect("fixture");
+    let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
+    // One thread, two threads and two micro-batches are the same step.
+    for (threads, accumulate) in [(1, 1), (2, 1), (1, 2)] {
+        let mut trainer = Trainer::new(model(), &settings);
+        let sft = Sft { accumulate, ..sft_settings(threads) };
+        let stats = sft::step(&mut trainer, &sft, &known_rows(), 1e-3).expect("a step");
+        let loss = f64::from(tensor(&file, "loss").data[0]);
+        let norm = f64::from(tensor(&file, "norm").data[0]);
+        assert!((stats.loss - loss).abs() / loss < 1e-5, "loss {} against {loss}", stats.loss);
+        assert!((stats.norm - norm).abs() / norm < 1e-4, "norm {} against {norm}", stats.norm);
+        for (name, after) in trainer.frozen().export().expect("weights") {
+            let off = relative(&after.data, &tensor(&file, &format!("after.{name}")).data);
+            assert!(off < 2e-5, "{name} after the step: off by {off:e}");
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct GrpoFixture {
+    rewards: Vec<Vec<f64>>,
+    rollouts: Vec<GrpoRollout>,
+    n_tok: usize,
+    loss: f64,
+    surrogate: f64,
+    kl: f64,
+    temperature: f64,
+}
+
+#[derive(Deserialize)]
+struct GrpoRollout {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    kinds: Vec<Kind>,
+    old: Vec<Option<f64>>,
+    new: Vec<Option<f64>>,
+    advantage: f64,
+    group: usize,
+}
+
+fn grpo_fixture() -> (GrpoFixture, Vec<Rollout>) {
+    let text = std::fs::read_to_string(fixture("steps/grpo.json")).expect("fixture");
+    let fixture: GrpoFixture = serde_json::from_str(&text).expect("fixture");
+    let rollout = |r: &GrpoRollout| {
+        let position = |((&token, &kind), &logprob): ((&u32, &Kind), &Option<f64>)| Position {
+            token,
+            kind,
+            logprob,
+            entropy: None,
+            p_swi: None,
+            p_exit: None,
+        };
+        let positions = r.tokens.iter().zip(&r.kinds).zip(&r.old).map(position).collect();
+        let trace = Trace { problem: r.group, rollout: 0, prompt: r.prompt.clone(), positions, end: End::Stop };
+        let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
+        Rollout { anchor: r.old.clone(), trace, terms, correct: true, advantage: r.advantage }
+    };
+    let rollouts = fixture.rollouts.iter().map(rollout).collect();
+    (fixture, rollouts)
+}
+
+fn decoding(temperature: f64) -> DecodeSettings {
+    DecodeSettings { sampling: Sampling { temperature, ..Sampling::default() }, k_min: 1, ..DecodeSettings::default() }
+}
+
+fn with(replay: ReplayMode) -> Grpo {
+    Grpo { replay, ..Grpo::default() }
+}
+
+#[test]
+fn the_grpo_loss_is_pytorchs() {
+    let (fixture_values, rollouts) = grpo_fixture();
+    let file = SafetensorsFile::open(&fixture("steps/grpo.safetensors")).expect("fixture");
+    let settings = decoding(fixture_values.temperature);
+    let policy = Policy { switch: IDS, settings: &settings };
+    for threads in [1, 2] {
+        let model = model();
+        let grpo = with(ReplayMode::TextGraph);
+        let (grads, parts) = gradients(&model, policy, &rollouts, &grpo, threads).expect("gradients");
+        assert_eq!(parts.tokens, fixture_values.n_tok);
+        assert!((parts.loss - fixture_values.loss).abs() < 1e-5, "loss {} against {}", parts.loss, fixture_values.loss);
+        assert!((parts.surrogate - fixture_values.surrogate).abs() < 1e-5);
+        assert!((parts.kl - fixture_values.kl).abs() < 1e-5);
+        for (name, grad) in gradients_by_name(&model, &grads).expect("gradients") {
+            let off = relative(&grad.data, &tensor(&file, &format!("grad.{name}")).data);
+            assert!(off < 1e-4, "gradient of {name}: off by {off:e}");
+        }
+    }
+    for group in 0..fixture_values.rewards.len() {
+        let ours = switchyard::train::reward::advantages(&fixture_values.rewards[group], 0.0).expect("variance");
+        let theirs = fixture_values.rollouts.iter().filter(|r| r.group == group).map(|r| r.advantage);
+        assert!(ours.iter().zip(theirs).all(|(a, b)| (a - b).abs() < 1e-9));
+    }
+    // The fixture's own new log-probabilities are the replay's.
+    let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
+    let again = switchyard::latent::replay::logprobs(&model(), &traces, &HiddenState, IDS, &settings).expect("replay");
+    for (theirs, ours) in fixture_values.rollouts.iter().zip(again) {
+        for (a, b) in theirs.new.iter().zip(ours) {
+            assert_eq!(a.is_some(), b.is_some());
+            assert!((a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs() < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn segmented_is_text_graph_when_there_is_one_segment() {
+    let (values, rollouts) = grpo_fixture();
+    let settings = decoding(values.temperature);
+    let policy = Policy { switch: IDS, settings: &settings };
+    let (text, blocks): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|r| !r.trace.switched());
+    assert!(!text.is_empty() && !blocks.is_empty());
+    let pair = [&with(ReplayMode::Segmented), &with(ReplayMode::TextGraph)];
+    let same = cosine(&model(), policy, &text, pair).expect("cosine");
+    assert!((same - 1.0).abs() < 1e-6, "cosine {same} without blocks");
+    let other = cosine(&model(), policy, &blocks, pair).expect("cosine");
+    assert!(other < 1.0 - 1e-4, "with blocks the modes must differ, cosine {other}");
+}
+
+#[test]
+fn nan_steps_are_skipped_counted_and_end_the_run() {
+    let mut trainer = Trainer::new(model(), &Optimizer::default());
+    let before = trainer.frozen().export().expect("weights");
+    for attempt in 1..=3 {
+        let grads = burn::optim::GradientsParams::new();
+        let result = trainer.apply(grads, f64::NAN, 1e-3);
+        assert_eq!(result.is_err(), attempt == 3, "attempt {attempt}");
+        assert_eq!(trainer.skipped, attempt);
+    }
+    assert_eq!(before, trainer.frozen().export().expect("weights"));
+}

@@ -1,0 +1,128 @@
+//! `train` as a user runs it: every phase of `smoke`, killed and resumed, refused settings.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const PHASES: [&str; 6] = ["base", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];
+
+fn train(out: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    // Checkpoints often, so that a kill lands between two of them.
+    command.args(["--preset", "smoke", "--threads", "2", "--set", "checkpoint.every=7", "--out"]).arg(out);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn weights(out: &Path) -> Vec<Vec<u8>> {
+    let file = |phase: &&str| -> PathBuf { out.join(phase).join("checkpoint").join("model.safetensors") };
+    PHASES.iter().map(|p| std::fs::read(file(p)).unwrap_or_else(|e| panic!("{p}: {e}"))).collect()
+}
+
+#[test]
+fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let whole = temp.path().join("whole");
+    let output = train(&whole).output().expect("train runs");
+    assert!(output.status.success(), "{}", text(&output));
+
+    let broken = temp.path().join("broken");
+    let mut kills = 0;
+    // Each life is a little longer than the last, so that every part of the run is interrupted somewhere.
+    for life in 0..60 {
+        let mut command = train(&broken);
+        if broken.join("recipe.toml").exists() {
+            command.arg("--resume");
+        }
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("train starts");
+        let mut left = Duration::from_millis(250 + 90 * life);
+        let tick = Duration::from_millis(10);
+        let ended = loop {
+            if let Some(status) = child.try_wait().expect("its state") {
+                break Some(status);
+            }
+            if left.is_zero() {
+                break None;
+            }
+            std::thread::sleep(tick);
+            left = left.saturating_sub(tick);
+        };
+        match ended {
+            Some(_) => {
+                let output = child.wait_with_output().expect("its output");
+                assert!(output.status.success(), "resumed run failed: {}", text(&output));
+                break;
+            }
+            None => {
+                child.kill().expect("kill -9");
+                child.wait().expect("its end");
+                kills += 1;
+            }
+        }
+    }
+    assert!(kills >= 3, "only {kills} kills: the test would show nothing");
+    println!("killed {kills} times");
+    for (phase, (a, b)) in PHASES.iter().zip(weights(&whole).iter().zip(&weights(&broken))) {
+        assert!(a == b, "{phase}: weights differ after {kills} kills");
+    }
+}
+
+#[test]
+fn smoke_leaves_every_artefact() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let out = temp.path().join("run");
+    let output = train(&out).output().expect("train runs");
+    assert!(output.status.success(), "{}", text(&output));
+    for phase in PHASES {
+        for file in [
+            "result.json",
+            "metrics.parquet",
+            "metrics.csv",
+            "traces.jsonl",
+            "checkpoint/config.json",
+            "checkpoint/tokenizer.json",
+        ] {
+            let path = out.join(phase).join(file);
+            assert!(std::fs::metadata(&path).is_ok_and(|m| m.len() > 0), "{} is missing or empty", path.display());
+        }
+    }
+    for file in ["recipe.toml", "manifest.json", "summary.md", "annotate/tagged.jsonl", "annotate/entropies.parquet"] {
+        assert!(out.join(file).exists(), "{file} is missing");
+    }
+    // The invariant of GRPO's first inner epoch, as logged by the run itself.
+    let rows = switchyard::report::rows::read_flat(&out.join("grpo/metrics.parquet")).expect("rows");
+    let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
+    println!("rollout against replay over {} GRPO steps: max |Δ log-prob| {drift:.2e}", rows.len());
+    assert!(!rows.is_empty() && drift <= 1e-4, "drift {drift:e}");
+    // A second run into the same folder is refused.
+    let again = train(&out).output().expect("train runs");
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again).contains("--resume"), "{}", text(&again));
+}
+
+#[test]
+fn bad_settings_are_refused_by_name_before_any_work() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let out = temp.path().join("run");
+    for (args, needle) in [
+        (vec!["--set", "base.stepz=3"], "stepz"),
+        (vec!["--set", "base.steps=ten"], "steps"),
+        (vec!["--set", "latent.c=2"], "latents_per_token"),
+        (vec!["--set", "grpo.group=1"], "grpo.group"),
+        (vec!["--set", "boundary.untagged=1.5"], "boundary.untagged"),
+        (vec!["--only", "phase9"], "phase9"),
+        (vec!["--device", "tpu"], "tpu"),
+        (vec!["--data", "nowhere.jsonl"], "data.path"),
+        (vec!["--set", "nothing"], "key=value"),
+    ] {
+        let output = train(&out).args(&args).output().expect("train runs");
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(needle) && said.lines().count() <= 3, "{args:?} said: {said}");
+        assert!(!out.exists(), "{args:?} left a run folder");
+    }
+}
