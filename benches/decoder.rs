@@ -68,7 +68,7 @@ impl Size {
 
 /// Reads one value back: a device may be asynchronous.
 fn finish<const R: usize>(x: Tensor<R>) {
-    black_box(x.slice([0..1]).sum().into_scalar::<f32>());
+    black_box(x.narrow(0, 0, 1).sum().into_scalar::<f32>());
 }
 
 /// One bench with its JSON line: the median of what criterion ran.
@@ -160,10 +160,8 @@ fn hooks(c: &mut Criterion) {
         }
         // Differences of a few per cent drown in the noise of a shared machine unless the three take turns. The bare
         // call, twice, shows what the comparison can resolve.
-        let mut calls: Vec<(&str, Box<dyn FnMut()>)> = vec![(
-            "no_hooks_set",
-            Box::new(|| finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"))),
-        )];
+        let mut calls: Vec<Call> =
+            vec![("no_hooks_set", Box::new(|| finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"))))];
         for (what, specs) in &sets {
             calls.push((what, Box::new(|| hooked(&model, &ids, specs))));
         }
@@ -171,8 +169,11 @@ fn hooks(c: &mut Criterion) {
     }
 }
 
+/// What is timed, and its name.
+type Call<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
 /// Runs the calls in turn and prints each one's time over the first one's: median of the per-round ratios, quartiles.
-fn take_turns(group: &str, size: &Size, calls: &mut [(&str, Box<dyn FnMut() + '_>)], rounds: usize) {
+fn take_turns(group: &str, size: &Size, calls: &mut [Call], rounds: usize) {
     let mut ratios: Vec<Vec<f64>> = vec![vec![]; calls.len()];
     for _ in 0..rounds {
         let mut took = vec![];
@@ -227,8 +228,7 @@ fn decoding(c: &mut Criterion) {
             || requests.iter().for_each(|request| run(&model, switch, &latent, std::slice::from_ref(request)));
         time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one);
         let together = || run(&model, switch, &latent, &requests);
-        let mut calls: Vec<(&str, Box<dyn FnMut()>)> =
-            vec![("together_16", Box::new(together)), ("one_by_one_16", Box::new(one_by_one))];
+        let mut calls: Vec<Call> = vec![("together_16", Box::new(together)), ("one_by_one_16", Box::new(one_by_one))];
         take_turns("latent_decode_ratio", &size, &mut calls, 7);
     }
 }

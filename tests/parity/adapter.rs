@@ -45,13 +45,16 @@ fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
     opened.load(&Device::flex().autodiff()).expect("loads").model
 }
 
+/// Name, rank, whether rank-stabilised, and which weights carry factors.
+type Case<'a> = (&'a str, usize, bool, &'a dyn Fn(&str) -> bool);
+
 #[test]
 fn merged_and_attached_adapters_give_the_same_logits() {
     let root = tempfile::tempdir().expect("a folder");
     for name in ["qwen3_tied", "llama_gqa"] {
         let base = fixture(&format!("tiny/{name}")).display().to_string();
         let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
-        let cases: [(&str, usize, bool, &dyn Fn(&str) -> bool); 3] = [
+        let cases: [Case; 3] = [
             ("all", 4, false, &|n| TARGETS.iter().any(|t| n.ends_with(&format!("{t}.weight")))),
             ("q_only", 2, true, &|n| n.ends_with("q_proj.weight")),
             ("one_layer", 3, false, &|n| n.contains("layers.1.") && n.ends_with("down_proj.weight")),
@@ -65,7 +68,10 @@ fn merged_and_attached_adapters_give_the_same_logits() {
                 load(&base, Some(&dir), Apply::ReplacedOnly),
             ];
             let trained: Vec<_> = attached.parameters().into_iter().filter(|p| p.trained).collect();
-            assert!(!trained.is_empty() && trained.iter().all(|p| p.name.contains("lora")), "{name}, {case}: {trained:?}");
+            assert!(
+                !trained.is_empty() && trained.iter().all(|p| p.name.contains("lora")),
+                "{name}, {case}: {trained:?}"
+            );
             let loss = attached.logits(&rows[..1], &mut Hooks::none()).expect("a forward").square().mean();
             let grads = gradients_by_name(&attached, &GradientsParams::from_grads(loss.backward(), &attached));
             let names: Vec<String> = grads.expect("gradients").into_iter().map(|(name, _)| name).collect();
