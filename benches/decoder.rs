@@ -3,16 +3,18 @@
 //! `cargo bench --bench decoder`. Beside criterion's report, one JSON line per figure goes to standard output for
 //! `benches/peer.py`, which times the same models in PyTorch.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use serde_json::json;
 use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::model::config::{Family, ModelConfig};
-use switchyard::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use switchyard::model::hooks::Site;
+use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
 use switchyard::ops;
 
 /// A model and the batch it is timed on.
@@ -66,14 +68,15 @@ impl Size {
 
 /// Reads one value back: a device may be asynchronous.
 fn finish<const R: usize>(x: Tensor<R>) {
-    black_box(x.slice([0..1]).sum().into_scalar::<f32>());
+    black_box(x.narrow(0, 0, 1).sum().into_scalar::<f32>());
 }
 
 /// One bench with its JSON line: the median of what criterion ran.
 fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) {
     let mut runs: Vec<Duration> = vec![];
     let mut g = c.benchmark_group(group);
-    g.throughput(Throughput::Elements(tokens)).sample_size(10).measurement_time(Duration::from_secs(4));
+    g.throughput(Throughput::Elements(tokens)).sample_size(10).sampling_mode(SamplingMode::Flat);
+    g.warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(6));
     g.bench_function(BenchmarkId::new(what, size.name), |b| {
         b.iter_custom(|n| {
             let mut total = Duration::ZERO;
@@ -129,6 +132,22 @@ fn everything(layers: usize) -> Vec<HookSpec> {
     points.map(|p| HookSpec { pattern: p.to_string(), select: Select::All }).collect()
 }
 
+/// A forward under hooks that keep a handle to every value they see.
+fn hooked(model: &Decoder, ids: &[Vec<u32>], specs: &[HookSpec]) {
+    let layers = model.config().num_hidden_layers;
+    let held = RefCell::new(vec![]);
+    let mut hooks = Hooks::none();
+    for spec in specs {
+        let keep = |_: &Site, value: &Activation| {
+            held.borrow_mut().push(value.clone());
+            Ok(())
+        };
+        hooks.observe(spec, layers, keep).expect("a known point");
+    }
+    finish(model.logits(ids, &mut hooks).expect("a forward"));
+    black_box(held.borrow().len());
+}
+
 fn hooks(c: &mut Criterion) {
     for size in sizes() {
         let ids = size.ids();
@@ -136,26 +155,42 @@ fn hooks(c: &mut Criterion) {
         let layers = size.config.num_hidden_layers;
         let resid = vec![HookSpec { pattern: "blocks.*.hook_resid_post".into(), select: Select::All }];
         let sets = [("none", vec![]), ("resid_post", resid), ("everything", everything(layers))];
-        for (what, specs) in sets {
-            time(c, "hooks", &size, what, size.tokens(), || {
-                let mut kept = 0;
-                let mut held = vec![];
-                let mut hooks = Hooks::none();
-                let sink = std::cell::RefCell::new(&mut held);
-                for spec in &specs {
-                    hooks
-                        .observe(spec, layers, |_, value| {
-                            sink.borrow_mut().push(value.clone());
-                            Ok(())
-                        })
-                        .expect("a known point");
-                }
-                finish(model.logits(&ids, &mut hooks).expect("a forward"));
-                drop(hooks);
-                kept += held.len();
-                black_box(kept);
-            });
+        for (what, specs) in &sets {
+            time(c, "hooks", &size, what, size.tokens(), || hooked(&model, &ids, specs));
         }
+        // Differences of a few per cent drown in the noise of a shared machine unless the three take turns. The bare
+        // call, twice, shows what the comparison can resolve.
+        let mut calls: Vec<Call> =
+            vec![("no_hooks_set", Box::new(|| finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"))))];
+        for (what, specs) in &sets {
+            calls.push((what, Box::new(|| hooked(&model, &ids, specs))));
+        }
+        take_turns("hooks_ratio", &size, &mut calls, if size.name == "micro" { 200 } else { 24 });
+    }
+}
+
+/// What is timed, and its name.
+type Call<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
+/// Runs the calls in turn and prints each one's time over the first one's: median of the per-round ratios, quartiles.
+fn take_turns(group: &str, size: &Size, calls: &mut [Call], rounds: usize) {
+    let mut ratios: Vec<Vec<f64>> = vec![vec![]; calls.len()];
+    for _ in 0..rounds {
+        let mut took = vec![];
+        for (_, call) in calls.iter_mut() {
+            let start = Instant::now();
+            call();
+            took.push(start.elapsed().as_secs_f64());
+        }
+        for (ratios, t) in ratios.iter_mut().zip(&took) {
+            ratios.push(t / took[0]);
+        }
+    }
+    for ((what, _), ratios) in calls.iter().zip(&mut ratios) {
+        ratios.sort_by(f64::total_cmp);
+        let at = |q: f64| ratios[((rounds - 1) as f64 * q).round() as usize];
+        let name = format!("{group}/{what}/{}", size.name);
+        println!("{}", json!({ "name": name, "ratio": at(0.5), "quartiles": [at(0.25), at(0.75)], "n": rounds }));
     }
 }
 
@@ -189,11 +224,12 @@ fn decoding(c: &mut Criterion) {
         let requests = requests(&size, 16);
         let tokens = (16 * (NEW + 8)) as u64;
         time(c, "latent_decode", &size, "together_16", tokens, || run(&model, switch, &latent, &requests));
-        time(c, "latent_decode", &size, "one_by_one_16", tokens, || {
-            for request in &requests {
-                run(&model, switch, &latent, std::slice::from_ref(request));
-            }
-        });
+        let one_by_one =
+            || requests.iter().for_each(|request| run(&model, switch, &latent, std::slice::from_ref(request)));
+        time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one);
+        let together = || run(&model, switch, &latent, &requests);
+        let mut calls: Vec<Call> = vec![("together_16", Box::new(together)), ("one_by_one_16", Box::new(one_by_one))];
+        take_turns("latent_decode_ratio", &size, &mut calls, 7);
     }
 }
 

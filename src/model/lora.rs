@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{Names, stable_hash};
+use super::weights::{Names, contiguous, stable_hash};
 
 /// The projections that can carry factors, by Hugging Face name.
 pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
@@ -172,7 +172,8 @@ impl ModuleMapper for SetFactors {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let Some(host) = self.factors.remove(&self.names.hugging_face()) else { return param };
         let (id, old, mapper) = param.consume();
-        let value = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device).transpose();
+        let value = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device);
+        let value = contiguous(value.transpose());
         Param::from_mapped_value(id, value.set_require_grad(old.is_require_grad()), mapper)
     }
 }

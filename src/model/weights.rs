@@ -182,7 +182,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
 }
 
 /// The same values laid out in row-major order.
-fn contiguous<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+pub(super) fn contiguous<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     let device = x.device();
     Tensor::from_data(x.into_data(), &device)
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use switchyard::loading::Opened;
 use switchyard::model::checkpoint::peft::{AdapterConfig, Apply, Factors, Targets, save_adapter};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, HostTensor, expected_parameters};
+use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::TARGETS;
 use switchyard::model::{Decoder, Hooks};
 
@@ -40,8 +42,11 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
 
 fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
     let opened = Opened::open(base, adapter, apply).expect("opens");
-    opened.load(&Device::flex()).expect("loads").model
+    opened.load(&Device::flex().autodiff()).expect("loads").model
 }
+
+/// Name, rank, whether rank-stabilised, and which weights carry factors.
+type Case<'a> = (&'a str, usize, bool, &'a dyn Fn(&str) -> bool);
 
 #[test]
 fn merged_and_attached_adapters_give_the_same_logits() {
@@ -49,7 +54,7 @@ fn merged_and_attached_adapters_give_the_same_logits() {
     for name in ["qwen3_tied", "llama_gqa"] {
         let base = fixture(&format!("tiny/{name}")).display().to_string();
         let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
-        let cases: [(&str, usize, bool, &dyn Fn(&str) -> bool); 3] = [
+        let cases: [Case; 3] = [
             ("all", 4, false, &|n| TARGETS.iter().any(|t| n.ends_with(&format!("{t}.weight")))),
             ("q_only", 2, true, &|n| n.ends_with("q_proj.weight")),
             ("one_layer", 3, false, &|n| n.contains("layers.1.") && n.ends_with("down_proj.weight")),
@@ -62,7 +67,15 @@ fn merged_and_attached_adapters_give_the_same_logits() {
                 load(&base, Some(&dir), Apply::Merged),
                 load(&base, Some(&dir), Apply::ReplacedOnly),
             ];
-            assert!(attached.parameters().iter().any(|p| p.name.contains("lora") && p.trained));
+            let trained: Vec<_> = attached.parameters().into_iter().filter(|p| p.trained).collect();
+            assert!(
+                !trained.is_empty() && trained.iter().all(|p| p.name.contains("lora")),
+                "{name}, {case}: {trained:?}"
+            );
+            let loss = attached.logits(&rows[..1], &mut Hooks::none()).expect("a forward").square().mean();
+            let grads = gradients_by_name(&attached, &GradientsParams::from_grads(loss.backward(), &attached));
+            let names: Vec<String> = grads.expect("gradients").into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names, trained.into_iter().map(|p| p.name).collect::<Vec<_>>(), "{name}, {case}");
             for row in &rows {
                 let logits = |model: &Decoder| {
                     let ids = std::slice::from_ref(row);

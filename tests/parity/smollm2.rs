@@ -26,27 +26,35 @@ fn model() -> Option<Loaded> {
 
 #[derive(Deserialize)]
 struct Continuation {
+    prompt: String,
     prompt_ids: Vec<u32>,
-    greedy_ids: Vec<u32>,
+    ids: Vec<u32>,
+    /// Best logit minus the second best, per step.
+    top2_gap: Vec<f64>,
 }
 
 #[test]
 fn greedy_continuations_are_those_of_transformers() {
-    let Ok(text) = std::fs::read_to_string(fixture("smollm2/greedy.json")) else {
-        println!("skipped: no fixtures/smollm2/greedy.json");
-        return;
-    };
-    let expected: Vec<Continuation> = serde_json::from_str(&text).expect("continuations");
     let Some(loaded) = model() else { return };
-    let settings =
-        DecodeSettings { max_new_tokens: expected[0].greedy_ids.len(), stop: vec![], ..DecodeSettings::default() };
+    let text = std::fs::read_to_string(fixture("smollm2/greedy.json")).expect("the fixture");
+    let expected: Vec<Continuation> = serde_json::from_str(&text).expect("continuations");
+    let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
+    let settings = DecodeSettings { max_new_tokens: expected[0].ids.len(), ..DecodeSettings::default() };
     let request = |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0 };
     let requests: Vec<Request> = expected.iter().enumerate().map(request).collect();
-    let traces = run(&loaded, &settings, &requests, 1);
-    for (i, (trace, expected)) in traces.iter().zip(&expected).enumerate() {
-        assert_eq!(trace.visible(), expected.greedy_ids, "prompt {i}");
+    let together = run(&loaded, &settings, &requests, 1);
+    for (i, (trace, expected)) in together.iter().zip(&expected).enumerate() {
+        assert_eq!(vocabulary.encode(&expected.prompt).expect("ids"), expected.prompt_ids, "prompt {i}");
+        assert_eq!(trace.visible(), expected.ids, "prompt {i}");
     }
-    println!("{} greedy continuations of {} tokens are equal", expected.len(), settings.max_new_tokens);
+    let alone = run(&loaded, &settings, &requests[..1], 1);
+    assert_eq!(alone[0].visible(), expected[0].ids, "prompt 0 by itself");
+    let gap = expected.iter().flat_map(|c| &c.top2_gap).copied().fold(f64::INFINITY, f64::min);
+    println!(
+        "{} greedy continuations of {} tokens are equal; smallest gap between the two best logits {gap}",
+        expected.len(),
+        settings.max_new_tokens
+    );
 }
 
 #[test]

@@ -112,6 +112,8 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
 }
 
 type Cosines = (Option<f64>, Option<f64>);
+/// Loss and gradient norm of one inner epoch.
+type Epoch = (LossParts, f64);
 
 fn one_step(
     run: &Run,
@@ -119,7 +121,7 @@ fn one_step(
     batches: &Batches,
     reference: Option<&Decoder>,
     step: usize,
-) -> Result<(Sampled, Vec<(LossParts, f64)>, Cosines)> {
+) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
     let settings = &run.recipe.grpo;
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
     let decoding = grpo::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
@@ -149,7 +151,7 @@ fn one_step(
 fn row(
     step: usize,
     sampled: &Sampled,
-    epochs: &[(LossParts, f64)],
+    epochs: &[Epoch],
     (cosine_text_graph, cosine_full_bptt): Cosines,
     skipped: usize,
     seconds: f64,
