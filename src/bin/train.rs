@@ -75,7 +75,12 @@ fn go(args: Args) -> Result<ExitCode> {
     stop_flag();
     let out = options.out.display().to_string();
     match run(recipe, options)? {
-        Ended::Finished(_) => Ok(ExitCode::SUCCESS),
+        Ended::Finished(_) => {
+            for figure in switchyard::report::curves::draw(std::path::Path::new(&out))? {
+                println!("  {}", figure.png.display());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Ended::Stopped => {
             eprintln!("stopped; go on with the same command and --resume (run folder {out})");
             Ok(ExitCode::from(130))

@@ -9,6 +9,7 @@
 
 mod atomic;
 mod claims;
+pub mod curves;
 pub mod figures;
 mod flat;
 mod frame;

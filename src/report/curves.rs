@@ -1,0 +1,113 @@
+//! Training curves of a run, from its rows alone: loss and accuracy of the supervised phases, the GRPO trajectory
+//! (the paper's figures `calibration` and `calibration-full`), and the histogram of annotation entropies.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use polars::prelude::{ParquetReader, SerReader};
+
+use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
+use super::rows::{Row, read_flat};
+
+/// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
+const ROLLING: usize = 20;
+
+/// Phases with supervised metrics, in the order of a run.
+const SUPERVISED: [&str; 5] = ["base", "boundary", "latent", "no_cot", "fixed_embedding"];
+
+/// Draws every curve whose rows exist under `run`; returns the files.
+///
+/// # Errors
+/// Rows that cannot be read, a disk that cannot be written.
+pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
+    let out = run.join("figures");
+    let mut files = vec![];
+    let supervised: Vec<(&str, Vec<Row>)> = SUPERVISED
+        .iter()
+        .filter_map(|phase| Some((*phase, read_flat(&metrics(run, phase)).ok()?)))
+        .filter(|(_, rows)| !rows.is_empty())
+        .collect();
+    if !supervised.is_empty() {
+        let panels = [
+            curve("training loss", "cross-entropy (nats per token)", &supervised, "loss", true),
+            curve("training accuracy", "token accuracy", &supervised, "token_accuracy", false),
+        ];
+        files.push(save(&out.join("training"), &panels)?);
+    }
+    let grpo = metrics(run, "grpo");
+    if grpo.exists() {
+        let rows = vec![("grpo", read_flat(&grpo)?)];
+        let panels = [
+            curve("Switch-GRPO: reward", "mean reward of a batch", &rows, "reward", false),
+            curve("Switch-GRPO: switch rate", "share of rollouts", &rows, "switch_rate", false),
+            curve("Switch-GRPO: latent calls", "per rollout", &rows, "latent_calls", false),
+            curve("Switch-GRPO: visible tokens", "per rollout", &rows, "visible_tokens", false),
+        ];
+        files.push(save(&out.join("grpo"), &panels)?);
+    }
+    let entropies = run.join("annotate").join("entropies.parquet");
+    if entropies.exists() {
+        files.push(save(&out.join("entropies"), &[histogram(&entropies)?])?);
+    }
+    ensure!(!files.is_empty(), "{}: holds no training rows to draw", run.display());
+    Ok(files)
+}
+
+fn metrics(run: &Path, phase: &str) -> PathBuf {
+    run.join(phase).join("metrics.parquet")
+}
+
+fn curve(title: &str, y: &str, phases: &[(&str, Vec<Row>)], key: &str, log: bool) -> Figure {
+    let mut lines = vec![];
+    for (phase, rows) in phases {
+        let points: Vec<(f64, f64)> = rows
+            .iter()
+            .filter_map(|row| Some((row.get("step")?.as_f64()?, row.get(key)?.as_f64()?)))
+            .filter(|(_, y)| y.is_finite() && (!log || *y > 0.0))
+            .collect();
+        if phases.len() == 1 {
+            let raw = points.iter().map(|&(x, y)| Point::bare(x, y)).collect();
+            lines.push(Line::scatter("each batch", raw));
+        }
+        lines.push(Line::band(phase, rolling(&points)));
+    }
+    let axis = Axis::new(y);
+    Figure::Lines(LineChart {
+        title: title.into(),
+        x: Axis::new("optimiser step"),
+        y: if log { axis.log() } else { axis },
+        lines,
+        marks: vec![],
+        levels: vec![],
+    })
+}
+
+/// Mean of the last [`ROLLING`] values at every fifth step, with ± 1.96 standard errors.
+fn rolling(points: &[(f64, f64)]) -> Vec<Point> {
+    let every = (points.len() / 200).max(1);
+    let at = |i: usize| {
+        let window = &points[i.saturating_sub(ROLLING - 1)..=i];
+        let n = window.len() as f64;
+        let mean = window.iter().map(|p| p.1).sum::<f64>() / n;
+        let variance = window.iter().map(|p| (p.1 - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+        let half = 1.96 * (variance / n).sqrt();
+        // A band on a logarithmic axis must stay above zero.
+        Point { x: points[i].0, y: mean, low: (mean - half).max(mean * 0.05).min(mean), high: mean + half }
+    };
+    (0..points.len()).step_by(every).map(at).collect()
+}
+
+fn histogram(parquet: &Path) -> Result<Figure> {
+    let file = std::fs::File::open(parquet).with_context(|| format!("{}: cannot read", parquet.display()))?;
+    let frame = ParquetReader::new(file).finish().with_context(|| format!("{}: not Parquet", parquet.display()))?;
+    let column = frame.column("entropy").with_context(|| format!("{}: has no column `entropy`", parquet.display()))?;
+    let column = column.cast(&polars::prelude::DataType::Float64)?;
+    let values: Vec<f64> = column.f64()?.iter().flatten().collect();
+    Ok(Figure::Histogram(Histogram {
+        title: "Next-token entropy of response positions".into(),
+        x: Axis::new("entropy (nats)"),
+        of: "response positions".into(),
+        samples: vec![("annotator".into(), values)],
+        bins: 60,
+    }))
+}
