@@ -10,6 +10,10 @@
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
 //! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
+//! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
+//! | [`corpus`] | a recipe's problems as token rows, and who grades them |
+//! | [`evaluation`] | held-out decoding and scores |
+//! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
 //! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
 //! | [`interventions`] | one small documented value per file |
 //! | [`experiments`] | one file per experiment: Config, Row, run |
@@ -23,6 +27,8 @@
 //! `<swi> … </swi>`; a *step* is one latent position inside a block.
 
 pub mod commands;
+pub mod corpus;
+pub mod evaluation;
 pub mod experiments;
 pub mod grade;
 pub mod interventions;
@@ -30,6 +36,8 @@ pub mod latent;
 pub mod loading;
 pub mod model;
 pub mod ops;
+pub mod parallel;
+pub mod progress;
 pub mod recipe;
 pub mod report;
 pub mod stats;

@@ -10,7 +10,10 @@ use switchyard::report::curves;
 
 /// Grade answers and render what runs wrote.
 #[derive(Parser)]
-#[command(version, after_help = "Examples:\n  report grade --pairs pairs.jsonl --out graded.jsonl\n  report curves runs/micro")]
+#[command(
+    version,
+    after_help = "Examples:\n  report grade --pairs pairs.jsonl --out graded.jsonl\n  report curves runs/micro"
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Parser;
+use switchyard::progress::stop_flag;
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
-use switchyard::train::progress::stop_flag;
 
 /// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
 #[derive(Parser)]

@@ -1,1 +1,4 @@
-//! One file per experiment: its settings, its typed rows, and how it runs.
+//! One file per experiment: its settings, its typed rows, and how it runs. Knows checkpoints, not training.
+
+pub mod latent_intervention;
+pub mod subject;

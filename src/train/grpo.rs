@@ -10,13 +10,14 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 use serde::Serialize;
 
-use super::corpus::Corpus;
 use super::reward::{Facts, Terms, advantages, reward};
 use super::shards;
 use super::trainer::Trainer;
+use crate::corpus::Corpus;
 use crate::latent::replay::{self, Replay};
 use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks, gradients};
+use crate::parallel;
 use crate::recipe::{Anchor, Evaluation, Grpo};
 
 /// A rollout with what the loss needs of it.
@@ -77,8 +78,8 @@ pub fn sample(
     settings: &DecodeSettings,
     threads: usize,
 ) -> Result<Sampled> {
-    let parts = shards::cut(questions, threads);
-    let groups = shards::run(&parts, |part| {
+    let parts = parallel::cut(questions, threads);
+    let groups = parallel::run(&parts, |part| {
         let mut groups = vec![];
         for question in part {
             groups.push((*question, rollouts_of(model, corpus, *question, grpo, settings)?));
@@ -170,8 +171,8 @@ pub fn gradients(
 ) -> Result<(GradientsParams, LossParts)> {
     let n_tok = sampled_tokens(rollouts);
     ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
-    let parts = shards::cut(rollouts, threads);
-    let done = shards::run(&parts, |part| shard_gradients(model, policy, part, grpo, n_tok))?;
+    let parts = parallel::cut(rollouts, threads);
+    let done = parallel::run(&parts, |part| shard_gradients(model, policy, part, grpo, n_tok))?;
     let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
     let mut all = vec![];
     for (grads, part) in done {

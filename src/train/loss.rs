@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
 
-use super::corpus::Row;
+use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::{Decoder, Hooks};
 

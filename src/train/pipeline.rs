@@ -13,8 +13,8 @@ use burn::tensor::Device;
 pub use setup::Options;
 pub use summary::PhaseResult;
 
+use crate::corpus::Corpus;
 use crate::recipe::Recipe;
-use crate::train::corpus::Corpus;
 
 /// The phases in order.
 pub const PHASES: [&str; 7] = ["base", "annotate", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];

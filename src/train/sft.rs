@@ -8,13 +8,14 @@ use burn::optim::GradientsParams;
 use serde::Serialize;
 use serde_json::json;
 
-use super::corpus::Row;
 use super::loss::{response_loss, targets};
-use super::progress::{Progress, stop_flag};
 use super::shards;
 use super::state::PhaseFolder;
 use super::trainer::{LrSchedule, Trainer};
+use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource};
+use crate::parallel;
+use crate::progress::{Progress, stop_flag};
 use crate::report::rows::RowWriter;
 
 /// What a supervised phase is.
@@ -61,11 +62,11 @@ pub struct StepStats {
 pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[Row], lr: f64) -> Result<StepStats> {
     let total = targets(rows, sft.latent_token).len().max(1);
     let shards = sft.threads * sft.accumulate;
-    let parts = shards::cut(rows, shards);
+    let parts = parallel::cut(rows, shards);
     let (mut gradients, mut loss, mut correct) = (vec![], 0.0, 0);
     for wave in parts.chunks(sft.threads.max(1)) {
         let model = &trainer.model;
-        let done = shards::run(wave, |part| {
+        let done = parallel::run(wave, |part| {
             let model = &shards::own_leaves(model);
             let sums = response_loss(model, part, sft.latent_token, sft.source, sft.gradient)?;
             let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());

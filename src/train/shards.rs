@@ -1,34 +1,11 @@
-//! Data parallelism over threads: each worker a share of the rows on its own handle of the model, gradients summed in
-//! the order of the shards, so that results do not depend on thread timing (they do depend on the number of shards).
+//! Gradients of shards: leaves of their own for each worker, and a sum in the order of the shards, so that results do not
+//! depend on thread timing (they do depend on the number of shards).
 
-use anyhow::{Result, anyhow};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use crate::model::Decoder;
-
-/// Cuts `items` into at most `shards` contiguous parts of like size.
-pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
-    let size = items.len().div_ceil(shards.max(1)).max(1);
-    items.chunks(size).collect()
-}
-
-/// Runs `work` on every part, one thread each; results in order.
-///
-/// # Errors
-/// The first part that fails; a panic inside a worker becomes an error.
-pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + Sync) -> Result<Vec<R>> {
-    if let [only] = parts {
-        return Ok(vec![work(only)?]);
-    }
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| work(part))).collect();
-        // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
-        let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()
-    })
-}
 
 /// The same weights as leaves of a graph of their own: Burn joins graphs that share a leaf, and a graph can be
 /// back-propagated once. Costs no copy; parameter ids stay.

@@ -9,6 +9,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::Run;
+use crate::corpus::Corpus;
 use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
 use crate::model::Decoder;
@@ -17,7 +18,6 @@ use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::recipe::Recipe;
 use crate::text::{Vocabulary, write_atomic};
-use crate::train::corpus::Corpus;
 
 /// What the command line adds to a recipe.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,8 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use crate::evaluation::Scores;
 use crate::text::write_atomic;
-use crate::train::evaluate::Scores;
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

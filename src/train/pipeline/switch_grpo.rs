@@ -10,14 +10,14 @@ use serde_json::json;
 
 use super::Run;
 use super::summary::PhaseResult;
+use crate::evaluation::evaluate;
 use crate::latent::{HiddenState, Switching};
 use crate::model::Decoder;
+use crate::progress::{Progress, stop_flag};
 use crate::recipe::{Anchor, Grpo, ReplayMode};
 use crate::stats::Flips;
 use crate::train::batches::Batches;
-use crate::train::evaluate::evaluate;
 use crate::train::grpo::{self, LossParts, Policy, Sampled};
-use crate::train::progress::{Progress, stop_flag};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
@@ -223,7 +223,7 @@ fn compare(run: &Run, before: &Decoder, after: &PhaseResult) -> Result<String> {
     let model = before.valid();
     let scored =
         evaluate(&model, &run.corpus, &run.recipe.evaluation, &HiddenState, Switching::Free, run.options.threads)?;
-    let correct = |s: &crate::train::evaluate::Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
+    let correct = |s: &crate::evaluation::Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
     let flips = Flips::count(&correct(&scored.0), &correct(&after.scores))?;
     Ok(format!(
         "grpo against its own start: accuracy {} → {}, latent accuracy {} → {}, switch rate {} → {}; gained {}, lost {}, exact McNemar p = {:.2e}",

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::corpus::Corpus;
-use super::shards;
+use crate::corpus::Corpus;
 use crate::latent::{Decode, DecodeSettings, LatentSource, Request, Sampling, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks};
+use crate::parallel;
 use crate::recipe::Evaluation;
 use crate::stats::Estimate;
 use crate::stats::wilson;
@@ -69,9 +69,9 @@ pub fn evaluate(
         .enumerate()
         .map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 })
         .collect();
-    let cancel = super::progress::stop_flag();
-    let parts = shards::cut(&requests, threads);
-    let traces = shards::run(&parts, |part| {
+    let cancel = crate::progress::stop_flag();
+    let parts = parallel::cut(&requests, threads);
+    let traces = parallel::run(&parts, |part| {
         let how = Decode { model, source, switch: Some(corpus.switch), settings: &settings, cancel: Some(cancel) };
         let mut traces = vec![];
         for batch in part.chunks(evaluation.batch) {
@@ -83,7 +83,11 @@ pub fn evaluate(
     Ok((score(&traces, corpus)?, traces))
 }
 
-fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
+/// Grades traces against the held-out problems that they name.
+///
+/// # Errors
+/// A token that the vocabulary does not know.
+pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
     let mut outcomes = vec![];
     for trace in traces {
         let problem = &corpus.test[trace.problem];

@@ -1,0 +1,58 @@
+//! The latent inputs of a normal run, to patch with.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use crate::model::hooks::Site;
+use crate::model::{Activation, Step};
+
+/// `(problem, block, step)` → what entered there, `[D]`.
+#[derive(Clone, Debug, Default)]
+pub struct Bank {
+    states: BTreeMap<(usize, usize, usize), Vec<f32>>,
+}
+
+impl Bank {
+    /// Keeps what stands at the selected latent positions.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub fn record(&mut self, site: &Site, value: &Activation) -> Result<()> {
+        let dims = value.dims();
+        let data = value.to_vec()?;
+        let d = dims[2];
+        for place in site.places {
+            if let Step::Latent { block, step } = place.step {
+                let from = (place.batch * dims[1] + place.index) * d;
+                self.states.insert((place.row, block, step), data[from..from + d].to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, problem: usize, block: usize, step: usize) -> Option<&[f32]> {
+        self.states.get(&(problem, block, step)).map(Vec::as_slice)
+    }
+
+    /// Every state of one step, with its problem and block.
+    pub fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+        self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))
+    }
+
+    pub fn steps(&self) -> usize {
+        self.states.keys().map(|(_, _, step)| step + 1).max().unwrap_or(0)
+    }
+
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    pub fn merge(&mut self, other: Bank) {
+        self.states.extend(other.states);
+    }
+}

@@ -1,0 +1,22 @@
+//! A problem's own state, patched onto itself.
+
+use super::{Bank, Intervention};
+use crate::model::Step;
+use crate::model::hooks::Place;
+
+/// Must change nothing: the control that the machinery itself is inert.
+#[derive(Clone, Copy, Debug)]
+pub struct SelfPatch<'a> {
+    pub bank: &'a Bank,
+}
+
+impl Intervention for SelfPatch<'_> {
+    fn name(&self) -> &'static str {
+        "self_patch"
+    }
+
+    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+        let Step::Latent { block, step } = at.step else { return None };
+        self.bank.get(at.row, block, step).map(<[f32]>::to_vec)
+    }
+}

@@ -1,0 +1,18 @@
+//! The zero vector (the paper's *zero*).
+
+use super::Intervention;
+use crate::model::hooks::Place;
+
+/// Misleads: zero is far off the distribution of states, so a loss shows that something is read there, not what.
+#[derive(Clone, Copy, Debug)]
+pub struct Zero;
+
+impl Intervention for Zero {
+    fn name(&self) -> &'static str {
+        "zero"
+    }
+
+    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        Some(vec![0.0; h.len()])
+    }
+}

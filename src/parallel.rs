@@ -1,0 +1,25 @@
+//! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
+
+use anyhow::{Result, anyhow};
+
+/// Cuts `items` into at most `shards` contiguous parts of like size.
+pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
+    let size = items.len().div_ceil(shards.max(1)).max(1);
+    items.chunks(size).collect()
+}
+
+/// Runs `work` on every part, one thread each; results in order.
+///
+/// # Errors
+/// The first part that fails; a panic inside a worker becomes an error.
+pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + Sync) -> Result<Vec<R>> {
+    if let [only] = parts {
+        return Ok(vec![work(only)?]);
+    }
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| work(part))).collect();
+        // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
+        let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()
+    })
+}
