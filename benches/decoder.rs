@@ -71,8 +71,8 @@ fn finish<const R: usize>(x: Tensor<R>) {
     black_box(x.narrow(0, 0, 1).sum().into_scalar::<f32>());
 }
 
-/// One bench with its JSON line: the median of what criterion ran.
-fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) {
+/// One bench with its JSON line: the median of what criterion ran. False where its filter left the bench out.
+fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) -> bool {
     let mut runs: Vec<Duration> = vec![];
     let mut g = c.benchmark_group(group);
     g.throughput(Throughput::Elements(tokens)).sample_size(10).sampling_mode(SamplingMode::Flat);
@@ -93,7 +93,7 @@ fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mu
     g.finish();
     runs.sort();
     if runs.is_empty() {
-        return;
+        return false;
     }
     let rate = |q: f64| tokens as f64 / runs[((runs.len() - 1) as f64 * q).round() as usize].as_secs_f64();
     let name = format!("{group}/{what}/{}", size.name);
@@ -101,6 +101,7 @@ fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mu
         "{}",
         json!({ "name": name, "tokens_per_s": rate(0.5), "slowest_quarter": rate(0.75), "fastest_quarter": rate(0.25), "n": runs.len() })
     );
+    true
 }
 
 fn forward_and_step(c: &mut Criterion) {
@@ -155,8 +156,12 @@ fn hooks(c: &mut Criterion) {
         let layers = size.config.num_hidden_layers;
         let resid = vec![HookSpec { pattern: "blocks.*.hook_resid_post".into(), select: Select::All }];
         let sets = [("none", vec![]), ("resid_post", resid), ("everything", everything(layers))];
+        let mut all = true;
         for (what, specs) in &sets {
-            time(c, "hooks", &size, what, size.tokens(), || hooked(&model, &ids, specs));
+            all &= time(c, "hooks", &size, what, size.tokens(), || hooked(&model, &ids, specs));
+        }
+        if !all {
+            continue;
         }
         // Differences of a few per cent drown in the noise of a shared machine unless the three take turns. The bare
         // call, twice, shows what the comparison can resolve.
@@ -226,7 +231,9 @@ fn decoding(c: &mut Criterion) {
         time(c, "latent_decode", &size, "together_16", tokens, || run(&model, switch, &latent, &requests));
         let one_by_one =
             || requests.iter().for_each(|request| run(&model, switch, &latent, std::slice::from_ref(request)));
-        time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one);
+        if !time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one) {
+            continue;
+        }
         let together = || run(&model, switch, &latent, &requests);
         let mut calls: Vec<Call> = vec![("together_16", Box::new(together)), ("one_by_one_16", Box::new(one_by_one))];
         take_turns("latent_decode_ratio", &size, &mut calls, 7);

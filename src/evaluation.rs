@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use crate::corpus::Corpus;
 use crate::latent::{Decode, DecodeSettings, LatentSource, Request, Sampling, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks};
+use crate::ops;
 use crate::parallel;
 use crate::recipe::Evaluation;
 use crate::stats::Estimate;
 use crate::stats::wilson;
+use crate::text::Sample;
 
 /// One problem's outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,4 +120,26 @@ pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
         truncated: count(&|o| o.truncated),
         outcomes,
     })
+}
+
+/// Next-token entropies (nats) at the response positions of a batch: what phase 1's annotation reads.
+///
+/// # Errors
+/// A token outside the embedding.
+pub fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
+    let width = batch.iter().map(|s| s.length()).max().unwrap_or(0);
+    let pad = |s: &Sample| -> Vec<u32> {
+        let ids = s.prompt.iter().chain(&s.response).copied();
+        ids.chain(std::iter::repeat(0)).take(width).collect()
+    };
+    let ids: Vec<Vec<u32>> = batch.iter().map(|s| pad(s)).collect();
+    // Padding on the right is never attended to by a real position: causality masks it.
+    let logits = model.logits(&ids, &mut Hooks::none())?;
+    let values =
+        ops::entropy(logits).try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?;
+    let of = |(b, s): (usize, &&Sample)| {
+        let from = b * width + s.prompt.len() - 1;
+        values[from..from + s.response.len()].to_vec()
+    };
+    Ok(batch.iter().enumerate().map(of).collect())
 }

@@ -12,6 +12,7 @@
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
 //! | [`corpus`] | a recipe's problems as token rows, and who grades them |
+//! | [`curriculum`] | how a tagged response looks at stage k |
 //! | [`evaluation`] | held-out decoding and scores |
 //! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
 //! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
@@ -28,6 +29,7 @@
 
 pub mod commands;
 pub mod corpus;
+pub mod curriculum;
 pub mod evaluation;
 pub mod experiments;
 pub mod grade;

@@ -21,10 +21,12 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("corpus", vec!["grade", "latent", "recipe", "tasks", "text"]),
         ("progress", vec![]),
         ("parallel", vec![]),
-        ("evaluation", vec!["corpus", "latent", "model", "parallel", "progress", "recipe", "stats"]),
+        ("curriculum", vec!["latent", "recipe"]),
+        ("evaluation", vec!["ops", "text", "corpus", "latent", "model", "parallel", "progress", "recipe", "stats"]),
         (
             "train",
             vec![
+                "curriculum",
                 "corpus",
                 "evaluation",
                 "parallel",
@@ -44,6 +46,7 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
         (
             "experiments",
             vec![
+                "curriculum",
                 "corpus",
                 "evaluation",
                 "parallel",

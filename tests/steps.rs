@@ -193,3 +193,48 @@ fn nan_steps_are_skipped_counted_and_end_the_run() {
     }
     assert_eq!(before, trainer.frozen().export().expect("weights"));
 }
+
+#[test]
+fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
+    use burn::optim::GradientsParams;
+    use switchyard::model::lora::LoraSettings;
+    use switchyard::train::loss::response_loss;
+
+    let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
+    let model = model().with_lora(&settings).expect("factors");
+    let rows = known_rows();
+    let once = response_loss(&model, &rows, IDS.latent, &HiddenState, Gradient::Through).expect("a loss");
+    let once_value = once.loss.clone().into_scalar::<f32>();
+    let once = GradientsParams::from_grads(once.loss.backward(), &model);
+
+    // The same loss, each wave composing for itself.
+    let sequences: Vec<_> = rows
+        .iter()
+        .enumerate()
+        .map(|(i, r)| switchyard::latent::Sequence::new(i, r.ids.clone(), r.prompt, Some(IDS.latent)).expect("a row"))
+        .collect();
+    let mut hooks = switchyard::model::Hooks::none();
+    let all =
+        switchyard::latent::unroll(&model, &sequences, &HiddenState, Gradient::Through, &mut hooks).expect("unroll");
+    let targets = switchyard::train::loss::targets(&rows, IDS.latent);
+    let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
+    let logits = model.unembed(all.hidden_at(&places).expect("places").unsqueeze_dim(0));
+    let ids: Vec<i32> = targets.iter().map(|t| t.2 as i32).collect();
+    let n = ids.len();
+    let ids = burn::tensor::Tensor::<2, burn::tensor::Int>::from_data(
+        burn::tensor::TensorData::new(ids, [1, n]),
+        &logits.device(),
+    );
+    let loss = switchyard::ops::token_log_probs(logits, ids).sum().neg();
+    assert!((loss.clone().into_scalar::<f32>() - once_value).abs() < 1e-3);
+    let each = GradientsParams::from_grads(loss.backward(), &model);
+
+    let (once, each) = (gradients_by_name(&model, &once).expect("a"), gradients_by_name(&model, &each).expect("b"));
+    let factors = once.iter().filter(|(name, _)| name.contains("lora")).count();
+    assert_eq!(factors, 2 * 7 * 3, "A and B of seven projections in three layers");
+    // Gradients exactly on the factors, plus the embedding when asked.
+    assert_eq!(once.len(), factors + 1, "{:?}", once.iter().map(|(n, _)| n).collect::<Vec<_>>());
+    for ((name, a), (_, b)) in once.iter().zip(&each) {
+        assert!(relative(&a.data, &b.data) < 1e-4 || b.data.iter().all(|x| x.abs() < 1e-12), "{name}");
+    }
+}

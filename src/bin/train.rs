@@ -69,7 +69,7 @@ fn go(args: Args) -> Result<ExitCode> {
         resume: args.resume,
         only: args.only,
         threads: args.threads,
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
         device: Some(device(&args.device)?),
     };
     stop_flag();

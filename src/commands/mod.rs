@@ -4,6 +4,7 @@ pub mod activations;
 mod capture;
 pub mod generate;
 mod render;
+pub mod teacher_forced;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -2,3 +2,4 @@
 
 pub mod latent_intervention;
 pub mod subject;
+pub mod teacher_forced;

@@ -225,11 +225,17 @@ impl Row {
         let mut masked = settings.masked.clone();
         masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, settings.switching)));
         let plain = sampling::log_softmax(logits, 1.0, &masked);
-        let at_temperature = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
+        let scaled;
+        let at_temperature = if settings.sampling.scale() == 1.0 {
+            &plain
+        } else {
+            scaled = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
+            &scaled
+        };
         let force = settings.switching == Switching::Forced && self.visible == 0;
         let token = match how.switch {
             Some(ids) if force => ids.swi,
-            _ => sampling::draw(&at_temperature, &settings.sampling, self.key()),
+            _ => sampling::draw(at_temperature, &settings.sampling, self.key()),
         };
         let is_swi = how.switch.is_some_and(|ids| ids.swi == token);
         let position = Position {

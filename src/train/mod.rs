@@ -1,9 +1,8 @@
 //! Training: base, Switch-SFT (phases 1 and 2), Switch-GRPO and the controls.
 //!
-//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: [`batches`] → rows ([`curriculum`]) → [`trainer`] → checkpoint and metrics.
+//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: [`batches`] → rows ([`crate::curriculum`]) → [`trainer`] → checkpoint and metrics.
 
 pub mod batches;
-pub mod curriculum;
 pub mod grpo;
 pub mod loss;
 pub mod pipeline;

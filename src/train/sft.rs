@@ -12,11 +12,11 @@ use super::loss::{response_loss, targets};
 use super::shards;
 use super::state::PhaseFolder;
 use super::trainer::{LrSchedule, Trainer};
-use crate::corpus::Row;
+use crate::corpus::Row as TrainingRow;
 use crate::latent::{Gradient, LatentSource};
 use crate::parallel;
 use crate::progress::{Progress, stop_flag};
-use crate::report::rows::RowWriter;
+use crate::report::rows::{Row, RowWriter, read_flat};
 
 /// What a supervised phase is.
 pub struct Sft<'a> {
@@ -59,7 +59,7 @@ pub struct StepStats {
 ///
 /// # Errors
 /// As [`response_loss`] and [`Trainer::apply`].
-pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[Row], lr: f64) -> Result<StepStats> {
+pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> Result<StepStats> {
     let total = targets(rows, sft.latent_token).len().max(1);
     let shards = sft.threads * sft.accumulate;
     let parts = parallel::cut(rows, shards);
@@ -94,7 +94,7 @@ pub fn run(
     sft: &Sft,
     trainer: &mut Trainer,
     folder: &PhaseFolder,
-    mut rows_of: impl FnMut(usize) -> Result<Vec<Row>>,
+    mut rows_of: impl FnMut(usize) -> Result<Vec<TrainingRow>>,
     mut after: impl FnMut(usize, &StepStats, &Trainer) -> Result<()>,
 ) -> Result<bool> {
     if sft.steps == 0 {
@@ -149,17 +149,22 @@ pub fn run(
 /// # Errors
 /// A file that cannot be written.
 pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
-    let held = RowWriter::resume(&folder.path, "metrics")?;
-    let keep: Vec<_> = held
-        .rows()
-        .iter()
-        .filter(|row| row.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s < step as u64))
-        .cloned()
-        .collect();
-    drop(held);
+    let keep = metrics_before(folder, step)?;
     let mut writer = RowWriter::create(&folder.path, "metrics")?;
     for row in keep {
         writer.push(&row)?;
     }
     Ok(writer)
+}
+
+/// Rows of the steps before `step`, from an unfinished run or, where it died while evaluating, the finished file.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<Row>> {
+    let held = RowWriter::resume(&folder.path, "metrics")?;
+    let parquet = folder.path.join("metrics.parquet");
+    let rows = if held.rows().is_empty() && parquet.exists() { read_flat(&parquet)? } else { held.rows().to_vec() };
+    let before = |row: &Row| row.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s < step as u64);
+    Ok(rows.into_iter().filter(before).collect())
 }

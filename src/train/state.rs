@@ -95,6 +95,14 @@ impl PhaseFolder {
         Ok(Some((current.step, current.extra)))
     }
 
+    /// Steps that the saved state has behind it; 0 without one.
+    ///
+    /// # Errors
+    /// A state that cannot be read.
+    pub fn step(&self) -> Result<usize> {
+        Ok(self.current()?.map_or(0, |current| current.step))
+    }
+
     fn current(&self) -> Result<Option<Current>> {
         let path = self.path.join("state.json");
         if !path.exists() {

@@ -9,6 +9,7 @@ use switchyard::loading::{Loaded, NewRows, Opened};
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::Apply;
 
+use super::formats::check_tokenizer;
 use super::reference::fixture;
 
 /// The file, or a line that says why nothing is tested.
@@ -36,9 +37,13 @@ struct Continuation {
 #[test]
 fn greedy_continuations_are_those_of_transformers() {
     let Some(loaded) = model() else { return };
-    let text = std::fs::read_to_string(fixture("smollm2/greedy.json")).expect("the fixture");
-    let expected: Vec<Continuation> = serde_json::from_str(&text).expect("continuations");
+    let mut expected: Vec<Continuation> = vec![];
+    for file in ["smollm2/greedy.json", "smollm2/greedy_cases.json"] {
+        let text = std::fs::read_to_string(fixture(file)).expect("the fixture");
+        expected.extend(serde_json::from_str::<Vec<Continuation>>(&text).expect("continuations"));
+    }
     let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
+    check_tokenizer(vocabulary, "smollm2/tokenizer_cases.json");
     let settings = DecodeSettings { max_new_tokens: expected[0].ids.len(), ..DecodeSettings::default() };
     let request = |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0 };
     let requests: Vec<Request> = expected.iter().enumerate().map(request).collect();

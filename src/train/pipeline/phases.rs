@@ -7,16 +7,15 @@ use rand::Rng;
 use super::Run;
 use super::summary::PhaseResult;
 use crate::corpus::Row;
-use crate::evaluation::evaluate;
+use crate::curriculum::staged;
+use crate::evaluation::{evaluate, response_entropies};
 use crate::latent::{FixedEmbedding, Gradient, HiddenState, LatentSource, Switching};
-use crate::model::{Decoder, Hooks};
-use crate::ops;
+use crate::model::Decoder;
 use crate::progress::Progress;
 use crate::text::annotate::annotate as annotate_corpus;
 use crate::text::tagging::{Tagged, read_tagged};
 use crate::text::{Sample, write_atomic};
 use crate::train::batches::{Batches, sample_rng};
-use crate::train::curriculum::staged;
 use crate::train::sft::{self, Sft};
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::{LrSchedule, Trainer};
@@ -61,10 +60,10 @@ pub(super) fn base(run: &Run) -> Result<Option<PhaseResult>> {
     run.close(&folder, "base", &trainer.frozen(), &HiddenState, Switching::Suppressed).map(Some)
 }
 
-/// Token accuracies of the steps already done.
+/// Token accuracies of the steps that will not be run again.
 fn window_of(folder: &PhaseFolder) -> Result<Vec<f64>> {
-    let held = crate::report::rows::RowWriter::resume(&folder.path, "metrics")?;
-    Ok(held.rows().iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect())
+    let rows = sft::metrics_before(folder, folder.step()?)?;
+    Ok(rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect())
 }
 
 /// Scores the corpus with the annotator and tags it.
@@ -89,7 +88,7 @@ pub(super) fn annotate(run: &Run) -> Result<Option<()>> {
         &run.recipe.annotate,
         &folder,
         &source,
-        |batch| entropies(&model, batch),
+        |batch| response_entropies(&model, batch),
         |done, _| progress.update(done, ""),
     )?;
     progress.finish();
@@ -103,25 +102,6 @@ pub(super) fn annotate(run: &Run) -> Result<Option<()>> {
     }
     write_atomic(&folder.join("sample.txt"), annotation.excerpt(8).as_bytes())?;
     Ok(Some(()))
-}
-
-/// Next-token entropies at the response positions of a batch.
-fn entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
-    let width = batch.iter().map(|s| s.length()).max().unwrap_or(0);
-    let pad = |s: &Sample| -> Vec<u32> {
-        let ids = s.prompt.iter().chain(&s.response).copied();
-        ids.chain(std::iter::repeat(0)).take(width).collect()
-    };
-    let ids: Vec<Vec<u32>> = batch.iter().map(|s| pad(s)).collect();
-    // Padding on the right is never attended to by a real position: causality masks it.
-    let logits = model.logits(&ids, &mut Hooks::none())?;
-    let values =
-        ops::entropy(logits).try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?;
-    let of = |(b, s): (usize, &&Sample)| {
-        let from = b * width + s.prompt.len() - 1;
-        values[from..from + s.response.len()].to_vec()
-    };
-    Ok(batch.iter().enumerate().map(of).collect())
 }
 
 /// Phase 1: cross-entropy on tagged responses.

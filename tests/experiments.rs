@@ -1,0 +1,98 @@
+//! The experiments on the committed micro checkpoints: known outcomes, controls that must be inert, refused settings.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use burn::tensor::Device;
+use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
+use switchyard::experiments::subject::{Subject, tag_held_out};
+use switchyard::experiments::teacher_forced::{self, Event};
+use switchyard::report::rows::read;
+
+fn micro() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro")
+}
+
+fn subject(phase: &str, problems: Option<usize>) -> Subject {
+    Subject::open(&micro(), phase, problems, &Device::flex()).expect("the micro fixture")
+}
+
+fn config(modes: &[&str], steps: &[usize]) -> Config {
+    Config { modes: modes.iter().map(|m| (*m).to_owned()).collect(), steps: steps.to_vec(), seed: 0 }
+}
+
+#[test]
+fn the_committed_rows_come_out_again() {
+    #[derive(serde::Deserialize)]
+    struct Held {
+        mode: String,
+        firings: usize,
+        accuracy: switchyard::stats::Estimate,
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro/latent_intervention-latent.parquet");
+    let held: Vec<Held> = read(&file).expect("the committed rows");
+    let rows = run(&subject("latent", None), &config(&MODES, &[]), |_| {}).expect("the experiment");
+    assert_eq!(rows.len(), held.len());
+    for (row, held) in rows.iter().zip(&held) {
+        assert_eq!(row.mode, held.mode);
+        // Another processor may round another way and flip a problem or two.
+        let off = (row.accuracy.value - held.accuracy.value).abs();
+        assert!(off <= 0.01, "{}: accuracy {} against {}", row.mode, row.accuracy, held.accuracy);
+        let fired = row.firings.abs_diff(held.firings) as f64;
+        assert!(fired <= 0.02 * held.firings as f64, "{}: {} firings", row.mode, row.firings);
+    }
+    let of = |mode: &str| -> &Row { rows.iter().find(|r| r.mode == mode).expect("a row per mode") };
+    assert_eq!(of("self_patch").mean_change, 0.0);
+    assert_eq!((of("self_patch").lost, of("self_patch").gained), (0, 0));
+    assert!(of("zero").diagnostic_accuracy.is_some_and(|e| e.high < 0.35));
+}
+
+#[test]
+fn self_patch_is_inert_at_every_step_alone() {
+    let rows = run(&subject("grpo", Some(100)), &config(&["self_patch"], &[0, 2, 4]), |_| {}).expect("inert");
+    assert_eq!(rows.len(), 4, "normal and three steps");
+    assert!(rows[1..].iter().all(|r| r.firings > 0 && r.answer_changed.value == 0.0));
+}
+
+#[test]
+fn random_draws_follow_the_seed() {
+    let subject = subject("latent", Some(60));
+    let with = |seed| {
+        let config = Config { seed, ..config(&["random_norm"], &[]) };
+        run(&subject, &config, |_| {}).expect("rows").remove(1)
+    };
+    assert_eq!(with(3), with(3));
+    assert_ne!(with(3).mean_change, with(4).mean_change);
+}
+
+#[test]
+fn swi_stands_where_the_annotator_put_it() {
+    let subject = subject("latent", Some(200));
+    let tagged = tag_held_out(&micro(), &subject, &Device::flex()).expect("tags");
+    let rows = teacher_forced::run(&subject, &tagged, 0).expect("rows");
+    let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
+    assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{:?}", rows);
+    assert!(p(Event::SwiStart).low > p(Event::SameToken).high);
+}
+
+#[test]
+fn what_does_not_exist_is_refused_before_any_work() {
+    let micro = micro();
+    let micro = micro.to_str().expect("a path");
+    for (args, needle) in [
+        (vec![micro, "--modes", "zeroed"], "zeroed"),
+        (vec![micro, "--steps", "9"], "step 9"),
+        (vec![micro, "--phase", "boundary"], "boundary"),
+        (vec![micro, "--problems", "0"], "--problems"),
+        (vec!["nowhere"], "nowhere/recipe.toml"),
+    ] {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let out = temp.path().join("out");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        let output = command.args(&args).arg("--out").arg(&out).output().expect("intervene runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(needle) && said.lines().count() == 1, "{args:?} said: {said}");
+        assert!(!out.exists(), "{args:?} wrote something");
+    }
+}

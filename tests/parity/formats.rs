@@ -1,0 +1,63 @@
+//! GGUF files and PEFT adapters made by other people's code: logits and token ids are theirs.
+
+use burn::tensor::Device;
+use serde::Deserialize;
+use switchyard::loading::Opened;
+use switchyard::model::Hooks;
+use switchyard::model::checkpoint::peft::Apply;
+use switchyard::text::Vocabulary;
+
+use super::reference::{fixture, read, relative, values};
+
+/// A text and its ids by the reference tokenizer.
+#[derive(Deserialize)]
+pub struct Case {
+    pub text: String,
+    pub ids: Vec<u32>,
+}
+
+pub fn check_tokenizer(vocabulary: &Vocabulary, cases: &str) {
+    let cases = std::fs::read_to_string(fixture(cases)).expect("the fixture");
+    let cases: Vec<Case> = serde_json::from_str(&cases).expect("cases");
+    assert!(!cases.is_empty());
+    for case in &cases {
+        assert_eq!(vocabulary.encode(&case.text).expect("ids"), case.ids, "{:?}", case.text);
+    }
+}
+
+#[test]
+fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
+    let reference = read("gguf/reference.safetensors");
+    let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
+    for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"] {
+        let path = fixture(&format!("gguf/tiny-{kind}.gguf")).display().to_string();
+        let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
+        check_tokenizer(opened.text().expect("a tokenizer"), "gguf/tokenizer_cases.json");
+        let model = opened.load(&Device::flex()).expect("loads").model;
+        let logits = model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward");
+        let off = relative(&values(&logits), &reference[&format!("{kind}.logits")].data, kind);
+        println!("{kind}: logits {off:.1e}");
+        assert!(off <= 1e-5, "{kind}: logits off by {off:e}");
+    }
+}
+
+#[test]
+fn a_peft_adapter_merged_and_attached_has_the_logits_of_peft() {
+    let reference = read("tiny/qwen3_tied_peft/reference.safetensors");
+    let base = fixture("tiny/qwen3_tied").display().to_string();
+    let adapter = fixture("tiny/qwen3_tied_peft");
+    for (how, apply) in [("merged", Apply::Merged), ("attached", Apply::ReplacedOnly)] {
+        let opened = Opened::open(&base, Some(&adapter), apply).expect("opens");
+        let model = opened.load(&Device::flex()).expect("loads").model;
+        assert_eq!(model.config().vocab_size, 99, "the adapter brings three tokens");
+        for row in 0..2 {
+            let ids = reference[&format!("row{row}.ids")].data.iter().map(|&id| id as u32).collect();
+            let logits = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
+            for theirs in ["logits", "merged.logits"] {
+                let off = relative(&logits, &reference[&format!("row{row}.{theirs}")].data, theirs);
+                println!("{how} against PEFT's {theirs}, row {row}: {off:.1e}");
+                assert!(off <= 1e-5, "{how}, row {row}: {theirs} off by {off:e}");
+            }
+        }
+    }
+}
