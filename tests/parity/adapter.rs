@@ -89,3 +89,20 @@ fn merged_and_attached_adapters_give_the_same_logits() {
         }
     }
 }
+
+#[test]
+fn modules_to_save_are_the_trained_ones() {
+    let reference = read("tiny/qwen3_untied_peft_modules/reference.safetensors");
+    let base = fixture("tiny/qwen3_untied").display().to_string();
+    for apply in [Apply::Merged, Apply::ReplacedOnly] {
+        let model = load(&base, Some(&fixture("tiny/qwen3_untied_peft_modules")), apply);
+        for r in 0..2 {
+            let ids: Vec<u32> = reference[&format!("row{r}.ids")].data.iter().map(|&id| id as u32).collect();
+            let ours = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
+            let off = relative(&ours, &reference[&format!("row{r}.logits")].data, "logits");
+            assert!(off <= 1e-5, "row {r}: off by {off:e}");
+            let original = relative(&ours, &reference[&format!("row{r}.original.logits")].data, "logits");
+            assert!(original > 1e-2, "row {r}: the untrained modules were read");
+        }
+    }
+}

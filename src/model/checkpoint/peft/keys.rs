@@ -1,6 +1,7 @@
 //! The keys of `adapter_model.safetensors`, as PEFT has written them over its versions.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -17,7 +18,7 @@ pub type FactorKeys = BTreeMap<String, (String, String)>;
 pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<(FactorKeys, BTreeMap<String, String>)> {
     let origin = path.display();
     let mut halves: BTreeMap<String, [Option<String>; 2]> = BTreeMap::new();
-    let mut replaced = BTreeMap::new();
+    let mut replaced: BTreeMap<String, (String, bool)> = BTreeMap::new();
     for key in file.names() {
         let inner = key
             .strip_prefix(PREFIX)
@@ -40,13 +41,30 @@ pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<(FactorKeys, BTreeMap
             continue;
         }
         let Some(module) = inner.strip_suffix(".weight") else { bail!("{origin}: unexpected key `{key}`") };
-        let module = [".modules_to_save.default", ".modules_to_save", ".base_layer"]
-            .iter()
-            .find_map(|wrapper| module.strip_suffix(wrapper))
-            .unwrap_or(module);
-        let twice = replaced.insert(format!("{module}.weight"), key.to_string());
-        ensure!(twice.is_none(), "{origin}: `{module}.weight` is replaced twice, the second time by `{key}`");
+        // The weight before training, which PEFT keeps beside the trained one.
+        if module.ends_with(".original_module") {
+            continue;
+        }
+        let wrapper = [".modules_to_save.default", ".modules_to_save", ".base_layer"]
+            .into_iter()
+            .find(|wrapper| module.ends_with(wrapper));
+        let trained = wrapper.is_some_and(|w| w.starts_with(".modules_to_save"));
+        let name = format!("{}.weight", wrapper.and_then(|w| module.strip_suffix(w)).unwrap_or(module));
+        // PEFT may write the trained weight a second time under its plain name: the wrapped one is what it loads.
+        match replaced.entry(name) {
+            Entry::Vacant(slot) => {
+                slot.insert((key.to_string(), trained));
+            }
+            Entry::Occupied(mut slot) => {
+                let name = slot.key().clone();
+                ensure!(slot.get().1 != trained, "{origin}: `{name}` is replaced twice, the second time by `{key}`");
+                if trained {
+                    slot.insert((key.to_string(), true));
+                }
+            }
+        }
     }
+    let replaced = replaced.into_iter().map(|(name, (key, _))| (name, key)).collect();
     let mut factors = FactorKeys::new();
     for (name, pair) in halves {
         match pair {
