@@ -11,9 +11,54 @@ use crate::ops;
 /// Keys (rotated) and values of every layer, `[B, Hkv, T, dh]` each.
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
+    layers: Vec<Option<Held>>,
     /// `[B][T]`: the true position that a slot holds, or a hole.
     slots: Vec<Vec<Option<usize>>>,
+}
+
+/// One layer's keys and values. Outside autodiff the tensors have room for more slots than are held, so that a decoding
+/// step writes one slot in place instead of copying all of them.
+#[derive(Clone, Debug)]
+struct Held {
+    /// `[B, Hkv, capacity, dh]` each.
+    k: Tensor<4>,
+    v: Tensor<4>,
+    /// Slots in use.
+    len: usize,
+}
+
+/// Slots that a full layer grows by, at least.
+const ROOM: usize = 32;
+
+impl Held {
+    fn exact(k: Tensor<4>, v: Tensor<4>) -> Self {
+        let len = k.dims()[2];
+        Self { k, v, len }
+    }
+
+    fn get(&self) -> (Tensor<4>, Tensor<4>) {
+        let whole = self.k.dims()[2] == self.len;
+        let cut = |x: &Tensor<4>| if whole { x.clone() } else { x.clone().narrow(2, 0, self.len) };
+        (cut(&self.k), cut(&self.v))
+    }
+
+    fn push(self, k: Tensor<4>, v: Tensor<4>) -> Self {
+        let more = k.dims()[2];
+        if self.k.is_autodiff() || k.is_autodiff() {
+            let (past_k, past_v) = self.get();
+            return Self::exact(Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2));
+        }
+        let Self { k: past_k, v: past_v, len } = self;
+        let [b, h, capacity, dh] = past_k.dims();
+        let write = |past: Tensor<4>, new: Tensor<4>| {
+            if len + more <= capacity {
+                return past.slice_assign([0..b, 0..h, len..len + more, 0..dh], new);
+            }
+            let room = Tensor::zeros([b, h, ROOM.max(len / 2), dh], (&new.device(), new.dtype()));
+            Tensor::cat(vec![past.narrow(2, 0, len), new, room], 2)
+        };
+        Self { k: write(past_k, k), v: write(past_v, v), len: len + more }
+    }
 }
 
 impl KvCache {
@@ -42,8 +87,8 @@ impl KvCache {
     }
 
     /// Keys and values of one layer, if anything was appended: `[B, Hkv, T, dh]`.
-    pub fn layer(&self, layer: usize) -> Option<&(Tensor<4>, Tensor<4>)> {
-        self.layers.get(layer).and_then(Option::as_ref)
+    pub fn layer(&self, layer: usize) -> Option<(Tensor<4>, Tensor<4>)> {
+        self.layers.get(layer).and_then(Option::as_ref).map(Held::get)
     }
 
     /// Opens slots for a span; the model then appends each layer's keys and values.
@@ -76,12 +121,11 @@ impl KvCache {
 
     /// Appends a span's keys and values `[B, Hkv, L, dh]`; returns all of the layer's, `[B, Hkv, T, dh]`.
     pub(super) fn append(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
-        let (k, v) = match self.layers[layer].take() {
-            Some((past_k, past_v)) => (Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2)),
-            None => (k, v),
+        let held = match self.layers[layer].take() {
+            Some(held) => held.push(k, v),
+            None => Held::exact(k, v),
         };
-        self.layers[layer] = Some((k.clone(), v.clone()));
-        (k, v)
+        self.layers[layer].insert(held).get()
     }
 
     /// Additive mask `[B, 1, L, T]` of the last `width` slots' queries; `None` when every query sees every slot.
@@ -148,15 +192,15 @@ impl KvCache {
     pub fn extend_from(&mut self, other: &Self, width: usize) {
         let from = other.width() - width;
         for (mine, theirs) in self.layers.iter_mut().zip(&other.layers) {
-            let Some((k, v)) = theirs else { continue };
-            let tail = |x: &Tensor<4>| x.clone().narrow(2, from, width);
+            let Some((k, v)) = theirs.as_ref().map(Held::get) else { continue };
+            let tail = |x: Tensor<4>| x.narrow(2, from, width);
             *mine = Some(match mine.take() {
-                Some((past_k, past_v)) => {
-                    let like = |x: Tensor<4>| if past_k.is_autodiff() { Tensor::from_inner(x) } else { x };
+                Some(held) => {
+                    let like = |x: Tensor<4>| if held.k.is_autodiff() { Tensor::from_inner(x) } else { x };
                     let (k, v) = (like(tail(k)), like(tail(v)));
-                    (Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2))
+                    held.push(k, v)
                 }
-                None => (tail(k), tail(v)),
+                None => Held::exact(tail(k), tail(v)),
             });
         }
         for (mine, theirs) in self.slots.iter_mut().zip(&other.slots) {
@@ -179,7 +223,7 @@ impl KvCache {
             k.dims(),
             v.dims()
         );
-        self.layers[layer] = Some((k, v));
+        self.layers[layer] = Some(Held::exact(k, v));
         Ok(())
     }
 
@@ -212,7 +256,11 @@ impl KvCache {
     }
 
     fn map(&self, f: impl Fn(Tensor<4>) -> Tensor<4>, slots: Vec<Vec<Option<usize>>>) -> Self {
-        let layers = self.layers.iter().map(|layer| layer.as_ref().map(|(k, v)| (f(k.clone()), f(v.clone()))));
+        let each = |held: &Held| {
+            let (k, v) = held.get();
+            Held::exact(f(k), f(v))
+        };
+        let layers = self.layers.iter().map(|layer| layer.as_ref().map(each));
         Self { layers: layers.collect(), slots }
     }
 }
