@@ -212,6 +212,9 @@ impl<'a> Evaluator<'a> {
     }
 }
 
+/// Trigonometric arguments above `2^160` are left to other rules.
+const MAX_ANGLE_LOG2: f64 = 160.0;
+
 fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
     let (one, i) = (C::<R>::int(1), C::<R>::i());
     let exponentials = |z: &C<R>| Some((z.exp()?, C::int(0).sub(z).exp()?));
@@ -222,6 +225,10 @@ fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
         "floor" => Some(C::real(x.re.floor())),
         "ceil" => Some(C::real(x.re.neg().floor().neg())),
         "sin" | "cos" | "tan" | "csc" | "sec" | "cot" => {
+            // The angle of a huge argument needs more bits of π than we carry, and all of the argument's to reduce it.
+            if x.log2() > MAX_ANGLE_LOG2 {
+                return None;
+            }
             let (s, c) = if x.is_real() {
                 let (s, c) = x.re.sin_cos();
                 (C::real(s), C::real(c))
