@@ -372,7 +372,13 @@ const PIECES: &[&str] = &[
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 10_000,
+        failure_persistence: None,
+        // The same cases in every run: a new slow input is found by raising the number, not by an unlucky day.
+        rng_seed: proptest::test_runner::RngSeed::Fixed(20),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_text_is_graded_quickly(gold in "\\PC{0,60}", pred in "(?s).{0,200}") {
