@@ -52,6 +52,12 @@ pub fn decode_settings(evaluation: &Evaluation, stop: u32, switching: Switching)
     }
 }
 
+/// One request for each held-out problem.
+pub fn requests(corpus: &Corpus) -> Vec<Request> {
+    let request = |(problem, prompt): (usize, &Vec<u32>)| Request { problem, prompt: prompt.clone(), rollout: 0 };
+    corpus.test_prompts.iter().enumerate().map(request).collect()
+}
+
 /// Decodes every held-out problem and grades it. `model` is outside autodiff.
 ///
 /// # Errors
@@ -65,12 +71,7 @@ pub fn evaluate(
     threads: usize,
 ) -> Result<(Scores, Vec<Trace>)> {
     let settings = decode_settings(evaluation, corpus.end, switching);
-    let requests: Vec<Request> = corpus
-        .test_prompts
-        .iter()
-        .enumerate()
-        .map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 })
-        .collect();
+    let requests = requests(corpus);
     let cancel = crate::progress::stop_flag();
     let parts = parallel::cut(&requests, threads);
     let traces = parallel::run(&parts, |part| {

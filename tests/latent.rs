@@ -283,3 +283,42 @@ fn frozen_latents_pass_no_gradient() {
     assert_eq!(row(&segmented, 3), 0.0, "a segment must not reach the text before its block");
     assert!(row(&frozen, 3) > 0.0);
 }
+
+#[test]
+fn a_repeated_kept_cut_or_detached_cache_goes_on_as_its_rows_would_alone() {
+    use switchyard::model::{KvCache, Span, Step};
+    let model = tiny(3);
+    let prompt = vec![vec![1, 2, 3, 4], vec![5, 6, 7, 8]];
+    let start = |cache: &mut KvCache| {
+        let x = model.embed(&prompt).expect("ids");
+        model.hidden(x, &Span::prompts(&[4, 4], false), cache, &mut Hooks::none()).expect("a forward");
+    };
+    // Feeds one token at a position to every row.
+    let next = |cache: &mut KvCache, position: usize| -> Vec<f32> {
+        let rows = cache.rows();
+        let x = model.embed(&vec![vec![9]; rows]).expect("ids");
+        let span = Span {
+            rows: (0..rows).collect(),
+            positions: vec![vec![position]; rows],
+            steps: vec![vec![Some(Step::Prompt)]; rows],
+        };
+        values(&model.hidden(x, &span, cache, &mut Hooks::none()).expect("a forward"))
+    };
+    let mut whole = model.cache(2);
+    start(&mut whole);
+    let fork = whole.clone();
+    let plain = next(&mut whole, 4);
+    let d = plain.len() / 2;
+    // A fork is untouched by what its origin went on to hold, in place or not.
+    assert_eq!((fork.width(), whole.width()), (4, 5));
+    let again = next(&mut whole.truncate(4).detach(), 4);
+    assert!(relative(&again, &plain) < 1e-6);
+    let repeated = next(&mut fork.repeat(2), 4);
+    for (row, from) in [0, 0, 1, 1].into_iter().enumerate() {
+        assert!(relative(&repeated[row * d..(row + 1) * d], &plain[from * d..(from + 1) * d]) < 1e-6);
+    }
+    let kept = next(&mut fork.keep(&[1]), 4);
+    assert!(relative(&kept, &plain[d..]) < 1e-6);
+    assert!(relative(&plain[..d], &plain[d..]) > 1e-2, "the rows are alike: the test would show nothing");
+    assert!(relative(&next(&mut fork.clone(), 4), &plain) < 1e-6);
+}

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::subject::Subject;
-use crate::evaluation::{Scores, decode_settings, score};
+use crate::evaluation::{Scores, decode_settings, requests, score};
 use crate::interventions::{self, Bank, Firings};
-use crate::latent::{Decode, HiddenState, Request, Switching, Trace, decode};
+use crate::latent::{Decode, HiddenState, Switching, Trace, decode};
 use crate::model::{HookSpec, Hooks, Select};
 use crate::stats::{Estimate, Flips, changed, holm, wilson};
 
@@ -131,12 +131,7 @@ fn intervene(subject: &Subject, mode: &str, step: Option<usize>, bank: &Bank, se
 fn decode_with(subject: &Subject, hooks: &mut Hooks, switching: Switching, firings: Firings) -> Result<Outcome> {
     let Subject { model, corpus, recipe, .. } = subject;
     let settings = decode_settings(&recipe.evaluation, corpus.end, switching);
-    let requests: Vec<Request> = corpus
-        .test_prompts
-        .iter()
-        .enumerate()
-        .map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 })
-        .collect();
+    let requests = requests(corpus);
     let how = Decode { model, source: &HiddenState, switch: Some(corpus.switch), settings: &settings, cancel: None };
     let mut traces = vec![];
     for batch in requests.chunks(recipe.evaluation.batch) {

@@ -82,33 +82,13 @@ impl<'m> Stream<'m> {
         &self.rows
     }
 
-    /// Position that each row's next token will have.
-    pub fn next_positions(&self) -> &[usize] {
-        &self.next
-    }
-
     pub fn cache(&self) -> &KvCache {
         &self.cache
-    }
-
-    pub fn cache_mut(&mut self) -> &mut KvCache {
-        &mut self.cache
     }
 
     /// Hidden state at each row's last position, `[B, D]`; `None` before the first advance.
     pub fn last(&self) -> Option<&Tensor<2>> {
         self.last.as_ref()
-    }
-
-    /// Replaces the hidden states that the next latents will read, `[B, D]`.
-    ///
-    /// # Errors
-    /// Another shape.
-    pub fn set_last(&mut self, last: Tensor<2>) -> Result<()> {
-        let expected = [self.rows.len(), self.model.config().hidden_size];
-        ensure!(last.dims() == expected, "hidden states have shape {:?}, expected {expected:?}", last.dims());
-        self.last = Some(last);
-        Ok(())
     }
 
     /// The named rows, in that order; a row may be named more than once (a fork).

@@ -208,53 +208,6 @@ impl KvCache {
         }
     }
 
-    /// Replaces one layer's keys and values, for interventions on the cache.
-    ///
-    /// # Errors
-    /// Another shape than the layer has.
-    pub fn set_layer(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> Result<()> {
-        let Some((old, _)) = self.layer(layer) else {
-            anyhow::bail!("cache layer {layer} is empty: nothing to replace");
-        };
-        ensure!(
-            old.dims() == k.dims() && old.dims() == v.dims(),
-            "cache layer {layer} has shape {:?}, the replacement {:?} and {:?}",
-            old.dims(),
-            k.dims(),
-            v.dims()
-        );
-        self.layers[layer] = Some(Held::exact(k, v));
-        Ok(())
-    }
-
-    /// Squeezes out the holes: every row's positions move to the right end of the slot axis.
-    ///
-    /// Worth its copy when many waves left the rows ragged. Attention is unchanged: slots carry no meaning.
-    #[must_use]
-    pub fn compact(&self) -> Self {
-        let width = (0..self.rows()).map(|row| self.held(row)).max().unwrap_or(0);
-        if width == self.width() || width == 0 {
-            return self.clone();
-        }
-        let mut index = vec![];
-        let mut slots = vec![];
-        for row in &self.slots {
-            let held: Vec<usize> = (0..row.len()).filter(|&slot| row[slot].is_some()).collect();
-            let lead = width - held.len();
-            index.extend(std::iter::repeat_n(0, lead).chain(held.iter().copied()).map(|slot| slot as i64));
-            slots.push(std::iter::repeat_n(None, lead).chain(held.iter().map(|&slot| row[slot])).collect());
-        }
-        let rows = self.rows();
-        self.map(
-            |x| {
-                let [_, h, _, dh] = x.dims();
-                let index = Tensor::<2, Int>::from_data(TensorData::new(index.clone(), [rows, width]), &x.device());
-                x.gather(2, index.reshape([rows, 1, width, 1]).expand([rows, h, width, dh]))
-            },
-            slots,
-        )
-    }
-
     fn map(&self, f: impl Fn(Tensor<4>) -> Tensor<4>, slots: Vec<Vec<Option<usize>>>) -> Self {
         let each = |held: &Held| {
             let (k, v) = held.get();
