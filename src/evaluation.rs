@@ -1,11 +1,12 @@
 //! Held-out accuracy by the one decoder, with everything the tables need of each problem.
 
 use anyhow::Result;
+use burn::tensor::{Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Corpus;
 use crate::latent::{Decode, DecodeSettings, LatentSource, Request, Sampling, Switching, Trace, decode};
-use crate::model::{Decoder, Hooks};
+use crate::model::{Decoder, Hooks, Span};
 use crate::ops;
 use crate::parallel;
 use crate::recipe::Evaluation;
@@ -123,7 +124,11 @@ pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
     })
 }
 
-/// Next-token entropies (nats) at the response positions of a batch: what phase 1's annotation reads.
+/// Logits held at once while entropies are read: 16 MB of them.
+const LOGITS_HELD: usize = 1 << 22;
+
+/// Next-token entropies (nats) at the response positions of a batch: what phase 1's annotation reads. The head sees
+/// response positions only, a few at a time: a vocabulary of 150,000 would otherwise hold gigabytes of logits.
 ///
 /// # Errors
 /// A token outside the embedding.
@@ -134,13 +139,24 @@ pub fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<
         ids.chain(std::iter::repeat(0)).take(width).collect()
     };
     let ids: Vec<Vec<u32>> = batch.iter().map(|s| pad(s)).collect();
-    // Padding on the right is never attended to by a real position: causality masks it.
-    let logits = model.logits(&ids, &mut Hooks::none())?;
-    let values =
-        ops::entropy(logits).try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?;
-    let of = |(b, s): (usize, &&Sample)| {
-        let from = b * width + s.prompt.len() - 1;
-        values[from..from + s.response.len()].to_vec()
-    };
-    Ok(batch.iter().enumerate().map(of).collect())
+    let lengths: Vec<usize> = batch.iter().map(|s| s.length()).collect();
+    let span = Span::prompts(&lengths, false);
+    let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(batch.len()), &mut Hooks::none())?;
+    let d = model.config().hidden_size;
+    let flat = hidden.reshape([batch.len() * width, d]);
+    // The distribution that response token i is drawn from stands one position before it.
+    let places: Vec<i64> = batch
+        .iter()
+        .enumerate()
+        .flat_map(|(b, s)| (0..s.response.len()).map(move |i| (b * width + s.prompt.len() - 1 + i) as i64))
+        .collect();
+    let mut values: Vec<f32> = Vec::with_capacity(places.len());
+    for chunk in places.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
+        let index = Tensor::<1, Int>::from_data(TensorData::new(chunk.to_vec(), [chunk.len()]), &flat.device());
+        let logits = model.unembed(flat.clone().select(0, index).unsqueeze_dim(0));
+        let entropies = ops::entropy(logits).try_into_vec_as::<f32>();
+        values.extend(entropies.map_err(|e| anyhow::anyhow!("reading entropies: {e:?}"))?);
+    }
+    let mut values = values.into_iter();
+    Ok(batch.iter().map(|s| values.by_ref().take(s.response.len()).collect()).collect())
 }

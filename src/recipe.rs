@@ -420,6 +420,20 @@ impl Recipe {
     /// # Errors
     /// An unknown preset, an unknown or ill-typed key, and contradictory settings, each by name.
     pub fn resolve(source: &str, overrides: &[String]) -> Result<Self> {
+        let recipe = Self::read(source, overrides)?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// A preset or file whose data and model the caller will name: it says how a model is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// An unknown preset, an unknown or ill-typed key.
+    pub fn like(source: &str) -> Result<Self> {
+        Self::read(source, &[])
+    }
+
+    fn read(source: &str, overrides: &[String]) -> Result<Self> {
         let text = if source.ends_with(".toml") {
             std::fs::read_to_string(source).with_context(|| format!("{source}: cannot read the recipe"))?
         } else {
@@ -434,9 +448,7 @@ impl Recipe {
         for pair in overrides {
             set(&mut table, pair)?;
         }
-        let recipe: Self = toml::Value::Table(table).try_into().with_context(|| format!("{source}: invalid recipe"))?;
-        recipe.check()?;
-        Ok(recipe)
+        toml::Value::Table(table).try_into().with_context(|| format!("{source}: invalid recipe"))
     }
 
     /// # Errors

@@ -64,7 +64,7 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
                 "loading",
             ],
         ),
-        ("commands", vec!["latent", "model", "ops", "text", "loading", "report", "experiments"]),
+        ("commands", vec!["latent", "model", "ops", "text", "loading", "report", "experiments", "recipe", "progress"]),
     ])
 }
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use burn::tensor::Device;
+use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
-use switchyard::experiments::subject::{Subject, tag_held_out};
+use switchyard::experiments::subject::Subject;
 use switchyard::experiments::teacher_forced::{self, Event};
 use switchyard::report::rows::read;
 
@@ -67,9 +68,8 @@ fn random_draws_follow_the_seed() {
 
 #[test]
 fn swi_stands_where_the_annotator_put_it() {
-    let subject = subject("latent", Some(200));
-    let tagged = tag_held_out(&micro(), &subject, &Device::flex()).expect("tags");
-    let rows = teacher_forced::run(&subject, &tagged, 0).expect("rows");
+    let lab = Lab::open(&micro(), "latent", Some(200), 0).expect("the micro fixture");
+    let rows = teacher_forced::rows(&lab).expect("rows");
     let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
     assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{:?}", rows);
     assert!(p(Event::SwiStart).low > p(Event::SameToken).high);

@@ -3,27 +3,36 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use switchyard::commands::{activations::Activations, exit, generate::Generate, teacher_forced::TeacherForced};
+use switchyard::commands::{activations::Activations, exit, experiments::Experiments, generate::Generate};
 
-/// Look into a model: continue a prompt, or write its activations to a file.
+/// Look into models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
-#[command(version)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
+                  probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
+                  probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
+                  probe generate --model runs/micro/latent/checkpoint --prompt '<bos> a = 5 ; ? a :'"
+)]
 struct Probe {
+    #[command(flatten)]
+    experiments: Experiments,
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
 }
 
 #[derive(Subcommand)]
 enum What {
     Activations(Activations),
     Generate(Generate),
-    TeacherForced(TeacherForced),
 }
 
 fn main() -> ExitCode {
-    exit(match Probe::parse().what {
-        What::Activations(activations) => activations.run(),
-        What::Generate(generate) => generate.run(),
-        What::TeacherForced(experiment) => experiment.run(),
+    let probe = Probe::parse();
+    exit(match probe.what {
+        None => probe.experiments.run(),
+        Some(What::Activations(activations)) => activations.run(),
+        Some(What::Generate(generate)) => generate.run(),
     })
 }

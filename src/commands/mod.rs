@@ -2,9 +2,11 @@
 
 pub mod activations;
 mod capture;
+pub mod experiments;
 pub mod generate;
 mod render;
-pub mod teacher_forced;
+pub mod results;
+pub mod targets;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -176,7 +176,7 @@ fn row(subject: &Subject, config: &Config, mode: &str, steps: &str, normal: &Out
     let p_value = if mode == NORMAL { 1.0 } else { flips.p_value() };
     Ok(Row {
         checkpoint: subject.name.clone(),
-        dataset: subject.recipe.task.as_ref().map_or("file", |t| t.name()).to_owned(),
+        dataset: subject.dataset(),
         n: with.scores.outcomes.len(),
         seed: config.seed,
         mode: mode.to_owned(),

@@ -1,29 +1,40 @@
 //! What an experiment is run on: a checkpoint of a run, its problems, its decoder settings.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
+use sha2::{Digest, Sha256};
 
 use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
-use crate::loading::Opened;
+use crate::loading::{NewRows, Opened};
 use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::recipe::Recipe;
-use crate::text::Sample;
+use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
+use crate::text::{Sample, Template};
 
-/// A checkpoint with the held-out problems of its recipe.
+/// A checkpoint with the held-out problems that it is asked.
 pub struct Subject {
+    /// `<recipe>/<phase>`, or the name of a model that is not of a run.
     pub name: String,
     pub model: Decoder,
     pub corpus: Corpus,
     pub recipe: Recipe,
+    /// The run folder, if it is of a run.
+    pub run: Option<PathBuf>,
+    /// Folder or file of its weights.
+    pub source: PathBuf,
 }
+
+/// A held-out solution and the spans that the annotator tags in it.
+pub type Tagged = (Sample, Vec<Range<usize>>);
 
 impl Subject {
     /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems.
@@ -31,53 +42,172 @@ impl Subject {
     /// # Errors
     /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, device: &Device) -> Result<Self> {
+        Self::of_run(run, phase, None, problems, device)
+    }
+
+    /// The same on the problems of another file.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and a file that cannot be read.
+    pub fn of_run(
+        run: &Path,
+        phase: &str,
+        data: Option<&Path>,
+        problems: Option<usize>,
+        device: &Device,
+    ) -> Result<Self> {
         let file = run.join("recipe.toml");
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
-        if let Some(n) = problems {
-            ensure!(n > 0, "--problems must be at least 1, found 0");
-            recipe.evaluation.problems = n;
-        }
-        // Experiments read held-out problems only.
-        recipe.data.rows = if recipe.task.is_some() { 1 } else { recipe.data.rows };
+        ask(&mut recipe, data, problems)?;
         let folder = run.join(phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
-        let loaded = Opened::open(&folder.display().to_string(), None, Apply::Merged)?.load(device)?;
+        let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
+        let source = opened.checkpoint.path.clone();
+        let loaded = opened.load(device)?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
-        Ok(Self { name: format!("{}/{phase}", recipe.name), model: loaded.model, corpus, recipe })
+        let name = format!("{}/{phase}", recipe.name);
+        Ok(Self { name, model: loaded.model, corpus, recipe, run: Some(run.to_path_buf()), source })
+    }
+
+    /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
+    /// gets rows for it. `like` says how it is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// What cannot be read, a model without tokenizer, no problems to ask.
+    pub fn of_model(
+        model: &str,
+        adapter: Option<&Path>,
+        like: &Recipe,
+        data: Option<&Path>,
+        problems: Option<usize>,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut recipe = like.clone();
+        let asked = data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
+        ensure!(asked, "{model}: a model brings no problems: name a file of them with --data");
+        ask(&mut recipe, data, problems)?;
+        let opened = Opened::open(model, adapter, Apply::Merged)?;
+        if let Some(template) = opened.chat_template.as_deref().and_then(Template::of_chat_template)
+            && recipe.task.is_none()
+        {
+            recipe.data.template = template;
+        }
+        let source = opened.checkpoint.path.clone();
+        let loaded = opened.load(device)?.add_switch_tokens(&NewRows { seed: recipe.seed, ..NewRows::default() })?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
+        let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        let stem = Path::new(model).file_stem().map_or(model.into(), |s| s.to_string_lossy());
+        let name: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+        recipe.name.clone_from(&name);
+        Ok(Self { name, model: loaded.model, corpus, recipe, run: None, source })
+    }
+
+    /// The task's name, or the file's.
+    pub fn dataset(&self) -> String {
+        let file = self.recipe.data.test_path.as_ref().or(self.recipe.data.path.as_ref());
+        let file = file.and_then(|p| p.file_stem()).map_or_else(|| "file".into(), |s| s.to_string_lossy().into_owned());
+        self.recipe.task.as_ref().map_or(file, |task| task.name().to_owned())
+    }
+
+    /// The part of its name that stands in file names: the phase, or the model.
+    pub fn short_name(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or(&self.name)
+    }
+
+    /// SHA-256 over the files of its weights, in the order of their names.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut files = vec![self.source.clone()];
+        if self.source.is_dir() {
+            let read =
+                std::fs::read_dir(&self.source).with_context(|| format!("{}: cannot read", self.source.display()));
+            files = read?
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
+                .collect();
+            files.sort();
+        }
+        let mut hash = Sha256::new();
+        for file in files {
+            let mut open = std::fs::File::open(&file).with_context(|| format!("{}: cannot read", file.display()))?;
+            std::io::copy(&mut open, &mut hash).with_context(|| format!("{}: cannot read", file.display()))?;
+        }
+        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model
+    /// without a run is its own annotator, with the threshold of these problems.
+    ///
+    /// # Errors
+    /// A run without annotation, a problem without solution.
+    pub fn tag_held_out(&self, device: &Device) -> Result<Vec<Tagged>> {
+        let corpus = &self.corpus;
+        let samples: Result<Vec<Sample>> =
+            corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, corpus.template)).collect();
+        let samples = samples?;
+        let settings = &self.recipe.annotate;
+        let annotator = self.annotator(device)?;
+        let model = annotator.as_ref().unwrap_or(&self.model);
+        let mut entropies = vec![vec![]; samples.len()];
+        let at: BTreeMap<&str, usize> = samples.iter().enumerate().map(|(i, s)| (s.id.as_str(), i)).collect();
+        ensure!(at.len() == samples.len(), "{}: two held-out problems have the same id", self.name);
+        for batch in batches(samples.iter().collect(), settings.batch_rows, settings.batch_tokens) {
+            for (sample, values) in batch.iter().zip(response_entropies(model, &batch)?) {
+                entropies[at[sample.id.as_str()]] = values;
+            }
+        }
+        let scored = |i: usize| {
+            let Sample { clauses, answer, .. } = &samples[i];
+            Scored { entropies: &entropies[i], clauses, answer: answer.as_ref() }
+        };
+        let threshold = match &self.run {
+            Some(run) => read_threshold(run)?,
+            None => settings.spans.threshold((0..samples.len()).map(scored))?,
+        };
+        let spans: Vec<_> = (0..samples.len()).map(|i| settings.spans.choose(scored(i), threshold).spans).collect();
+        Ok(samples.into_iter().zip(spans).collect())
+    }
+
+    /// The model that tagged the run's training problems, where it is not this one.
+    fn annotator(&self, device: &Device) -> Result<Option<Decoder>> {
+        let Some(run) = &self.run else { return Ok(None) };
+        let base = run.join("base");
+        let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
+        let annotator =
+            annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
+        Decoder::load(&Checkpoint::open_folder(annotator)?, device).map(Some)
     }
 }
 
-/// A held-out solution and the spans that the run's own annotator tags in it.
-pub type Tagged = (Sample, Vec<Range<usize>>);
+/// Which problems are asked: those of the recipe or of a file, the first `problems` of them. Experiments read held-out
+/// problems only.
+fn ask(recipe: &mut Recipe, data: Option<&Path>, problems: Option<usize>) -> Result<()> {
+    if let Some(n) = problems {
+        ensure!(n > 0, "--problems must be at least 1, found 0");
+        recipe.evaluation.problems = n;
+    }
+    if let Some(path) = data {
+        recipe.task = None;
+        recipe.data.path = Some(path.to_path_buf());
+        recipe.data.test_path = Some(path.to_path_buf());
+        recipe.data.max_tokens = usize::MAX;
+    }
+    if recipe.task.is_some() || data.is_some() {
+        recipe.data.rows = 1;
+    }
+    Ok(())
+}
 
-/// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold.
-///
-/// # Errors
-/// A run without annotation.
-pub fn tag_held_out(run: &Path, subject: &Subject, device: &Device) -> Result<Vec<Tagged>> {
+fn read_threshold(run: &Path) -> Result<f32> {
     let file = run.join("annotate").join("summary.json");
     let text = std::fs::read_to_string(&file)
         .with_context(|| format!("{}: cannot read; the run has no annotation", file.display()))?;
     let summary: Summary = serde_json::from_str(&text).with_context(|| format!("{}: not a summary", file.display()))?;
-    let base = run.join("base");
-    let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
-    let annotator = annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-    let model = Decoder::load(&Checkpoint::open_folder(annotator)?, device)?;
-    let corpus = &subject.corpus;
-    let mut tagged = vec![];
-    for chunk in corpus.test.chunks(64) {
-        let samples: Result<Vec<Sample>> =
-            chunk.iter().map(|p| Sample::new(p, &corpus.vocabulary, corpus.template)).collect();
-        let samples = samples?;
-        let entropies = response_entropies(&model, &samples.iter().collect::<Vec<_>>())?;
-        for (sample, entropies) in samples.into_iter().zip(entropies) {
-            let scored = Scored { entropies: &entropies, clauses: &sample.clauses, answer: sample.answer.as_ref() };
-            let spans = subject.recipe.annotate.spans.choose(scored, summary.threshold).spans;
-            tagged.push((sample, spans));
-        }
-    }
-    Ok(tagged)
+    Ok(summary.threshold)
 }

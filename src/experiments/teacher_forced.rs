@@ -6,14 +6,18 @@
 //! whether the annotator's own threshold would tag it.
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::lab::{Identity, Lab};
 use super::subject::Subject;
 use crate::curriculum::staged;
 use crate::latent::{Gradient, HiddenState, Sequence, sampling, unroll};
 use crate::model::Hooks;
+use crate::report::rows::RowWriter;
 use crate::stats::{Bootstrap, Estimate};
-use crate::text::Sample;
+
+/// What it asks.
+pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";
 
 /// A class of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -30,10 +34,8 @@ pub enum Event {
 /// One class on one checkpoint; intervals are cluster bootstraps over problems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    pub checkpoint: String,
-    pub dataset: String,
-    pub n: usize,
-    pub seed: u64,
+    #[serde(flatten)]
+    pub identity: Identity,
     pub event: Event,
     pub positions: usize,
     pub entropy: Estimate,
@@ -49,11 +51,27 @@ struct Seen {
     values: [f64; 4],
 }
 
-/// Runs the experiment. `tagged` gives the spans (token ranges of the response) of each held-out problem.
+/// No settings: the positions are the annotator's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// Runs the experiment.
 ///
 /// # Errors
 /// No tagged span in the data, and whatever the model returns.
-pub fn run(subject: &Subject, tagged: &[(Sample, Vec<std::ops::Range<usize>>)], seed: u64) -> Result<Vec<Row>> {
+pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a class of positions.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
+    let (subject, tagged) = (&lab.subject, lab.tagged()?);
     let ids = subject.corpus.switch;
     let latents = &subject.recipe.latent;
     let mut seen = vec![];
@@ -77,7 +95,7 @@ pub fn run(subject: &Subject, tagged: &[(Sample, Vec<std::ops::Range<usize>>)], 
     [Event::SwiStart, Event::SameToken, Event::Other]
         .into_iter()
         .filter(|event| seen.iter().any(|s| s.event == *event))
-        .map(|event| row(subject, tagged.len(), seed, event, &seen))
+        .map(|event| row(lab, tagged.len(), event, &seen))
         .collect()
 }
 
@@ -131,18 +149,15 @@ fn observe(
     Ok(())
 }
 
-fn row(subject: &Subject, n: usize, seed: u64, event: Event, seen: &[Seen]) -> Result<Row> {
+fn row(lab: &Lab, n: usize, event: Event, seen: &[Seen]) -> Result<Row> {
     let of: Vec<&Seen> = seen.iter().filter(|s| s.event == event).collect();
     let groups: Vec<usize> = of.iter().map(|s| s.problem).collect();
     let mean = |k: usize| -> Result<Estimate> {
         let values: Vec<f64> = of.iter().map(|s| s.values[k]).collect();
-        Bootstrap::seeded(seed).clustered_mean(&values, &groups).with_context(|| format!("{event:?}"))
+        Bootstrap::seeded(lab.seed).clustered_mean(&values, &groups).with_context(|| format!("{event:?}"))
     };
     Ok(Row {
-        checkpoint: subject.name.clone(),
-        dataset: subject.recipe.task.as_ref().map_or("file", |t| t.name()).to_owned(),
-        n,
-        seed,
+        identity: lab.identity(n),
         event,
         positions: of.len(),
         entropy: mean(0)?,

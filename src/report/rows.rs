@@ -98,6 +98,12 @@ impl RowWriter {
         &self.rows
     }
 
+    /// Drops what was written: the experiment could not be run. Finished files of an earlier run stay.
+    pub fn discard(self) -> Result<()> {
+        let partial = partial_path(&self.folder, &self.name);
+        fs::remove_file(&partial).with_context(|| format!("cannot remove {}", partial.display()))
+    }
+
     /// Writes both files. No rows is an error: an experiment that measured nothing has failed.
     pub fn finish(self) -> Result<RowFiles> {
         ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);

@@ -1,0 +1,92 @@
+//! What the experiments on one checkpoint share: computed once, when first asked for.
+
+use std::cell::OnceCell;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::subject::{Subject, Tagged};
+use crate::evaluation::{Scores, evaluate};
+use crate::latent::{HiddenState, Switching, Trace};
+
+/// What every row carries; flattened into the rows' own fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    pub checkpoint: String,
+    pub dataset: String,
+    /// Problems.
+    pub n: usize,
+    pub seed: u64,
+}
+
+/// A checkpoint under examination.
+pub struct Lab {
+    pub subject: Subject,
+    /// Of everything random: bootstraps, splits, draws.
+    pub seed: u64,
+    pub threads: usize,
+    pub device: Device,
+    tagged: OnceCell<Vec<Tagged>>,
+    decoded: OnceCell<(Scores, Vec<Trace>)>,
+}
+
+impl Lab {
+    pub fn new(subject: Subject, seed: u64, threads: usize, device: Device) -> Self {
+        Self { subject, seed, threads, device, tagged: OnceCell::new(), decoded: OnceCell::new() }
+    }
+
+    /// Opens a phase of a run; as [`Subject::open`].
+    ///
+    /// # Errors
+    /// As [`Subject::open`].
+    pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
+        let device = Device::flex();
+        Ok(Self::new(Subject::open(run, phase, problems, &device)?, seed, threads(), device))
+    }
+
+    /// `n` is the number of problems behind a row.
+    pub fn identity(&self, n: usize) -> Identity {
+        Identity { checkpoint: self.subject.name.clone(), dataset: self.subject.dataset(), n, seed: self.seed }
+    }
+
+    /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
+    ///
+    /// # Errors
+    /// A run without annotation, a solution that cannot be scored.
+    pub fn tagged(&self) -> Result<&[Tagged]> {
+        if self.tagged.get().is_none() {
+            let tagged = self.subject.tag_held_out(&self.device).context("tagging the held-out solutions")?;
+            let _ = self.tagged.set(tagged);
+        }
+        Ok(self.tagged.get().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn decoded(&self) -> Result<(&Scores, &[Trace])> {
+        if self.decoded.get().is_none() {
+            let _ = self.decoded.set(self.decode(Switching::Free, self.subject.recipe.evaluation.k_min)?);
+        }
+        self.decoded.get().map(|(scores, traces)| (scores, traces.as_slice())).context("nothing was decoded")
+    }
+
+    /// Greedy decoding under another rule of switching or another `K_min`.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
+        let Subject { model, corpus, recipe, .. } = &self.subject;
+        let settings =
+            crate::recipe::Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
+        evaluate(model, corpus, &settings, &HiddenState, switching, self.threads)
+    }
+}
+
+/// Worker threads by default: one a core.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
