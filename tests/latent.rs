@@ -56,6 +56,24 @@ proptest! {
     }
 }
 
+#[test]
+fn a_batch_costs_one_call_and_one_more_for_each_latent_of_its_longest_row() {
+    let block = |n: usize| [vec![IDS.swi], vec![IDS.latent; n], vec![IDS.swi_end, 5]].concat();
+    // 3 blocks of 4 latents, 1 of 7, none: 12 is the most.
+    let rows = [[vec![1, 2], block(4), block(4), block(4)].concat(), [vec![3], block(7)].concat(), vec![4, 5, 6]];
+    let model = tiny(0);
+    let calls = std::cell::Cell::new(0);
+    let mut hooks = Hooks::none();
+    let count = |_: &switchyard::model::hooks::Site, _: &switchyard::model::Activation| {
+        calls.set(calls.get() + 1);
+        Ok(())
+    };
+    hooks.observe(&"hook_embed".parse().expect("a hook"), 2, count).expect("attached");
+    unroll(&model, &sequences(&rows), &HiddenState, Gradient::Through, &mut hooks).expect("unroll");
+    drop(hooks);
+    assert_eq!(calls.get(), 1 + 12);
+}
+
 fn requests(n: usize) -> Vec<Request> {
     let prompt = |i: usize| (0..2 + i % 5).map(|t| ((i * 7 + t * 3) % 21) as u32).collect();
     (0..n).map(|i| Request { problem: i, prompt: prompt(i), rollout: 0 }).collect()

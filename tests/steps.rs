@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use burn::module::Module;
 use burn::tensor::Device;
 use common::relative;
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use switchyard::latent::{DecodeSettings, End, Gradient, HiddenState, Sampling, S
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::{Checkpoint, HostTensor, SafetensorsFile};
 use switchyard::model::gradients::gradients_by_name;
-use switchyard::recipe::{Grpo, Optimizer, ReplayMode};
+use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{Policy, Rollout, cosine, gradients};
 use switchyard::train::reward::{Facts, reward};
 use switchyard::train::sft::{self, Sft};
@@ -81,6 +82,47 @@ fn an_sft_step_is_pytorchs() {
     }
 }
 
+#[test]
+fn checkpointing_recomputes_and_changes_nothing() {
+    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    let after = |device: Device| {
+        let model = Decoder::load(&checkpoint, &device).expect("its weights");
+        let mut trainer = Trainer::new(model, &Optimizer::default());
+        sft::step(&mut trainer, &sft_settings(1), &known_rows(), 1e-3).expect("a step");
+        trainer.frozen().export().expect("weights")
+    };
+    let kept = after(Device::flex().autodiff());
+    let recomputed = after(Device::flex().autodiff().gradient_checkpointing());
+    for ((name, a), (_, b)) in kept.iter().zip(&recomputed) {
+        assert!(relative(&a.data, &b.data) < 1e-6, "{name}");
+    }
+}
+
+#[test]
+fn bf16_computes_near_f32_over_f32_masters() {
+    let after = |dtype| {
+        let mut trainer = Trainer::new(model(), &Optimizer { dtype, ..Optimizer::default() });
+        let stats = sft::step(&mut trainer, &sft_settings(2), &known_rows(), 1e-3).expect("a step");
+        (stats, trainer.frozen().export().expect("weights"))
+    };
+    let ((f32_stats, _), (bf16_stats, weights)) = (after(Compute::F32), after(Compute::Bf16));
+    let off = (f32_stats.loss - bf16_stats.loss).abs() / f32_stats.loss;
+    assert!(off > 0.0 && off < 1e-2, "loss {} against {}", bf16_stats.loss, f32_stats.loss);
+    assert!((f32_stats.norm - bf16_stats.norm).abs() / f32_stats.norm < 5e-2, "{bf16_stats:?} against {f32_stats:?}");
+    // A step smaller than half a bf16 digit still moves the weights: they are held in f32.
+    let before = model().valid().export().expect("weights");
+    let small = before.iter().zip(&weights).flat_map(|((_, a), (_, b))| a.data.iter().zip(&b.data));
+    let moved = small.filter(|(a, b)| a != b && half::bf16::from_f32(**a) == half::bf16::from_f32(**b)).count();
+    assert!(moved > 0, "no weight moved by less than bf16 can hold");
+
+    // Rollout and replay in bf16 agree to bf16's rounding.
+    let (values, rollouts) = grpo_fixture();
+    let settings = decoding(values.temperature);
+    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::Bf16 };
+    let (_, parts) = gradients(&model(), policy, &rollouts, &with(ReplayMode::Segmented), 1).expect("gradients");
+    assert!((parts.loss - values.loss).abs() < 0.05, "loss {} against {}", parts.loss, values.loss);
+}
+
 #[derive(Deserialize)]
 struct GrpoFixture {
     rewards: Vec<Vec<f64>>,
@@ -137,7 +179,7 @@ fn the_grpo_loss_is_pytorchs() {
     let (fixture_values, rollouts) = grpo_fixture();
     let file = SafetensorsFile::open(&fixture("steps/grpo.safetensors")).expect("fixture");
     let settings = decoding(fixture_values.temperature);
-    let policy = Policy { switch: IDS, settings: &settings };
+    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
     for threads in [1, 2] {
         let model = model();
         let grpo = with(ReplayMode::TextGraph);
@@ -171,7 +213,7 @@ fn the_grpo_loss_is_pytorchs() {
 fn segmented_is_text_graph_when_there_is_one_segment() {
     let (values, rollouts) = grpo_fixture();
     let settings = decoding(values.temperature);
-    let policy = Policy { switch: IDS, settings: &settings };
+    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
     let (text, blocks): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|r| !r.trace.switched());
     assert!(!text.is_empty() && !blocks.is_empty());
     let pair = [&with(ReplayMode::Segmented), &with(ReplayMode::TextGraph)];

@@ -41,6 +41,9 @@ struct Args {
     /// cpu, or cuda[:N] in a build with --features cuda.
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// What forward and backward are computed in: f32 or bf16 (weights stay f32). Short for --set optimizer.dtype=...
+    #[arg(long)]
+    dtype: Option<String>,
     /// Worker threads; results depend on this number, not on timing.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -60,6 +63,7 @@ fn go(args: Args) -> Result<ExitCode> {
     let mut set = args.set.clone();
     set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
+    set.extend(args.dtype.iter().map(|d| format!("optimizer.dtype={}", toml::Value::String(d.clone()))));
     let recipe = Recipe::resolve(&args.preset, &set)?;
     if args.threads == 0 {
         bail!("--threads must be at least 1");

@@ -10,7 +10,7 @@ use super::stream::{Gradient, Wave};
 use super::trace::{Kind, Trace};
 use super::unroll::Walk;
 use crate::model::{Decoder, Hooks};
-use crate::ops::MASKED;
+use crate::ops::{MASKED, at_least_f32};
 
 /// Which sampled positions of a batch of traces a wave decides: `(trace, response position)`.
 pub type Decision = (usize, usize);
@@ -127,7 +127,7 @@ impl<'m> Replay<'m> {
         let ints = |values: Vec<i64>| Tensor::<1, Int>::from_data(TensorData::new(values, [n]), &device);
         let rows = ints(places.iter().map(|p| p.flat as i64).collect());
         let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
-        let logits = self.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        let logits = at_least_f32(self.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0));
         let vocab = logits.dims()[1];
         let logits = logits.div_scalar(self.settings.sampling.scale());
         let logits = logits.clone().mask_fill(self.mask(places, vocab, &device), MASKED);

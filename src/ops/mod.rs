@@ -9,7 +9,7 @@ mod rope;
 mod swiglu;
 
 pub use attention::{additive_mask, grouped_pattern, grouped_scores, grouped_values};
-pub use loss::{entropy, log_probs_of, token_log_probs};
+pub use loss::{at_least_f32, entropy, log_probs_of, token_log_probs};
 pub use norm::{rms_norm, rms_scale};
 pub use rope::{Rotation, rotate};
 pub use swiglu::swiglu;

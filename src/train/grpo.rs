@@ -18,7 +18,7 @@ use crate::latent::replay::{self, Replay};
 use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
-use crate::recipe::{Anchor, Evaluation, Grpo};
+use crate::recipe::{Anchor, Compute, Evaluation, Grpo};
 
 /// A rollout with what the loss needs of it.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct Rollout {
 pub struct Policy<'a> {
     pub switch: SwitchIds,
     pub settings: &'a DecodeSettings,
+    /// The type of the rollouts' weights: the ratio compares like with like.
+    pub compute: Compute,
 }
 
 /// Everything sampled for one step.
@@ -189,18 +191,18 @@ pub fn gradients(
 
 fn shard_gradients(
     model: &Decoder,
-    Policy { switch, settings }: Policy,
+    Policy { switch, settings, compute }: Policy,
     rollouts: &[Rollout],
     grpo: &Grpo,
     n_tok: usize,
 ) -> Result<(GradientsParams, LossParts)> {
-    let model = &shards::own_leaves(model);
+    let model = &shards::own_leaves(model, compute);
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let rows = replay::sequences(&traces, &switch)?;
     let gradient = grpo.replay.gradient();
     let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, switch, settings)?;
     let segmented = gradient == crate::latent::Gradient::Segmented;
-    let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, vec![]);
+    let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;
         if grpo.continue_term
@@ -211,7 +213,8 @@ fn shard_gradients(
         let Some(loss) = loss else { continue };
         if segmented {
             if loss.is_tracked() {
-                grads.push(GradientsParams::from_grads(loss.backward(), model));
+                // Summed as they come: keeping one set a wave would make memory grow with the waves.
+                shards::add_gradients(model, &mut grads, GradientsParams::from_grads(loss.backward(), model));
             }
         } else {
             graph = Some(match graph {
@@ -223,9 +226,9 @@ fn shard_gradients(
     if let Some(loss) = graph
         && loss.is_tracked()
     {
-        grads.push(GradientsParams::from_grads(loss.backward(), model));
+        shards::add_gradients(model, &mut grads, GradientsParams::from_grads(loss.backward(), model));
     }
-    Ok((shards::sum_gradients(model, grads), sums))
+    Ok((grads, sums))
 }
 
 fn wave_loss(

@@ -6,6 +6,7 @@ use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
 use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::{Decoder, Hooks};
+use crate::ops::at_least_f32;
 
 /// Sums over one shard of a batch.
 pub struct LossSums {
@@ -50,7 +51,8 @@ pub fn response_loss(
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let n = places.len();
     let hidden = all.hidden_at(&places)?;
-    let log_probs = log_softmax(model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0), 1);
+    let logits = at_least_f32(model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0));
+    let log_probs = log_softmax(logits, 1);
     let ids: Vec<i64> = targets.iter().map(|&(_, _, id)| i64::from(id)).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &log_probs.device());
     let hits = log_probs.clone().without_autodiff().argmax(1).equal(ids.clone().without_autodiff());

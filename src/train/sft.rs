@@ -65,9 +65,9 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
     let parts = parallel::cut(rows, shards);
     let (mut gradients, mut loss, mut correct) = (vec![], 0.0, 0);
     for wave in parts.chunks(sft.threads.max(1)) {
-        let model = &trainer.model;
+        let (model, compute) = (&trainer.model, trainer.compute);
         let done = parallel::run(wave, |part| {
-            let model = &shards::own_leaves(model);
+            let model = &shards::own_leaves(model, compute);
             let sums = response_loss(model, part, sft.latent_token, sft.source, sft.gradient)?;
             let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
             let grads = sums.loss.div_scalar(total as f64).backward();

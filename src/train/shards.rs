@@ -3,25 +3,30 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::model::Decoder;
+use crate::recipe::Compute;
 
-/// The same weights as leaves of a graph of their own: Burn joins graphs that share a leaf, and a graph can be
-/// back-propagated once. Costs no copy; parameter ids stay.
-pub fn own_leaves(model: &Decoder) -> Decoder {
+/// The same weights as leaves of a graph of their own, in the type that is computed in: Burn joins graphs that share a
+/// leaf, and a graph can be back-propagated once. In f32 it costs no copy; parameter ids stay.
+pub fn own_leaves(model: &Decoder, compute: Compute) -> Decoder {
     let device = model.device();
-    model.clone().fork(&device)
+    compute.apply(model.clone().fork(&device))
 }
 
-/// Sums gradients parameter by parameter, in the order given.
+/// Sums gradients parameter by parameter, in the order given, in f32.
 pub fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> GradientsParams {
-    let mut parts = parts.into_iter();
-    let mut total = parts.next().unwrap_or_default();
-    for mut part in parts {
-        model.visit(&mut Add { total: &mut total, part: &mut part });
+    let mut total = GradientsParams::default();
+    for part in parts {
+        add_gradients(model, &mut total, part);
     }
     total
+}
+
+/// Adds one part to a running sum in f32, so that parts need not be kept.
+pub fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut part: GradientsParams) {
+    model.visit(&mut Add { total, part: &mut part });
 }
 
 struct Add<'a> {
@@ -32,6 +37,7 @@ struct Add<'a> {
 impl ModuleVisitor for Add<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let Some(more) = self.part.remove::<R>(param.id) else { return };
+        let more = if more.dtype() == DType::F32 { more } else { more.cast(FloatDType::F32) };
         let sum = match self.total.remove::<R>(param.id) {
             Some(have) => have + more,
             None => more,

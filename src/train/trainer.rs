@@ -6,7 +6,7 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 
 use crate::model::Decoder;
 use crate::model::gradients;
-use crate::recipe::Optimizer;
+use crate::recipe::{Compute, Optimizer};
 
 /// Steps in a row without a finite loss and gradient after which a run ends.
 const GIVE_UP_AFTER: usize = 3;
@@ -38,6 +38,8 @@ pub struct Trainer {
     pub model: Decoder,
     pub optimizer: ModuleOptimizer,
     clip: f64,
+    /// What forward and backward are computed in; weights and optimiser state stay f32.
+    pub compute: Compute,
     /// Steps skipped for want of a finite loss or gradient.
     pub skipped: usize,
     in_a_row: usize,
@@ -55,7 +57,14 @@ pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
 
 impl Trainer {
     pub fn new(model: Decoder, settings: &Optimizer) -> Self {
-        Self { model, optimizer: adamw(settings), clip: settings.clip, skipped: 0, in_a_row: 0 }
+        Self {
+            model,
+            optimizer: adamw(settings),
+            clip: settings.clip,
+            compute: settings.dtype,
+            skipped: 0,
+            in_a_row: 0,
+        }
     }
 
     /// Applies gradients of a loss already normalised. Returns the global norm before clipping.
@@ -82,9 +91,14 @@ impl Trainer {
         Ok(norm)
     }
 
-    /// The weights outside autodiff, for decoding.
+    /// The f32 weights outside autodiff, to be exported.
     pub fn frozen(&self) -> Decoder {
         self.model.valid()
+    }
+
+    /// The weights outside autodiff as rollouts see them: in the type that training computes in.
+    pub fn policy(&self) -> Decoder {
+        self.compute.apply(self.model.valid())
     }
 }
 

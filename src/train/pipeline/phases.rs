@@ -5,7 +5,7 @@ use burn::module::Module;
 use rand::Rng;
 
 use super::Run;
-use super::summary::PhaseResult;
+use super::summary::{PhaseResult, Stage};
 use crate::corpus::Row;
 use crate::curriculum::staged;
 use crate::evaluation::{evaluate, response_entropies};
@@ -186,7 +186,18 @@ pub(super) fn latent(run: &Run, phase: &'static str, fixed: bool) -> Result<Opti
     if !sft::run(&sft, &mut trainer, &folder, rows_of, after)? {
         return Ok(None);
     }
-    run.close(&folder, phase, &trainer.frozen(), source, Switching::Free).map(Some)
+    let mut result = run.measure(&folder, phase, &trainer.frozen(), source, Switching::Free)?;
+    if !fixed {
+        for k in ends.iter().map(|&at| stages[at - 1]) {
+            let model = folder.import(&format!("stage-{k}"), &run.device.clone().inner())?;
+            let model = run.recipe.optimizer.dtype.apply(model);
+            let (settings, threads) = (&run.recipe.evaluation, run.options.threads);
+            let (scores, _) = evaluate(&model, &run.corpus, settings, source, Switching::Free, threads)?;
+            result.stages.push(Stage { k, scores });
+        }
+    }
+    folder.finish(&result)?;
+    Ok(Some(result))
 }
 
 /// The control without a chain of thought: the answer alone, from nothing.
@@ -256,7 +267,21 @@ impl Run {
     }
 
     /// Exports the finished weights, evaluates them, and marks the phase done.
-    pub(super) fn close(
+    fn close(
+        &self,
+        folder: &PhaseFolder,
+        phase: &str,
+        model: &Decoder,
+        source: &dyn LatentSource,
+        switching: Switching,
+    ) -> Result<PhaseResult> {
+        let result = self.measure(folder, phase, model, source, switching)?;
+        folder.finish(&result)?;
+        Ok(result)
+    }
+
+    /// Exports the finished weights and evaluates them. Until [`PhaseFolder::finish`] a killed run does this again.
+    pub(super) fn measure(
         &self,
         folder: &PhaseFolder,
         phase: &str,
@@ -266,6 +291,7 @@ impl Run {
     ) -> Result<PhaseResult> {
         let model = model.clone().materialize();
         folder.export("checkpoint", &model, self.vocabulary())?;
+        let model = self.recipe.optimizer.dtype.apply(model);
         let free = evaluate(&model, &self.corpus, &self.recipe.evaluation, source, switching, self.options.threads)?;
         let text_only = if switching == Switching::Suppressed {
             None
@@ -275,9 +301,14 @@ impl Run {
         };
         let traces: Result<String> = free.1.iter().map(|t| Ok(serde_json::to_string(t)? + "\n")).collect();
         write_atomic(&folder.path.join("traces.jsonl"), traces?.as_bytes()).context("writing the traces")?;
-        let result =
-            PhaseResult { phase: phase.to_owned(), source: source.name(), scores: free.0, text_only, notes: vec![] };
-        folder.finish(&result)?;
+        let result = PhaseResult {
+            phase: phase.to_owned(),
+            source: source.name(),
+            scores: free.0,
+            text_only,
+            notes: vec![],
+            stages: vec![],
+        };
         eprintln!("{phase}: accuracy {}, switch rate {}", result.scores.accuracy, result.scores.switch_rate);
         Ok(result)
     }

@@ -68,7 +68,10 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             recipe.data.max_tokens
         );
     }
-    let device = options.device.clone().unwrap_or_else(Device::flex).autodiff();
+    let device = options.device.clone().unwrap_or_else(Device::flex);
+    recipe.optimizer.dtype.check(&device)?;
+    let device = device.autodiff();
+    let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let run = Run { recipe, options, root, corpus, device };
     write_atomic(&recipe_path, text.as_bytes())?;
     write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest(&run)?)?)?;

@@ -17,6 +17,16 @@ pub struct PhaseResult {
     /// The same checkpoint with `<swi>` masked.
     pub text_only: Option<Scores>,
     pub notes: Vec<String>,
+    /// Phase 2's checkpoints at the end of each stage before the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+}
+
+/// A stage of the curriculum, decoded as the finished model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    pub k: usize,
+    pub scores: Scores,
 }
 
 /// Markdown, one row a phase.
@@ -26,19 +36,21 @@ pub fn table(results: &[PhaseResult]) -> String {
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in results {
-        let latent = r.scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
-        let text = r.text_only.as_ref().map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
-        out += &format!(
-            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} |\n",
-            r.phase,
-            r.scores.accuracy,
-            r.scores.switch_rate,
-            r.scores.visible_tokens,
-            r.scores.latent_calls,
-            r.scores.truncated
-        );
+        for stage in &r.stages {
+            out += &line(&format!("{}, stage {}", r.phase, stage.k), &stage.scores, None);
+        }
+        out += &line(&r.phase, &r.scores, r.text_only.as_ref());
     }
     out
+}
+
+fn line(name: &str, scores: &Scores, text_only: Option<&Scores>) -> String {
+    let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
+    let text = text_only.map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
+    format!(
+        "| {name} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} |\n",
+        scores.accuracy, scores.switch_rate, scores.visible_tokens, scores.latent_calls, scores.truncated
+    )
 }
 
 /// Writes `summary.md` and `summary.json`, prints the table and the next commands.
@@ -54,8 +66,12 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     println!("{text}\n{notes}");
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "latent");
     if let Some(last) = last {
-        let folder = run.root.join(&last.phase).join("checkpoint");
-        println!("Next:\n  cargo run --release --bin probe -- generate --model {} --prompt '…'", folder.display());
+        let (root, folder) = (run.root.display(), run.root.join(&last.phase).join("checkpoint"));
+        println!(
+            "Next:\n  cargo run --release --bin probe -- {root}\n  cargo run --release --bin intervene -- {root}\n  \
+             cargo run --release --bin probe -- generate --model {} --prompt '…'",
+            folder.display()
+        );
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     let plain = run.device.clone().inner();
     let start = if settings.from_step > 0 { "grpo-start" } else { "checkpoint" };
     let model = PhaseFolder::open(run.path(), "latent")?.import(start, &plain)?;
-    let reference = (settings.anchor == Anchor::Reference).then(|| model.clone());
+    let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, "grpo");
@@ -104,7 +104,7 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     }
     progress.finish();
     metrics.finish()?;
-    let mut result = run.close(&folder, "grpo", &trainer.frozen(), &HiddenState, Switching::Free)?;
+    let mut result = run.measure(&folder, "grpo", &trainer.frozen(), &HiddenState, Switching::Free)?;
     notes.push(compare(run, &model, &result)?);
     result.notes = notes;
     folder.finish(&result)?;
@@ -130,8 +130,8 @@ fn one_step(
         .into_iter()
         .map(|i| (i, run.corpus.train[i].prompt.as_slice(), run.corpus.train_answers[i].as_str()))
         .collect();
-    let policy = Policy { switch: run.corpus.switch, settings: &decoding };
-    let model = trainer.frozen();
+    let policy = Policy { switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
+    let model = trainer.policy();
     let mut sampled = grpo::sample(&model, &run.corpus, &questions, settings, &decoding, run.options.threads)?;
     let mut cosines = (None, None);
     if settings.cosine_every > 0 && step.is_multiple_of(settings.cosine_every) && !sampled.rollouts.is_empty() {

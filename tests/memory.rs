@@ -1,0 +1,101 @@
+//! Peak memory of replay, counted by the allocator: what must not grow with the number of blocks.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::tensor::Device;
+use common::tiny_config;
+use switchyard::latent::trace::{Kind, Position};
+use switchyard::latent::{DecodeSettings, End, SwitchIds, Trace};
+use switchyard::model::Decoder;
+use switchyard::model::config::Family;
+use switchyard::recipe::{Compute, Grpo, ReplayMode};
+use switchyard::train::grpo::{Policy, Rollout, gradients};
+use switchyard::train::reward::{Facts, reward};
+
+const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
+
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator as it is; only sizes are counted.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(held, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that `work` held at its worst, beyond what was there before.
+fn peak(work: impl FnOnce()) -> usize {
+    let before = HELD.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    work();
+    PEAK.load(Ordering::Relaxed) - before
+}
+
+/// One response: `blocks` blocks of two latents, each after `text` text tokens.
+fn rollout(blocks: usize, text: usize) -> Rollout {
+    let sampled = |token, kind| Position { token, kind, logprob: Some(-1.0), entropy: None, p_swi: None, p_exit: None };
+    let mut positions = vec![];
+    for _ in 0..blocks {
+        positions.extend((0..text).map(|t| sampled(t as u32 % 20, Kind::Text)));
+        positions.push(sampled(IDS.swi, Kind::Swi));
+        positions.extend([sampled(IDS.latent, Kind::Latent), sampled(IDS.latent, Kind::Latent)]);
+        positions.push(sampled(IDS.swi_end, Kind::SwiEndSampled));
+    }
+    let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
+    let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
+    let anchor = trace.positions.iter().map(|p| p.logprob).collect();
+    Rollout { anchor, trace, terms, correct: true, advantage: 1.0 }
+}
+
+fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usize {
+    let settings = DecodeSettings { k_min: 2, ..DecodeSettings::default() };
+    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
+    let grpo = Grpo { replay: mode, ..Grpo::default() };
+    let rollouts = vec![rollout(blocks, text); 4];
+    peak(|| {
+        gradients(model, policy, &rollouts, &grpo, 1).expect("gradients");
+    })
+}
+
+#[test]
+fn replay_does_not_hold_what_it_need_not() {
+    let model = Decoder::random(&tiny_config(Family::Qwen3, true), 0, &Device::flex().autodiff()).expect("a model");
+    replay(&model, ReplayMode::Segmented, 2, 24); // thread pools and tables of the first call
+
+    let growth = |few: usize, many: usize| many as f64 / few as f64;
+    let of = |mode, blocks, text| replay(&model, mode, blocks, text);
+    // The same 384 text tokens in 2 or 16 segments. One segment's graph is what is held, so more of them cost less.
+    let [few, many] = [(2, 192), (16, 24)].map(|(blocks, text)| of(ReplayMode::Segmented, blocks, text));
+    println!("segmented, 384 text tokens: 2 segments {few} B, 16 segments {many} B ({:.2} x)", growth(few, many));
+    assert!(growth(few, many) < 0.5, "segmented replay holds more than a segment: {few} B, {many} B");
+    // Eight times the text: a segment's attention reaches over eight times the keys, and no more is held than that.
+    let [short, long] = [2, 16].map(|blocks| of(ReplayMode::Segmented, blocks, 24));
+    let [graph_short, graph_long] = [2, 16].map(|blocks| of(ReplayMode::TextGraph, blocks, 24));
+    println!(
+        "24 text tokens a segment, 2 and 16 segments: segmented {short} B, {long} B ({:.1} x)",
+        growth(short, long)
+    );
+    println!("  in one graph: {graph_short} B, {graph_long} B ({:.1} x)", growth(graph_short, graph_long));
+    assert!(growth(short, long) < 8.0 && growth(graph_short, graph_long) > 16.0);
+
+    // Latents without gradient: the same text in more blocks costs no more.
+    let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
+    println!("frozen latents, 240 text tokens: 1 block {one} B, 12 blocks {twelve} B ({:.2} x)", growth(one, twelve));
+    assert!(growth(one, twelve) < 1.2, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
+}
