@@ -1,6 +1,8 @@
 //! Tiny random models and helpers that the tests share.
 #![allow(dead_code)]
 
+pub mod known;
+
 use burn::tensor::{Device, Tensor};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};

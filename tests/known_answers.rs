@@ -1,0 +1,74 @@
+//! Experiments on models whose weights were set by hand: they must report what is known to be there, and nothing else.
+
+mod common;
+
+use common::known::{Kind, lab};
+use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
+use switchyard::experiments::teacher_forced::{self, Event};
+use switchyard::latent::Switching;
+
+#[test]
+fn the_hand_built_models_do_what_they_were_built_to_do() {
+    for which in [Kind::Working, Kind::Inert, Kind::Empty] {
+        let lab = lab(which, 60, 1);
+        let (scores, traces) = lab.decoded().expect("decoded");
+        assert_eq!(scores.accuracy.value, 1.0, "{which:?}: {:?}", traces[0]);
+        for (trace, problem) in traces.iter().zip(&lab.subject.corpus.test) {
+            let switches = problem.subject.as_deref() == Some("switch");
+            assert_eq!(trace.switched(), switches);
+            assert_eq!(trace.latent_calls(), if switches { common::known::EXIT_STEP } else { 0 });
+        }
+        let (text_only, _) = lab.decode(Switching::Suppressed, 1).expect("decoded");
+        let text = lab.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
+        let wanted = if which == Kind::Working { text as f64 / 60.0 } else { 1.0 };
+        assert_eq!(text_only.accuracy.value, wanted, "{which:?} without its latents");
+    }
+}
+
+#[test]
+fn teacher_forcing_finds_the_switch_where_it_is() {
+    let rows = teacher_forced::rows(&lab(Kind::Working, 80, 2)).expect("rows");
+    let of = |event| rows.iter().find(|r| r.event == event).expect("a class");
+    assert!(of(Event::SwiStart).p_swi.low > 0.999 && of(Event::SwiStart).rank.high == 1.0);
+    assert!(of(Event::Other).p_swi.high < 1e-3);
+}
+
+fn intervene(which: Kind, modes: &[&str], steps: &[usize], seed: u64) -> Vec<Row> {
+    let modes = modes.iter().map(|m| (*m).to_owned()).collect();
+    let config = Config { modes, steps: steps.to_vec(), seed };
+    latent_intervention::run(&lab(which, 60, seed).subject, &config, |_| {}).expect("rows")
+}
+
+#[test]
+fn interventions_find_that_the_latents_carry_the_answer() {
+    for row in intervene(Kind::Working, &MODES, &[], 3) {
+        let diagnostic = row.diagnostic_accuracy.expect("problems that switched and were right");
+        match row.mode.as_str() {
+            "normal" | "self_patch" => {
+                assert_eq!((diagnostic.value, row.lost, row.gained), (1.0, 0, 0), "{}", row.mode)
+            }
+            // Nothing to read: `#` falls back on the digit, which is never the answer.
+            "zero" | "skip" => assert_eq!((diagnostic.value, row.p_holm < 1e-6), (0.0, true), "{}", row.mode),
+            // Another state is right by chance, one time in seven.
+            _ => assert!(diagnostic.high < 0.4 && row.p_holm < 1e-4, "{}: {diagnostic}", row.mode),
+        }
+    }
+    // The state is handed on from step to step: any of them alone decides.
+    for row in &intervene(Kind::Working, &["resample"], &[0, 1, 2], 4)[1..] {
+        assert!(row.diagnostic_accuracy.is_some_and(|e| e.high < 0.45), "step {}", row.steps);
+    }
+}
+
+#[test]
+fn interventions_find_nothing_where_latents_are_inert() {
+    let on_distribution = ["normal", "zero", "skip", "self_patch", "mean", "resample"];
+    for row in intervene(Kind::Inert, &on_distribution, &[], 5) {
+        assert_eq!((row.lost, row.gained, row.answer_changed.value), (0, 0, 0.0), "{}", row.mode);
+        assert_eq!(row.p_holm, 1.0);
+        assert!(row.mode == "normal" || row.mode == "skip" || row.firings > 0);
+    }
+    // The paper's random vector is no such control: it writes into every coordinate, those that mark a digit to be read
+    // too, and so changes the answers of a model that never reads its latents.
+    let random = intervene(Kind::Inert, &["random_norm"], &[], 5).remove(1);
+    assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
+}
