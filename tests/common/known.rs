@@ -152,8 +152,8 @@ pub fn model(which: Kind) -> Decoder {
                         keys(&mut w, 1, [(id("s"), 15.5), (id("t"), 15.5)].into_iter(), &id);
                     }
                     ("2", "self_attn.v_proj.weight") => {
-                        for v in 0..7 {
-                            w.set(v, id(WORDS[v]), 1.0);
+                        for (v, digit) in WORDS.iter().enumerate().take(7) {
+                            w.set(v, id(digit), 1.0);
                             w.set(v, state(v), 1.0);
                         }
                         w.set(HEAD, id("s"), 1.0);
