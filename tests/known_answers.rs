@@ -72,3 +72,30 @@ fn interventions_find_nothing_where_latents_are_inert() {
     let random = intervene(Kind::Inert, &["random_norm"], &[], 5).remove(1);
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
+
+#[test]
+fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
+    use switchyard::evaluation::requests;
+    use switchyard::recipe::Grpo;
+    use switchyard::train::grpo::{rollout_settings, sample};
+
+    let lab = lab(Kind::Working, 8, 6);
+    let corpus = &lab.subject.corpus;
+    let asked = requests(corpus);
+    let golds: Vec<&str> = corpus.test.iter().map(|p| p.answer.as_str()).collect();
+    let questions: Vec<(usize, &[u32], &str)> =
+        asked.iter().zip(&golds).map(|(r, gold)| (r.problem, r.prompt.as_slice(), *gold)).collect();
+    // Hot enough that responses differ in length.
+    let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
+    let settings = rollout_settings(&grpo, &lab.subject.recipe.evaluation, corpus.end, 7);
+    let sampled = sample(&lab.subject.model, corpus, &questions, &grpo, &settings, 2).expect("rollouts");
+    assert_eq!(sampled.groups, 8);
+    assert!(sampled.dropped > 0 && !sampled.rollouts.is_empty(), "{} dropped", sampled.dropped);
+    assert_eq!(sampled.all.len() + sampled.dropped, 8 * 16);
+    for group in 0..8 {
+        let of: Vec<f64> = sampled.rollouts.iter().filter(|r| r.trace.problem == group).map(|r| r.advantage).collect();
+        assert!(of.iter().sum::<f64>().abs() < 1e-9, "advantages of group {group}: {of:?}");
+    }
+    let longest = sampled.rollouts.iter().map(|r| r.trace.prompt.len() + r.trace.positions.len()).max();
+    assert!(longest.is_some_and(|n| n <= 16));
+}
