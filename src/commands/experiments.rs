@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use serde_json::{Value, json};
 
 use super::print;
 use super::results::{Manifest, command, folder, setup};
 use super::targets::Targets;
-use crate::experiments::{ALL, Experiment, Settings};
+use crate::experiments::lab::Lab;
+use crate::experiments::{ALL, Settings, phases};
 use crate::progress::{Progress, stop_flag};
 use crate::report::rows::RowWriter;
 
@@ -36,53 +38,44 @@ pub struct Experiments {
     list: bool,
 }
 
+/// One file of rows to be made.
+struct Job<'a> {
+    name: String,
+    /// Whose folder and manifest it goes to.
+    lab: &'a Lab,
+    setup: Value,
+    work: Box<dyn Fn(&mut RowWriter) -> Result<String> + 'a>,
+}
+
 impl Experiments {
     /// # Errors
     /// An unknown experiment or a target that cannot be opened, before any work. An experiment that cannot be run on
     /// this data is reported when the others are done.
     pub fn run(&self) -> Result<()> {
         if self.list {
-            return print(&ALL.iter().map(|e| format!("{:<18} {}\n", e.name, e.about)).collect::<String>());
+            let all = ALL.iter().map(|e| (e.name, e.about)).chain([(phases::NAME, phases::ABOUT)]);
+            return print(&all.map(|(name, about)| format!("{name:<18} {about}\n")).collect::<String>());
         }
         let chosen = self.chosen()?;
         let settings = self.settings()?;
         let labs = self.targets.open()?;
+        let jobs = self.jobs(&labs, &chosen, &settings)?;
         let (mut failed, mut made) = (vec![], vec![]);
-        let mut progress = Progress::new("probe", chosen.len() * labs.len(), 0);
-        for (i, lab) in labs.iter().enumerate() {
-            let out = folder(self.out.as_deref(), lab);
-            let mut manifest = Manifest::open(&out)?;
-            let weights = lab.subject.fingerprint()?;
-            for (j, experiment) in chosen.iter().enumerate() {
-                if stop_flag().load(Ordering::Relaxed) {
-                    bail!("stopped; the same command with --resume goes on");
-                }
-                let name = format!("{}-{}", experiment.name, lab.subject.short_name());
-                progress.update(i * chosen.len() + j, &name);
-                let setup = setup(lab, &weights, experiment.settings(&settings));
-                let parquet = out.join(format!("{name}.parquet"));
-                if self.resume && manifest.has(&name, &setup) && parquet.is_file() {
-                    print(&format!("{name}: done before ({})\n", parquet.display()))?;
-                    continue;
-                }
-                let started = Instant::now();
-                let mut rows = RowWriter::create(&out, &name)?.requiring(&crate::report::rows::IDENTITY);
-                match experiment.run(lab, &settings, &mut rows) {
-                    Ok(summary) => {
-                        let files = rows.finish()?;
-                        manifest.add(&name, setup, &command("probe"), started.elapsed().as_secs_f64())?;
-                        print(&format!("\n## {name}\n\n{summary}\n{}\n", files.parquet.display()))?;
-                        made.push(name);
-                    }
-                    Err(error) => {
-                        rows.discard()?;
-                        eprintln!("{name}: not run: {error:#}");
-                        failed.push(format!("{name} ({error:#})"));
-                    }
+        let mut progress = Progress::new("probe", jobs.len(), 0);
+        for (i, job) in jobs.iter().enumerate() {
+            if stop_flag().load(Ordering::Relaxed) {
+                bail!("stopped; the same command with --resume goes on");
+            }
+            progress.update(i, &job.name);
+            match self.make(job)? {
+                Ok(()) => made.push(&job.name),
+                Err(error) => {
+                    eprintln!("{}: not run: {error:#}", job.name);
+                    failed.push(format!("{} ({error:#})", job.name));
                 }
             }
-            progress.update((i + 1) * chosen.len(), "");
         }
+        progress.update(jobs.len(), "");
         progress.finish();
         ensure!(failed.is_empty(), "{} of the experiments could not be run: {}", failed.len(), failed.join("; "));
         if let (false, Some(lab)) = (made.is_empty(), labs.first()) {
@@ -95,14 +88,71 @@ impl Experiments {
         Ok(())
     }
 
-    fn chosen(&self) -> Result<Vec<&'static Experiment>> {
-        for name in &self.only {
-            if !ALL.iter().any(|e| e.name == name) {
-                let known: Vec<_> = ALL.iter().map(|e| e.name).collect();
-                bail!("--only: no experiment `{name}`; there are {}", known.join(", "));
+    /// Every experiment on every checkpoint, then what compares two phases of one run.
+    fn jobs<'a>(&self, labs: &'a [Lab], chosen: &[&'static str], settings: &'a Settings) -> Result<Vec<Job<'a>>> {
+        let is_chosen = |name: &str| chosen.contains(&name);
+        let weights: Vec<String> = labs.iter().map(|lab| lab.subject.fingerprint()).collect::<Result<_>>()?;
+        let mut jobs = vec![];
+        for (lab, weights) in labs.iter().zip(&weights) {
+            for experiment in ALL.iter().filter(|e| is_chosen(e.name)) {
+                jobs.push(Job {
+                    name: format!("{}-{}", experiment.name, lab.subject.short_name()),
+                    lab,
+                    setup: setup(lab, weights, experiment.settings(settings)),
+                    work: Box::new(|rows| experiment.run(lab, settings, rows)),
+                });
             }
         }
-        Ok(ALL.iter().filter(|e| self.only.is_empty() || self.only.iter().any(|n| n == e.name)).collect())
+        for (i, pair) in labs.windows(2).enumerate() {
+            let [first, second] = pair else { continue };
+            if !is_chosen(phases::NAME) || first.subject.run.is_none() || first.subject.run != second.subject.run {
+                continue;
+            }
+            let against = json!({ "against": setup(first, &weights[i], json!({})) });
+            jobs.push(Job {
+                name: format!("{}-{}-{}", phases::NAME, first.subject.short_name(), second.subject.short_name()),
+                lab: second,
+                setup: setup(second, &weights[i + 1], against),
+                work: Box::new(|rows| phases::run_pair(first, second, rows)),
+            });
+        }
+        ensure!(!jobs.is_empty(), "{} needs two phases of one run: name them with --phase", phases::NAME);
+        Ok(jobs)
+    }
+
+    /// Runs one job into its files. The outer error is the disk's or the terminal's, the inner the experiment's.
+    fn make(&self, job: &Job) -> Result<Result<()>> {
+        let out = folder(self.out.as_deref(), job.lab);
+        let mut manifest = Manifest::open(&out)?;
+        let parquet = out.join(format!("{}.parquet", job.name));
+        if self.resume && manifest.has(&job.name, &job.setup) && parquet.is_file() {
+            print(&format!("{}: done before ({})\n", job.name, parquet.display()))?;
+            return Ok(Ok(()));
+        }
+        let started = Instant::now();
+        let mut rows = RowWriter::create(&out, &job.name)?.requiring(&crate::report::rows::IDENTITY);
+        match (job.work)(&mut rows) {
+            Ok(summary) => {
+                let files = rows.finish()?;
+                let seconds = started.elapsed().as_secs_f64();
+                manifest.add(&job.name, job.setup.clone(), &command("probe"), seconds)?;
+                print(&format!("\n## {} ({seconds:.1} s)\n\n{summary}\n{}\n", job.name, files.parquet.display()))?;
+                Ok(Ok(()))
+            }
+            Err(error) => {
+                rows.discard()?;
+                Ok(Err(error))
+            }
+        }
+    }
+
+    fn chosen(&self) -> Result<Vec<&'static str>> {
+        let known = || ALL.iter().map(|e| e.name).chain([phases::NAME]);
+        if let Some(name) = self.only.iter().find(|name| !known().any(|k| k == name.as_str())) {
+            let known: Vec<_> = known().collect();
+            bail!("--only: no experiment `{name}`; there are {}", known.join(", "));
+        }
+        Ok(known().filter(|k| self.only.is_empty() || self.only.iter().any(|n| n == k)).collect())
     }
 
     fn settings(&self) -> Result<Settings> {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use serde::Serialize;
 
+use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
 use crate::latent::{HiddenState, Switching, Trace};
@@ -29,12 +30,23 @@ pub struct Lab {
     pub threads: usize,
     pub device: Device,
     tagged: OnceCell<Vec<Tagged>>,
+    staged: OnceCell<Staged>,
+    readings: OnceCell<Vec<Vec<Reading>>>,
     decoded: OnceCell<(Scores, Vec<Trace>)>,
 }
 
 impl Lab {
     pub fn new(subject: Subject, seed: u64, threads: usize, device: Device) -> Self {
-        Self { subject, seed, threads, device, tagged: OnceCell::new(), decoded: OnceCell::new() }
+        Self {
+            subject,
+            seed,
+            threads,
+            device,
+            tagged: OnceCell::new(),
+            staged: OnceCell::new(),
+            readings: OnceCell::new(),
+            decoded: OnceCell::new(),
+        }
     }
 
     /// Opens a phase of a run; as [`Subject::open`].
@@ -67,6 +79,29 @@ impl Lab {
             let _ = self.tagged.set(tagged);
         }
         Ok(self.tagged.get().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// The tagged solutions as known rows, with what stands where.
+    ///
+    /// # Errors
+    /// As [`Self::tagged`], and data without a single boundary.
+    pub fn staged(&self) -> Result<&Staged> {
+        if self.staged.get().is_none() {
+            let _ = self.staged.set(stage(&self.subject, self.tagged()?)?);
+        }
+        self.staged.get().context("nothing was staged")
+    }
+
+    /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
+    ///
+    /// # Errors
+    /// As [`Self::staged`] and the model's.
+    pub fn readings(&self) -> Result<&[Vec<Reading>]> {
+        if self.readings.get().is_none() {
+            let Subject { model, corpus, .. } = &self.subject;
+            let _ = self.readings.set(logits::readings(model, corpus.switch, self.staged()?, self.threads)?);
+        }
+        Ok(self.readings.get().map(Vec::as_slice).unwrap_or_default())
     }
 
     /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.

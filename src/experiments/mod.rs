@@ -6,6 +6,8 @@
 
 pub mod lab;
 pub mod latent_intervention;
+pub mod phases;
+pub mod staging;
 pub mod subject;
 
 use anyhow::Result;
@@ -63,4 +65,6 @@ macro_rules! experiments {
 
 experiments! {
     teacher_forced,
+    switch_window,
+    exit_probability,
 }

@@ -1,0 +1,169 @@
+//! Is the model ready to leave a latent block, and when (tab:exit)?
+//!
+//! p(`</swi>`) after each latent step of the greedy traces, over all blocks, and for problems answered right and wrong.
+//! It is recorded at every step, also below `K_min` and at `K_cap`, where the decoder does not ask. Whether `</swi>` is the
+//! most probable token there is read by replaying the traces: same rows, same distribution.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use super::staging::logits::logits_at;
+use crate::latent::{Sequence, sampling};
+use crate::model::Step;
+use crate::report::rows::RowWriter;
+use crate::stats::{Bootstrap, Estimate, Groups, LEVEL, wilson};
+
+/// What it asks.
+pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
+
+/// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
+const DRIFT: f64 = 1e-3;
+
+/// No settings: the traces are those of the recipe's evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// Which problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    All,
+    Correct,
+    Wrong,
+}
+
+/// One latent step of one group; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub group: Group,
+    /// From 1.
+    pub step: usize,
+    /// Blocks that reach this step.
+    pub blocks: usize,
+    pub p_exit: Estimate,
+    /// Share of these blocks at which `</swi>` is the most probable token.
+    pub exits: Estimate,
+}
+
+struct Seen {
+    problem: usize,
+    step: usize,
+    correct: bool,
+    p_exit: f64,
+    first: bool,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A model that never switches, and whatever it returns.
+pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    let evaluation = &lab.subject.recipe.evaluation;
+    let mut note = table(&rows);
+    if evaluation.k_min >= evaluation.k_cap {
+        note += &format!(
+            "\nEvery block has {} steps (k_min = k_cap): the decoder never asks, the table says what it would be told.\n",
+            evaluation.k_cap
+        );
+    }
+    Ok(note)
+}
+
+/// Rows of all groups; a step that fewer than two problems of a group reach has none.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
+    let (n, seen) = observe(lab)?;
+    let steps = seen.iter().map(|s| s.step).max().unwrap_or(0);
+    let mut rows = vec![];
+    for group in [Group::All, Group::Correct, Group::Wrong] {
+        for step in 1..=steps {
+            let of = |s: &&Seen| s.step == step && (group == Group::All || s.correct == (group == Group::Correct));
+            let of: Vec<&Seen> = seen.iter().filter(of).collect();
+            let problems: Vec<usize> = of.iter().map(|s| s.problem).collect();
+            if problems.first() == problems.last() {
+                continue;
+            }
+            let mean = |value: fn(&Seen) -> f64| {
+                let values: Vec<f64> = of.iter().map(|s| value(s)).collect();
+                let mean = Bootstrap::seeded(lab.seed).clustered_mean(&values, &problems);
+                mean.with_context(|| format!("{group:?}, step {step}"))
+            };
+            rows.push(Row {
+                identity: lab.identity(n),
+                group,
+                step,
+                blocks: of.len(),
+                p_exit: mean(|s| s.p_exit)?,
+                exits: share(&of, &problems, lab.seed)?,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Share of blocks where `</swi>` comes first. Where it is none or all of them a bootstrap sees no spread: Wilson's
+/// interval over problems does.
+fn share(of: &[&Seen], problems: &[usize], seed: u64) -> Result<Estimate> {
+    let firsts = of.iter().filter(|s| s.first).count();
+    if firsts == 0 || firsts == of.len() {
+        let problems = Groups::new(problems)?.len();
+        return wilson(if firsts == 0 { 0 } else { problems }, problems, LEVEL);
+    }
+    let values: Vec<f64> = of.iter().map(|s| f64::from(u8::from(s.first))).collect();
+    Bootstrap::seeded(seed).clustered_mean(&values, problems)
+}
+
+/// The number of problems, and every latent step of every trace.
+fn observe(lab: &Lab) -> Result<(usize, Vec<Seen>)> {
+    let (scores, traces) = lab.decoded()?;
+    let exit = lab.subject.corpus.switch.swi_end;
+    let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
+    ensure!(
+        !switched.is_empty(),
+        "{}: no latent step in this data: the model never switched in {} problems",
+        lab.subject.name,
+        traces.len()
+    );
+    let ids = &lab.subject.corpus.switch;
+    let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
+    let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
+    let read = |s: &Sequence, position: usize, logits: &[f32]| {
+        let lp = sampling::log_softmax(logits, 1.0, &[]);
+        let step = if let Step::Latent { step, .. } = s.steps[position] { step + 1 } else { 0 };
+        (position, step, lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
+    };
+    let replayed = logits_at(&lab.subject.model, &sequences?, latent, read, lab.threads)?;
+    let mut seen = vec![];
+    for (&i, steps) in switched.iter().zip(replayed) {
+        let (trace, outcome) = (&traces[i], &scores.outcomes[i]);
+        for (position, step, p_replayed, first) in steps {
+            // The last latent of a row that was cut off was never asked.
+            let Some(p_exit) = trace.positions[position - trace.prompt.len()].p_exit else { continue };
+            ensure!(
+                (p_exit - p_replayed).abs() < DRIFT,
+                "problem {}: p(</swi>) at latent step {step} is {p_exit} decoded and {p_replayed} replayed",
+                trace.problem
+            );
+            seen.push(Seen { problem: trace.problem, step, correct: outcome.correct, p_exit, first });
+        }
+    }
+    Ok((traces.len(), seen))
+}
+
+/// Markdown, one row a group and step.
+pub fn table(rows: &[Row]) -> String {
+    let mut out =
+        String::from("| group | step | blocks | p(</swi>) | `</swi>` first |\n| --- | --- | --- | --- | --- |\n");
+    for r in rows {
+        out += &format!("| {:?} | {} | {} | {:.4} | {:.3} |\n", r.group, r.step, r.blocks, r.p_exit, r.exits);
+    }
+    out
+}

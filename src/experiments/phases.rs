@@ -1,0 +1,99 @@
+//! What a later phase changed: the same teacher-forced positions on two checkpoints of one run.
+//!
+//! Both read the same staged solutions (same annotator, same threshold), so every position is its own control: differences
+//! are second − first, intervals resample problems. The paper compares the two columns of tab:tf by eye.
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::lab::{Identity, Lab};
+use super::staging::{Event, Place, Reading, places};
+use crate::report::rows::RowWriter;
+use crate::stats::{Bootstrap, Estimate};
+
+/// As in `--only`; its rows are in `phases-<first>-<second>`.
+pub const NAME: &str = "phases";
+/// What it asks.
+pub const ABOUT: &str = "what a later phase of a run changed at the same positions (needs two phases)";
+
+/// One class of positions; every number is second − first, paired by position.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Of the second checkpoint.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// The checkpoint compared with.
+    pub against: String,
+    pub event: Event,
+    pub positions: usize,
+    pub d_p_swi: Estimate,
+    pub d_entropy: Estimate,
+    pub d_margin: Estimate,
+    pub d_rank: Estimate,
+}
+
+/// Runs the experiment on two checkpoints.
+///
+/// # Errors
+/// As [`rows`], and rows that cannot be written.
+pub fn run_pair(first: &Lab, second: &Lab, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(first, second)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a class of positions.
+///
+/// # Errors
+/// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
+pub fn rows(first: &Lab, second: &Lab) -> Result<Vec<Row>> {
+    let (staged, names) = (second.staged()?, [&first.subject.name, &second.subject.name]);
+    ensure!(
+        first.staged()?.sequences == staged.sequences,
+        "{} and {} do not read the same rows: their problems, tags or tokens differ",
+        names[0],
+        names[1]
+    );
+    let (before, after) = (first.readings()?, second.readings()?);
+    let all = places(staged, second.seed);
+    let mut rows = vec![];
+    for event in Event::ALL {
+        let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
+        let problems: Vec<usize> = of.iter().map(|p| p.problem).collect();
+        if problems.first() == problems.last() {
+            continue;
+        }
+        let change = |value: fn(&Reading) -> f64| {
+            let values = |readings| -> Vec<f64> {
+                of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect()
+            };
+            let paired = Bootstrap::seeded(second.seed).clustered_paired(&values(before), &values(after), &problems);
+            paired.with_context(|| format!("{event:?}"))
+        };
+        rows.push(Row {
+            identity: second.identity(staged.sequences.len()),
+            against: first.subject.name.clone(),
+            event,
+            positions: of.len(),
+            d_p_swi: change(|r| r.p_swi)?,
+            d_entropy: change(|r| r.entropy)?,
+            d_margin: change(|r| r.margin)?,
+            d_rank: change(|r| r.rank)?,
+        });
+    }
+    Ok(rows)
+}
+
+/// Markdown, one row a class.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        out += &format!(
+            "| {:?} | {} | {:.4} | {:.3} | {:.2} | {:.2} |\n",
+            r.event, r.positions, r.d_p_swi, r.d_entropy, r.d_margin, r.d_rank
+        );
+    }
+    out
+}

@@ -1,0 +1,117 @@
+//! The head at chosen positions of known rows, in batches that bound memory, on threads.
+
+use anyhow::Result;
+
+use super::Staged;
+use crate::latent::{Gradient, HiddenState, Sequence, SwitchIds, Switching, Unrolled, sampling, text_mask, unroll};
+use crate::model::{Decoder, Hooks};
+use crate::parallel;
+
+/// Keys and values held by one batch, in floats: 32 MB of them a thread.
+const CACHE_HELD: usize = 1 << 23;
+/// Logits held at once, in floats: 16 MB of them a thread.
+const LOGITS_HELD: usize = 1 << 22;
+/// Rows of a batch of short sequences.
+const ROWS: usize = 64;
+
+/// What one next-token distribution says about `<swi>`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// Nats.
+    pub entropy: f64,
+    pub p_swi: f64,
+    /// 1 where `<swi>` is the most probable.
+    pub rank: f64,
+    /// `log p(<swi>) − log p(best other token)`, nats.
+    pub margin: f64,
+}
+
+impl Reading {
+    /// `masked` are tokens that cannot be drawn there.
+    pub fn of(logits: &[f32], ids: SwitchIds, masked: &[u32]) -> Self {
+        let lp = sampling::log_softmax(logits, 1.0, masked);
+        let swi = lp[ids.swi as usize];
+        let others = lp.iter().enumerate().filter(|(t, _)| *t != ids.swi as usize).map(|(_, p)| *p);
+        let best = others.fold(f64::NEG_INFINITY, f64::max);
+        let rank = 1 + lp.iter().filter(|p| **p > swi).count();
+        Self { entropy: sampling::entropy(&lp), p_swi: swi.exp(), rank: rank as f64, margin: swi - best }
+    }
+}
+
+/// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the
+/// distribution is the decoder's own in text mode, where `<latent>` and `</swi>` cannot be drawn; inside it is the whole.
+///
+/// # Errors
+/// As the model's.
+pub fn readings(model: &Decoder, ids: SwitchIds, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
+    let solution = |s: &Sequence| &staged.solutions[s.row];
+    let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
+    let text = text_mask(&ids, Switching::Free);
+    let read = |s: &Sequence, position: usize, logits: &[f32]| {
+        Reading::of(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
+    };
+    logits_at(model, &staged.sequences, wanted, read, threads)
+}
+
+/// `read` of the logits at the `wanted` positions of every sequence.
+///
+/// # Errors
+/// As the model's.
+pub fn logits_at<R: Send>(
+    model: &Decoder,
+    sequences: &[Sequence],
+    wanted: impl Fn(&Sequence) -> Vec<usize> + Sync,
+    read: impl Fn(&Sequence, usize, &[f32]) -> R + Sync,
+    threads: usize,
+) -> Result<Vec<Vec<R>>> {
+    in_batches(model, sequences, threads, |batch| {
+        let all = unroll(model, batch, &HiddenState, Gradient::Through, &mut Hooks::none())?;
+        (batch.iter().enumerate()).map(|(b, s)| of_row(model, &all, b, s, &wanted(s), &read)).collect()
+    })
+}
+
+fn of_row<R>(
+    model: &Decoder,
+    all: &Unrolled,
+    b: usize,
+    sequence: &Sequence,
+    wanted: &[usize],
+    read: &impl Fn(&Sequence, usize, &[f32]) -> R,
+) -> Result<Vec<R>> {
+    let vocab = model.config().vocab_size;
+    let mut out = Vec::with_capacity(wanted.len());
+    for chunk in wanted.chunks((LOGITS_HELD / vocab).max(1)) {
+        let at: Vec<_> = chunk.iter().map(|&p| (b, p)).collect();
+        // [n, D] → [1, n, V]
+        let logits = model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).try_into_vec_as::<f32>();
+        let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
+        out.extend(chunk.iter().zip(logits.chunks(vocab)).map(|(&p, l)| read(sequence, p, l)));
+    }
+    Ok(out)
+}
+
+/// `work` on the sequences a batch at a time, batches dealt to threads; results in order.
+///
+/// # Errors
+/// The first that fails.
+pub fn in_batches<R: Send>(
+    model: &Decoder,
+    sequences: &[Sequence],
+    threads: usize,
+    work: impl Fn(&[Sequence]) -> Result<Vec<R>> + Sync,
+) -> Result<Vec<R>> {
+    let config = model.config();
+    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+    let longest = sequences.iter().map(|s| s.ids.len()).max().unwrap_or(1);
+    let rows = (CACHE_HELD / (held * longest)).clamp(1, ROWS);
+    let batches: Vec<&[Sequence]> = sequences.chunks(rows).collect();
+    let parts = parallel::cut(&batches, threads);
+    let done = parallel::run(&parts, |part| {
+        let mut out = vec![];
+        for batch in part {
+            out.extend(work(batch)?);
+        }
+        Ok(out)
+    })?;
+    Ok(done.into_iter().flatten().collect())
+}

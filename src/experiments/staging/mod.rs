@@ -1,0 +1,116 @@
+//! Held-out solutions as the last stage of the curriculum saw them, and what each of their positions is.
+//!
+//! The spans that the annotator tags become `<swi>`, latents, `</swi>`; the rest stays text. Every experiment on known
+//! positions (teacher-forced statistics, the window around `<swi>`, probes, differences between checkpoints) reads these
+//! rows, so that they speak of the same positions. Knows ids; the model is met in [`logits`] and [`capture`].
+
+pub mod capture;
+mod clauses;
+mod events;
+pub mod logits;
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+
+pub use events::{Event, Place, places};
+pub use logits::Reading;
+
+use super::subject::{Subject, Tagged};
+use crate::curriculum::staged;
+use crate::latent::{Sequence, SwitchIds};
+use clauses::clause_starts;
+
+/// All held-out solutions, in the order of the problems.
+pub struct Staged {
+    pub sequences: Vec<Sequence>,
+    pub solutions: Vec<Solution>,
+}
+
+impl Staged {
+    /// Of [`logits::readings`], that of a position.
+    pub fn reading<'r>(&self, readings: &'r [Vec<Reading>], problem: usize, position: usize) -> &'r Reading {
+        &readings[problem][position + 1 - self.solutions[problem].prompt]
+    }
+}
+
+/// What stands where in one sequence. Positions count from the prompt's first token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Solution {
+    pub prompt: usize,
+    /// Positions whose next token is an annotated `<swi>`, one a span.
+    pub boundaries: Vec<usize>,
+    /// The blocks: from `<swi>` up to `</swi>`, which is not in it. There the decoder cannot emit `<swi>`.
+    pub blocks: Vec<Range<usize>>,
+    /// Positions whose next token begins a clause (without known clauses, a sentence) that is not tagged.
+    pub clause_starts: Vec<usize>,
+}
+
+impl Solution {
+    pub fn in_block(&self, position: usize) -> bool {
+        self.blocks.iter().any(|block| block.contains(&position))
+    }
+}
+
+/// Stages the tagged solutions.
+///
+/// # Errors
+/// No span in any of them: there is no boundary to look at.
+pub fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
+    let (ids, latent) = (subject.corpus.switch, &subject.recipe.latent);
+    let (mut sequences, mut solutions) = (vec![], vec![]);
+    for (problem, (sample, spans)) in tagged.iter().enumerate() {
+        let response = staged(&sample.response, spans, &[], latent.k_max, latent, ids);
+        let row: Vec<u32> = sample.prompt.iter().chain(&response).copied().collect();
+        let prompt = sample.prompt.len();
+        solutions.push(lay_out(&row, prompt, spans, &clause_starts(sample), ids));
+        sequences.push(Sequence::new(problem, row, prompt, Some(ids.latent))?);
+    }
+    ensure!(
+        solutions.iter().any(|s| !s.boundaries.is_empty()),
+        "{}: no boundary in this data: no held-out solution has a tagged span",
+        subject.name
+    );
+    Ok(Staged { sequences, solutions })
+}
+
+/// Walks a staged row beside the tokens of its solution. `starts` are tokens that begin a clause.
+fn lay_out(row: &[u32], prompt: usize, spans: &[Range<usize>], starts: &[usize], ids: SwitchIds) -> Solution {
+    let mut out = Solution { prompt, boundaries: vec![], blocks: vec![], clause_starts: vec![] };
+    let (mut token, mut open) = (0, None);
+    for (position, &id) in row.iter().enumerate().skip(prompt) {
+        if id == ids.swi {
+            open = Some(position);
+            // A prompt is never empty: it at least opens the response.
+            out.boundaries.push(position.saturating_sub(1));
+        } else if let (true, Some(start)) = (id == ids.swi_end, open) {
+            token = spans.get(out.blocks.len()).map_or(token, |span| span.end);
+            out.blocks.push(start..position);
+            open = None;
+        } else if open.is_none() {
+            if starts.contains(&token) && position > prompt {
+                out.clause_starts.push(position - 1);
+            }
+            token += 1;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_found_beside_latents() {
+        let ids = SwitchIds { swi: 90, swi_end: 91, latent: 92 };
+        // Prompt 1 2; response 10 11 12 13 14 15 with 11..13 tagged and clauses at 11, 13 and 15.
+        let row = [1, 2, 10, 90, 92, 92, 91, 13, 14, 15];
+        let found = lay_out(&row, 2, &[1..3], &[1, 3, 5], ids);
+        assert_eq!(found.boundaries, [2]);
+        assert_eq!(found.blocks, [3..6]);
+        // The tagged clause is not among them; that after the block begins where `</swi>` (6) stands.
+        assert_eq!(found.clause_starts, [6, 8]);
+        assert!(found.in_block(3) && found.in_block(5) && !found.in_block(6));
+    }
+}

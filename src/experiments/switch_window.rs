@@ -1,0 +1,113 @@
+//! The window around an annotated `<swi>` (tab:swi-window, fig:swi-window): is the switch a spike or a region?
+//!
+//! Offset 0 is the position whose next token is `<swi>`, offset 1 that of `<swi>` itself. The rows are the staged
+//! solutions, so positive offsets run through the latents and out of the block. Inside a block p(`<swi>`) is of the whole
+//! softmax; the decoder would not draw it there. Positions of the prompt (but its last) are not counted, nor is a
+//! neighbour that is itself an annotated boundary: its spike belongs to its own window.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use super::staging::Reading;
+use crate::report::rows::RowWriter;
+use crate::stats::{Bootstrap, Estimate};
+
+/// What it asks.
+pub const ABOUT: &str = "whether <swi> is a spike or a region (tab:swi-window)";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Offsets −radius..=radius; the paper's 8.
+    pub radius: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { radius: 8 }
+    }
+}
+
+/// One offset; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub offset: i64,
+    pub positions: usize,
+    /// Of these positions, how many stand inside a latent block.
+    pub in_block: usize,
+    pub p_swi: Estimate,
+    pub entropy: Estimate,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// No tagged span in the data, and whatever the model returns.
+pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab, config)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+struct Seen<'r> {
+    problem: usize,
+    in_block: bool,
+    reading: &'r Reading,
+}
+
+/// One row an offset that two problems or more reach.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
+    ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
+    let (staged, readings) = (lab.staged()?, lab.readings()?);
+    let radius = config.radius as i64;
+    let mut rows = vec![];
+    for offset in -radius..=radius {
+        let mut seen = vec![];
+        for (problem, solution) in staged.solutions.iter().enumerate() {
+            let reached = solution.boundaries.iter().map(|&b| b as i64 + offset);
+            for position in reached.filter_map(|p| usize::try_from(p).ok()) {
+                let within = position + 1 >= solution.prompt && position < staged.sequences[problem].ids.len();
+                if !within || (offset != 0 && solution.boundaries.contains(&position)) {
+                    continue;
+                }
+                let reading = staged.reading(readings, problem, position);
+                seen.push(Seen { problem, in_block: solution.in_block(position), reading });
+            }
+        }
+        let problems: Vec<usize> = seen.iter().map(|s| s.problem).collect();
+        if problems.first() == problems.last() {
+            continue;
+        }
+        let mean = |value: fn(&Reading) -> f64| {
+            let values: Vec<f64> = seen.iter().map(|s| value(s.reading)).collect();
+            Bootstrap::seeded(lab.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
+        };
+        rows.push(Row {
+            identity: lab.identity(staged.sequences.len()),
+            offset,
+            positions: seen.len(),
+            in_block: seen.iter().filter(|s| s.in_block).count(),
+            p_swi: mean(|r| r.p_swi)?,
+            entropy: mean(|r| r.entropy)?,
+        });
+    }
+    Ok(rows)
+}
+
+/// Markdown, one row an offset.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from("| offset | positions | in a block | p(swi) | H (nats) |\n| --- | --- | --- | --- | --- |\n");
+    for r in rows {
+        let Estimate { value, low, high, n } = r.p_swi;
+        let p_swi = format!("{value:.2e} [{low:.2e}, {high:.2e}] n={n}");
+        out += &format!("| {:+} | {} | {} | {p_swi} | {:.3} |\n", r.offset, r.positions, r.in_block, r.entropy);
+    }
+    out
+}
