@@ -4,7 +4,8 @@ mod common;
 
 use common::known::{Kind, lab};
 use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
-use switchyard::experiments::teacher_forced::{self, Event};
+use switchyard::experiments::staging::Event;
+use switchyard::experiments::teacher_forced;
 use switchyard::latent::Switching;
 
 #[test]
@@ -98,4 +99,40 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     }
     let longest = sampled.rollouts.iter().map(|r| r.trace.prompt.len() + r.trace.positions.len()).max();
     assert!(longest.is_some_and(|n| n <= 16));
+}
+
+#[test]
+fn the_window_is_one_position_wide_and_the_exit_one_step() {
+    use switchyard::experiments::{exit_probability, switch_window};
+
+    let lab = lab(Kind::Working, 60, 8);
+    for row in switch_window::rows(&lab, &switch_window::Config::default()).expect("rows") {
+        let expected = if row.offset == 0 { 1.0 } else { 0.0 };
+        assert!((row.p_swi.value - expected).abs() < 0.05, "offset {}: {}", row.offset, row.p_swi);
+    }
+    let rows = exit_probability::rows(&lab).expect("rows");
+    let steps: Vec<_> = rows.iter().filter(|r| r.group == exit_probability::Group::All).collect();
+    assert_eq!(steps.len(), common::known::EXIT_STEP);
+    for row in steps {
+        let last = row.step == common::known::EXIT_STEP;
+        assert_eq!(row.exits.value, f64::from(u8::from(last)), "step {}", row.step);
+        assert!(if last { row.p_exit.low > 0.99 } else { row.p_exit.high < 0.02 }, "step {}: {}", row.step, row.p_exit);
+    }
+}
+
+#[test]
+fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
+    use switchyard::experiments::phases;
+
+    // The same problems and the same decision; the inert model reads the digit where the other reads its latents.
+    let (first, mut second) = (lab(Kind::Working, 40, 9), lab(Kind::Inert, 40, 9));
+    second.subject.corpus = lab(Kind::Working, 40, 9).subject.corpus;
+    let second = second.with_tags(first.tagged().expect("tags").to_vec());
+    for row in phases::rows(&first, &second).expect("rows") {
+        let differences = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
+        let before_the_answer = matches!(row.event, Event::SwiStart | Event::SameToken | Event::ClauseStart);
+        if before_the_answer {
+            assert!(differences.iter().all(|d| d.value.abs() < 1e-4), "{:?}: {differences:?}", row.event);
+        }
+    }
 }

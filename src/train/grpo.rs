@@ -15,7 +15,9 @@ use super::shards;
 use super::trainer::Trainer;
 use crate::corpus::Corpus;
 use crate::latent::replay::{self, Replay};
-use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode};
+use crate::latent::{
+    Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
+};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::recipe::{Anchor, Compute, Evaluation, Grpo};
@@ -197,11 +199,13 @@ fn shard_gradients(
     n_tok: usize,
 ) -> Result<(GradientsParams, LossParts)> {
     let model = &shards::own_leaves(model, compute);
+    let gradient = grpo.replay.gradient();
+    let segmented = gradient == Gradient::Segmented;
+    // One graph reads the same weights in every wave: compose LoRA once. A segment's composition goes with its graph.
+    let forward = &if segmented { model.clone() } else { model.composed() };
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let rows = replay::sequences(&traces, &switch)?;
-    let gradient = grpo.replay.gradient();
-    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, switch, settings)?;
-    let segmented = gradient == crate::latent::Gradient::Segmented;
+    let mut replay = Replay::new(forward, &traces, &rows, &HiddenState, gradient, switch, settings)?;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;

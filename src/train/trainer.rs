@@ -96,9 +96,10 @@ impl Trainer {
         self.model.valid()
     }
 
-    /// The weights outside autodiff as rollouts see them: in the type that training computes in.
+    /// The weights outside autodiff as rollouts see them: LoRA merged (it would be composed at every token otherwise), in
+    /// the type that training computes in.
     pub fn policy(&self) -> Decoder {
-        self.compute.apply(self.model.valid())
+        self.compute.apply(self.model.valid().materialize())
     }
 }
 
