@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use burn::optim::{AdamWConfig, GradientsParams};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use serde_json::json;
 use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
@@ -113,13 +113,12 @@ fn forward_and_step(c: &mut Criterion) {
         });
         let mut model = Some(size.model(&Device::flex().autodiff()));
         let mut optimizer = AdamWConfig::new().init();
-        let targets: Vec<i64> = ids.iter().flatten().map(|&t| i64::from(t)).collect();
+        let targets: Vec<u32> = ids.iter().flatten().copied().collect();
         time(c, "decoder", &size, "train_step", size.tokens(), || {
             let Some(held) = model.take() else { return };
             let logits = held.logits(&ids, &mut Hooks::none()).expect("a forward");
-            let targets = TensorData::new(targets.clone(), [size.rows, size.length]);
-            let targets = Tensor::<2, Int>::from_data(targets, &logits.device());
-            let loss = ops::token_log_probs(logits, targets).mean().neg();
+            let logits = logits.reshape([targets.len(), size.config.vocab_size]);
+            let loss = ops::cross_entropy(logits, targets.clone()).mean();
             let grads = GradientsParams::from_grads(loss.backward(), &held);
             model = Some(optimizer.step(1e-4, held, grads));
         });

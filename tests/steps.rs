@@ -76,8 +76,13 @@ fn an_sft_step_is_pytorchs() {
         assert!((stats.loss - loss).abs() / loss < 1e-5, "loss {} against {loss}", stats.loss);
         assert!((stats.norm - norm).abs() / norm < 1e-4, "norm {} against {norm}", stats.norm);
         for (name, after) in trainer.frozen().export().expect("weights") {
-            let off = relative(&after.data, &tensor(&file, &format!("after.{name}")).data);
-            assert!(off < 2e-5, "{name} after the step: off by {off:e}");
+            let theirs = tensor(&file, &format!("after.{name}")).data;
+            let off = relative(&after.data, &theirs);
+            // AdamW's first step is lr · g / (|g| + eps): where g is next to nothing, its last digits decide the step.
+            assert!(off < 1e-4, "{name} after the step: off by {off:e}");
+            let scale = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+            let far = after.data.iter().zip(&theirs).filter(|(a, b)| (*a - *b).abs() > 1e-5 * scale).count();
+            assert!(far * 1000 <= theirs.len(), "{name}: {far} of {} weights are off by more than 1e-5", theirs.len());
         }
     }
 }

@@ -72,8 +72,14 @@ impl Attention {
         let k = hooks.apply(at(Kind::RotK), span, k)?;
 
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
-        let scores = hooks.apply(at(Kind::AttnScores), span, ops::grouped_scores(q, k, call.mask.clone()))?;
-        let pattern = hooks.apply(at(Kind::Pattern), span, ops::grouped_pattern(scores))?;
+        let scores = ops::grouped_scores(q, k);
+        let pattern = if hooks.wants(at(Kind::AttnScores)) {
+            let scores = hooks.apply(at(Kind::AttnScores), span, ops::masked(scores, call.mask.clone()))?;
+            ops::grouped_pattern(scores, None)
+        } else {
+            ops::grouped_pattern(scores, call.mask.clone())
+        };
+        let pattern = hooks.apply(at(Kind::Pattern), span, pattern)?;
         let z = hooks.apply(at(Kind::Z), span, ops::grouped_values(pattern, v))?;
 
         if hooks.wants(at(Kind::Result)) {

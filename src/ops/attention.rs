@@ -5,25 +5,37 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
-use super::MASKED;
+use super::{MASKED, fused};
 
-/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, plus `mask` `[B, 1, L, T]`.
-pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, not masked yet.
+pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [b, l, h, dh] = q.dims();
     let [_, groups, t, _] = k.dims();
     // Scaling q costs L·dh instead of L·T products.
     let q = q.swap_dims(1, 2).mul_scalar(1.0 / (dh as f64).sqrt());
     let q = q.reshape([b, groups, (h / groups) * l, dh]);
-    let scores = q.matmul(k.swap_dims(2, 3)).reshape([b, h, l, t]);
+    q.matmul(k.swap_dims(2, 3)).reshape([b, h, l, t])
+}
+
+/// Scores `[B, H, L, T]` plus the mask `[B, 1, L, T]`, as hooks see them.
+pub fn masked(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     match mask {
         Some(mask) => scores + mask,
         None => scores,
     }
 }
 
-/// Softmax over keys: `[B, H, L, T]` → `[B, H, L, T]`.
-pub fn grouped_pattern(scores: Tensor<4>) -> Tensor<4> {
-    softmax(scores, 3)
+/// Softmax over keys: scores `[B, H, L, T]` plus mask `[B, 1, L, T]` → `[B, H, L, T]`.
+pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    if fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
+        return fused::softmax(scores, mask);
+    }
+    composed_pattern(scores, mask)
+}
+
+/// The same in Burn's operations.
+pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    softmax(masked(scores, mask), 3)
 }
 
 /// Mixes values by the pattern: `[B, H, L, T]`, v `[B, Hkv, T, dh]` → z `[B, L, H, dh]`.

@@ -1,18 +1,29 @@
-//! The tensor functions a decoder is made of, each a plain composition of Burn operations.
+//! The tensor functions a decoder is made of. Each is a plain composition of Burn operations, and on the CPU in f32 a
+//! single pass with a backward of its own (`fused`).
 //!
-//! Knows nothing of models: shapes come in, shapes go out. A fused kernel can replace a body without touching a caller.
+//! Knows nothing of models: shapes come in, shapes go out.
 
 mod attention;
+mod fused;
 mod loss;
 mod norm;
 mod rope;
 mod swiglu;
 
-pub use attention::{additive_mask, grouped_pattern, grouped_scores, grouped_values};
-pub use loss::{at_least_f32, entropy, log_probs_of, token_log_probs};
+pub use attention::{additive_mask, grouped_pattern, grouped_scores, grouped_values, masked};
+pub use loss::{at_least_f32, cross_entropy, entropy, log_probs_of, token_log_probs};
 pub use norm::{rms_norm, rms_scale};
 pub use rope::{Rotation, rotate};
 pub use swiglu::swiglu;
 
 /// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
 pub const MASKED: f32 = -1.0e30;
+
+/// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
+pub mod composed {
+    pub use super::attention::composed_pattern as grouped_pattern;
+    pub use super::loss::composed_cross_entropy as cross_entropy;
+    pub use super::norm::composed_rms_norm as rms_norm;
+    pub use super::rope::composed_rotate as rotate;
+    pub use super::swiglu::composed_swiglu as swiglu;
+}

@@ -2,6 +2,8 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use super::fused;
+
 /// Cosines and sines of a span, `[B, L, 1, dh/2]` each.
 #[derive(Clone, Debug)]
 pub struct Rotation {
@@ -35,6 +37,14 @@ impl Rotation {
 
 /// Rotates `[B, L, heads, dh]`: `(x1, x2) → (x1 cos − x2 sin, x2 cos + x1 sin)` on the two halves of `dh`.
 pub fn rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
+    if fused::is_fused(&x) && fused::is_fused(&rotation.cos) {
+        return fused::rotate(x, rotation.cos.clone(), rotation.sin.clone());
+    }
+    composed_rotate(x, rotation)
+}
+
+/// The same in Burn's operations.
+pub fn composed_rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
     let half = x.dims()[3] / 2;
     let x1 = x.clone().narrow(3, 0, half);
     let x2 = x.narrow(3, half, half);

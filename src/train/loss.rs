@@ -1,12 +1,12 @@
 //! Cross-entropy of response tokens over rows of text and latents.
 
-use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax};
+use anyhow::{Result, anyhow, bail, ensure};
+use burn::tensor::Tensor;
 
 use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::{Decoder, Hooks};
-use crate::ops::at_least_f32;
+use crate::ops::{at_least_f32, cross_entropy};
 
 /// Sums over one shard of a batch.
 pub struct LossSums {
@@ -52,10 +52,13 @@ pub fn response_loss(
     let n = places.len();
     let hidden = all.hidden_at(&places)?;
     let logits = at_least_f32(model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0));
-    let log_probs = log_softmax(logits, 1);
-    let ids: Vec<i64> = targets.iter().map(|&(_, _, id)| i64::from(id)).collect();
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &log_probs.device());
-    let hits = log_probs.clone().without_autodiff().argmax(1).equal(ids.clone().without_autodiff());
-    let correct = hits.int().sum().into_scalar::<i64>() as usize;
-    Ok(LossSums { loss: log_probs.gather(1, ids).sum().neg(), tokens: n, correct })
+    let vocab = logits.dims()[1];
+    let ids: Vec<u32> = targets.iter().map(|&(_, _, id)| id).collect();
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
+        bail!("token id {id} is to be predicted, and the head has {vocab} rows");
+    }
+    let best = logits.clone().without_autodiff().argmax(1).try_into_vec_as::<i64>();
+    let best = best.map_err(|e| anyhow!("reading the most probable tokens: {e:?}"))?;
+    let correct = best.iter().zip(&ids).filter(|&(&best, &id)| best == i64::from(id)).count();
+    Ok(LossSums { loss: cross_entropy(logits, ids).sum(), tokens: n, correct })
 }

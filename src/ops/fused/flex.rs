@@ -1,0 +1,129 @@
+//! [`Fused`] on Burn's CPU backend: tensors to slices and back.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, Shape, TensorData};
+
+use super::{Fused, kernels};
+
+/// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
+struct Rows(FlexTensor);
+
+impl Rows {
+    fn new(x: FlexTensor) -> Self {
+        if x.as_slice::<f32>().is_some() { Self(x) } else { Self(x.to_contiguous()) }
+    }
+
+    fn get(&self) -> &[f32] {
+        // `to_contiguous` has made it so; an f64 tensor never comes here (`is_fused`).
+        self.0.as_slice().unwrap_or_default()
+    }
+}
+
+fn made(values: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape))
+}
+
+fn last(shape: &Shape) -> usize {
+    shape.iter().last().copied().unwrap_or(1)
+}
+
+/// Runs `work` on a tensor's values in place, where nobody else holds them, or on a copy.
+fn in_place(mut x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let shape = x.shape();
+    let whole = x.is_contiguous() && x.layout().start_offset() == 0 && x.bytes().len() == shape.num_elements() * 4;
+    if whole && let Some(values) = x.try_storage_mut::<f32>() {
+        work(values);
+        return x;
+    }
+    let mut values = Rows::new(x).get().to_vec();
+    work(&mut values);
+    made(values, shape)
+}
+
+impl Fused for Flex {
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+        let (shape, x, weight) = (x.shape(), Rows::new(x), Rows::new(weight));
+        let mut out = vec![0.0; x.get().len()];
+        kernels::rms_norm(x.get(), weight.get(), eps as f32, &mut out);
+        made(out, shape)
+    }
+
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (shape, weight_shape) = (x.shape(), weight.shape());
+        let (x, weight, grad) = (Rows::new(x), Rows::new(weight), Rows::new(grad));
+        let (mut dx, mut dw) = (vec![0.0; x.get().len()], vec![0.0; weight.get().len()]);
+        kernels::rms_norm_backward(x.get(), weight.get(), grad.get(), eps as f32, &mut dx, &mut dw);
+        (made(dx, shape), made(dw, weight_shape))
+    }
+
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (shape, gate, up) = (gate.shape(), Rows::new(gate), Rows::new(up));
+        let mut out = vec![0.0; gate.get().len()];
+        kernels::swiglu(gate.get(), up.get(), &mut out);
+        made(out, shape)
+    }
+
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let shape = gate.shape();
+        let (gate, up, grad) = (Rows::new(gate), Rows::new(up), Rows::new(grad));
+        let n = gate.get().len();
+        let (mut dgate, mut dup) = (vec![0.0; n], vec![0.0; n]);
+        kernels::swiglu_backward(gate.get(), up.get(), grad.get(), &mut dgate, &mut dup);
+        (made(dgate, shape.clone()), made(dup, shape))
+    }
+
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+        let shape = x.shape();
+        let (heads, half) = (shape[2], shape[3] / 2);
+        let (x, cos, sin) = (Rows::new(x), Rows::new(cos), Rows::new(sin));
+        let mut out = vec![0.0; x.get().len()];
+        let sign = if back { -1.0 } else { 1.0 };
+        kernels::rotate(x.get(), cos.get(), sin.get(), [heads, half], sign, &mut out);
+        made(out, shape)
+    }
+
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+        let shape = scores.shape();
+        let mask = Rows::new(mask);
+        in_place(scores, |x| kernels::softmax(x, mask.get(), [shape[1], shape[2], shape[3]]))
+    }
+
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+        let width = last(&scores.shape());
+        in_place(scores, |x| kernels::softmax(x, &[], [1, 1, width]))
+    }
+
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+        let width = last(&pattern.shape());
+        let pattern = Rows::new(pattern);
+        in_place(grad, |g| kernels::softmax_backward(pattern.get(), g, width))
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self> {
+        let logits = Rows::new(logits);
+        let mut out = vec![0.0; targets.len()];
+        kernels::cross_entropy(logits.get(), &targets, &mut out);
+        let n = targets.len();
+        made(out, Shape::new([n]))
+    }
+
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Vec<u32>,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        debug_assert_eq!(logits.dtype(), DType::F32);
+        let grad = Rows::new(grad);
+        in_place(logits, |x| kernels::cross_entropy_backward(x, &targets, grad.get()))
+    }
+}

@@ -1,0 +1,173 @@
+//! [`Fused`] under autodiff: one node each, whose backward is the fused one.
+
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::{Autodiff, tensor::FloatTensor};
+
+use super::Fused;
+
+/// The end of every operation: the output, tracked with its state where a parent wants a gradient.
+macro_rules! finish {
+    ($node:expr, $parents:expr, $output:expr, $state:expr) => {
+        match $node.prepare::<C>($parents).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish($state, $output),
+            OpsKind::UnTracked(prep) => prep.finish($output),
+        }
+    };
+}
+
+/// Hands the two gradients of a binary operation to the parents that want them.
+macro_rules! register_both {
+    ($ops:ident, $grads:ident, $pair:expr) => {{
+        let [first, second] = $ops.parents;
+        let (a, b) = $pair;
+        if let Some(node) = first {
+            $grads.register::<B>(node.id, a);
+        }
+        if let Some(node) = second {
+            $grads.register::<B>(node.id, b);
+        }
+    }};
+}
+
+#[derive(Debug)]
+struct RmsNorm;
+
+impl<B: Fused> Backward<B, 2> for RmsNorm {
+    type State = (FloatTensor<B>, FloatTensor<B>, f64);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (x, weight, eps) = ops.state;
+        register_both!(ops, grads, B::rms_norm_backward(x, weight, grad, eps));
+    }
+}
+
+#[derive(Debug)]
+struct SwiGlu;
+
+impl<B: Fused> Backward<B, 2> for SwiGlu {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (gate, up) = ops.state;
+        register_both!(ops, grads, B::swiglu_backward(gate, up, grad));
+    }
+}
+
+#[derive(Debug)]
+struct Rotate;
+
+impl<B: Fused> Backward<B, 1> for Rotate {
+    type State = (FloatTensor<B>, FloatTensor<B>, bool);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (cos, sin, back) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::rotate(grad, cos, sin, !back));
+    }
+}
+
+/// Keeps its output.
+#[derive(Debug)]
+struct Softmax;
+
+impl<B: Fused> Backward<B, 1> for Softmax {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let pattern = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::softmax_backward(pattern, grad));
+    }
+}
+
+#[derive(Debug)]
+struct CrossEntropy;
+
+impl<B: Fused> Backward<B, 1> for CrossEntropy {
+    type State = (FloatTensor<B>, Vec<u32>);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (logits, targets) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::cross_entropy_backward(logits, targets, grad));
+    }
+}
+
+impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+        let parents = [x.node(), weight.node()];
+        let (x, weight) = (x.into_primitive(), weight.into_primitive());
+        let output = B::rms_norm(x.clone(), weight.clone(), eps);
+        finish!(RmsNorm, parents, output, (x, weight, eps))
+    }
+
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let pair = B::rms_norm_backward(x.into_primitive(), weight.into_primitive(), grad.into_primitive(), eps);
+        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
+    }
+
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [gate.node(), up.node()];
+        let (gate, up) = (gate.into_primitive(), up.into_primitive());
+        let output = B::swiglu(gate.clone(), up.clone());
+        finish!(SwiGlu, parents, output, (gate, up))
+    }
+
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let pair = B::swiglu_backward(gate.into_primitive(), up.into_primitive(), grad.into_primitive());
+        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
+    }
+
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+        let parents = [x.node()];
+        let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
+        let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
+        finish!(Rotate, parents, output, (cos, sin, back))
+    }
+
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [scores.node()];
+        let output = B::masked_softmax(scores.into_primitive(), mask.into_primitive());
+        finish!(Softmax, parents, output, output.clone())
+    }
+
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [scores.node()];
+        let output = B::row_softmax(scores.into_primitive());
+        finish!(Softmax, parents, output, output.clone())
+    }
+
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+        constant::<B, C>(B::softmax_backward(pattern.into_primitive(), grad.into_primitive()))
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self> {
+        let parents = [logits.node()];
+        let logits = logits.into_primitive();
+        let output = B::cross_entropy(logits.clone(), targets.clone());
+        finish!(CrossEntropy, parents, output, (logits, targets))
+    }
+
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Vec<u32>,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        constant::<B, C>(B::cross_entropy_backward(logits.into_primitive(), targets, grad.into_primitive()))
+    }
+}
+
+/// Gradients of gradients are not tracked: nobody here takes them.
+fn constant<B: Fused, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
+    <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
+}

@@ -1,0 +1,91 @@
+//! The decoder's element-wise work as single passes on the CPU, each with its own backward.
+//!
+//! A Burn backend extension: [`Fused`] on Flex runs the loops of `kernels`; under autodiff `gradient` records one node
+//! where the composition records up to a dozen. Every other backend, and every float type but f32, takes the plain
+//! composition of Burn operations in the parent module, which is also what the tests compare with.
+
+mod flex;
+mod gradient;
+mod kernels;
+mod simd;
+
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::tensor::{DType, Tensor};
+
+/// Single-pass operations. Shapes are checked by the callers in `ops`.
+#[backend_extension(Flex, Autodiff)]
+pub trait Fused: Backend {
+    /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
+    /// Gradients of `x` and `weight`.
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `silu(gate) · up`.
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradients of `gate` and `up`.
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Softmax over the last axis.
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient of the scores from the softmax's output.
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `−log softmax(logits)[target]` of each row: `[N, V]` → `[N]`.
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self>;
+    /// Gradient of the logits.
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Vec<u32>,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Whether a tensor can take the fused path.
+pub(super) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    x.dtype() == DType::F32 && on_cpu(x)
+}
+
+/// Without CUDA in the build there is one backend: nothing to ask.
+#[cfg(not(feature = "cuda"))]
+fn on_cpu<const R: usize>(_x: &Tensor<R>) -> bool {
+    true
+}
+
+#[cfg(feature = "cuda")]
+fn on_cpu<const R: usize>(x: &Tensor<R>) -> bool {
+    matches!(x.device().inner().into_dispatch(), burn::backend::DispatchDevice::Flex(_))
+}
+
+pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as Fused>::rms_norm(x.into_dispatch(), weight.into_dispatch(), eps))
+}
+
+pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as Fused>::swiglu(gate.into_dispatch(), up.into_dispatch()))
+}
+
+pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
+    let out = <Dispatch as Fused>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), false);
+    Tensor::from_dispatch(out)
+}
+
+pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>) -> Tensor<R> {
+    Tensor::from_dispatch(match mask {
+        Some(mask) => <Dispatch as Fused>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
+        None => <Dispatch as Fused>::row_softmax(scores.into_dispatch()),
+    })
+}
+
+pub(super) fn cross_entropy(logits: Tensor<2>, targets: Vec<u32>) -> Tensor<1> {
+    Tensor::from_dispatch(<Dispatch as Fused>::cross_entropy(logits.into_dispatch(), targets))
+}

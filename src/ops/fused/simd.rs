@@ -1,0 +1,108 @@
+//! Loops compiled twice: for any x86-64 and for AVX2, chosen at run time. Plain Rust that the compiler vectorises.
+
+/// Defines `fn name(args)` whose body is also compiled with AVX2 enabled where the processor has it. No fused
+/// multiply-add: both versions round alike.
+macro_rules! vectorised {
+    ($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        pub(super) fn $name($($arg: $type),*) {
+            #[inline(always)]
+            fn body($($arg: $type),*) $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn wide($($arg: $type),*) {
+                    body($($arg),*);
+                }
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has AVX2.
+                    return unsafe { wide($($arg),*) };
+                }
+            }
+            body($($arg),*);
+        }
+    };
+}
+pub(super) use vectorised;
+
+/// `1.5 · 2²³`: adding it rounds to the nearest integer, which then stands in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// eˣ to about 1e-7 relative, 0 below −87 (Cephes' `expf`; branch-free, so that it vectorises).
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    let clamped = x.clamp(-87.0, 88.0);
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    // ln 2 in two parts, so that n · ln 2 is exact.
+    let r = clamped - n * 0.693_359_4 - n * -2.121_944_4e-4;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_199_9e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_6e-1;
+    let p = p * r + 5e-1;
+    let y = p * r * r + r + 1.0;
+    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    if x < -87.0 { 0.0 } else { y * scale }
+}
+
+/// Lanes of a partial sum: the order of summation is fixed, whatever the vector width.
+pub(super) const LANES: usize = 16;
+
+/// Σ f(i) over a slice in [`LANES`] interleaved partial sums.
+#[inline(always)]
+pub(super) fn sum(x: &[f32], f: impl Fn(usize, f32) -> f32) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let whole = x.len() / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total += f(at + lane, x[at + lane]);
+        }
+    }
+    let mut total: f32 = lanes.iter().sum();
+    for (at, &value) in x.iter().enumerate().skip(whole) {
+        total += f(at, value);
+    }
+    total
+}
+
+/// The largest value of a slice, −∞ where it is empty.
+#[inline(always)]
+pub(super) fn max(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (most, &value) in lanes.iter_mut().zip(chunk) {
+            *most = if value > *most { value } else { *most };
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |most, &value| if value > most { value } else { most })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_exp() {
+        for i in -8_800..=8_800 {
+            let x = i as f32 / 100.0;
+            let (ours, theirs) = (f64::from(exp(x)), f64::from(x).exp());
+            let bound = if x < -87.0 { 1.1e-38 * 2.0 } else { 3e-7 * theirs };
+            assert!((ours - theirs).abs() <= bound, "exp({x}) = {ours:e}, not {theirs:e}");
+        }
+        assert_eq!(exp(-1e30), 0.0);
+        assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn sums_and_maxima_of_any_length() {
+        for n in 0..70 {
+            let x: Vec<f32> = (0..n).map(|i| ((i * 37) % 11) as f32 - 5.0).collect();
+            assert_eq!(sum(&x, |_, v| v), x.iter().sum::<f32>());
+            assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        }
+    }
+}

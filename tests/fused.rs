@@ -1,0 +1,164 @@
+//! The fused passes against the compositions they stand for: values and gradients, odd shapes, masks, empty rows.
+
+mod common;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use common::{relative, values};
+use proptest::prelude::*;
+use switchyard::ops::{self, MASKED, Rotation, composed};
+
+/// Numbers without a pattern, of about the given size.
+fn noise<const R: usize>(shape: [usize; R], seed: u64, size: f32) -> TensorData {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let n: usize = shape.iter().product();
+    TensorData::new((0..n).map(|_| (rng.random::<f32>() - 0.5) * 2.0 * size).collect::<Vec<_>>(), shape)
+}
+
+/// Value of `f` and gradients of its inputs under a fixed weighting of its outputs.
+fn run<const R: usize, const O: usize>(
+    inputs: &[TensorData],
+    f: impl Fn(Vec<Tensor<R>>) -> Tensor<O>,
+) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let device = Device::flex().autodiff();
+    let inputs: Vec<Tensor<R>> =
+        inputs.iter().map(|data| Tensor::from_data(data.clone(), &device).require_grad()).collect();
+    let out = f(inputs.clone());
+    let dims: [usize; O] = out.dims();
+    let weights = Tensor::<O>::from_data(noise(dims, 99, 1.0), &device);
+    let grads = (out.clone() * weights).sum().backward();
+    let gradients = inputs.iter().map(|x| values(&x.grad(&grads).expect("a gradient")));
+    (values(&out.without_autodiff()), gradients.collect())
+}
+
+/// `floor`: the scale of a gradient whose terms may cancel to nothing.
+fn same(
+    what: &str,
+    floor: f32,
+    (ours, our_grads): (Vec<f32>, Vec<Vec<f32>>),
+    (theirs, their_grads): (Vec<f32>, Vec<Vec<f32>>),
+) -> Result<(), TestCaseError> {
+    let off = relative(&ours, &theirs);
+    prop_assert!(off <= 2e-6, "{what}: values off by {off:e}");
+    for (i, (ours, theirs)) in our_grads.iter().zip(&their_grads).enumerate() {
+        let scale = theirs.iter().fold(floor, |most, x| most.max(x.abs()));
+        let off = ours.iter().zip(theirs).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs())) / scale;
+        prop_assert!(off <= 5e-6, "{what}: gradient of input {i} off by {off:e}");
+    }
+    Ok(())
+}
+
+/// Scores that no query sees, some of the queries seeing nothing at all.
+fn mask([b, l, t]: [usize; 3], seed: u64) -> Tensor<4> {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let mut bias = vec![];
+    for row in 0..b * l {
+        let nothing = row % 5 == 4;
+        bias.extend((0..t).map(|_| if nothing || rng.random::<f32>() < 0.4 { MASKED } else { 0.0 }));
+    }
+    Tensor::from_data(TensorData::new(bias, [b, 1, l, t]), &Device::flex())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(11),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn rms_norm(rows in 1_usize..9, d in 1_usize..67, seed in 0_u64..1000, size in 0.01_f32..30.0) {
+        let inputs = [noise([1, rows, d], seed, size), noise([1, 1, d], seed + 1, 2.0)];
+        let with = |f: fn(Tensor<3>, Tensor<1>, f64) -> Tensor<3>| run(&inputs, |x: Vec<Tensor<3>>| {
+            f(x[0].clone(), x[1].clone().reshape([d]), 1e-6)
+        });
+        same("rms_norm", 1.0 / size, with(ops::rms_norm), with(composed::rms_norm))?;
+    }
+
+    #[test]
+    fn swiglu(n in 1_usize..200, seed in 0_u64..1000, size in 0.1_f32..40.0) {
+        let inputs = [noise([1, n], seed, size), noise([1, n], seed + 1, 2.0)];
+        let with = |f: fn(Tensor<2>, Tensor<2>) -> Tensor<2>| run(&inputs, |x: Vec<Tensor<2>>| f(x[0].clone(), x[1].clone()));
+        same("swiglu", 1e-30, with(ops::swiglu), with(composed::swiglu))?;
+    }
+
+    #[test]
+    fn rotate(b in 1_usize..4, l in 1_usize..7, h in 1_usize..5, half in 1_usize..17, seed in 0_u64..1000) {
+        let inputs = [noise([b, l, h, 2 * half], seed, 3.0)];
+        let positions: Vec<Vec<usize>> = (0..b).map(|r| (r * 3..r * 3 + l).collect()).collect();
+        let freqs: Vec<f32> = (0..half).map(|i| 1.0 / (i as f32 + 1.0)).collect();
+        let rotation = Rotation::new(&positions, &freqs, burn::tensor::DType::F32, &Device::flex());
+        let with = |f: fn(Tensor<4>, &Rotation) -> Tensor<4>| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), &rotation));
+        same("rotate", 1e-30, with(ops::rotate), with(composed::rotate))?;
+        // What attention hands over may be a view.
+        let view = |f: fn(Tensor<4>, &Rotation) -> Tensor<4>| run(&[noise([b, h, l, 2 * half], seed, 3.0)], |x: Vec<Tensor<4>>| {
+            f(x[0].clone().swap_dims(1, 2), &rotation)
+        });
+        same("rotate of a view", 1e-30, view(ops::rotate), view(composed::rotate))?;
+    }
+
+    #[test]
+    fn pattern(b in 1_usize..4, h in 1_usize..5, l in 1_usize..7, t in 1_usize..40, seed in 0_u64..1000, seen in any::<bool>()) {
+        let inputs = [noise([b, h, l, t], seed, 12.0)];
+        let mask = seen.then(|| mask([b, l, t], seed));
+        type Pattern = fn(Tensor<4>, Option<Tensor<4>>) -> Tensor<4>;
+        // The scores are read twice, as they would be by a hook: the pass must not write into them.
+        let with = |f: Pattern| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), mask.clone()) + x[0].clone().mul_scalar(0.1));
+        same("pattern", 1e-30, with(ops::grouped_pattern), with(composed::grouped_pattern))?;
+    }
+
+    #[test]
+    fn cross_entropy(n in 1_usize..9, v in 1_usize..90, seed in 0_u64..1000, size in 0.1_f32..60.0) {
+        let inputs = [noise([n, v], seed, size)];
+        let targets: Vec<u32> = (0..n).map(|i| ((i * 31 + seed as usize) % v) as u32).collect();
+        let with = |f: fn(Tensor<2>, Vec<u32>) -> Tensor<1>| run(&inputs, |x: Vec<Tensor<2>>| f(x[0].clone(), targets.clone()));
+        let (ours, theirs) = (with(ops::cross_entropy), with(composed::cross_entropy));
+        // A row whose target is certain has a loss near 0: compare on the scale of the logits.
+        let off = ours.0.iter().zip(&theirs.0).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        prop_assert!(off <= 2e-6 * size.max(1.0), "cross_entropy off by {off:e}");
+        let off = ours.1[0].iter().zip(&theirs.1[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        prop_assert!(off <= 5e-6, "its gradient off by {off:e}");
+    }
+}
+
+/// Central differences of the weighted sum, in a direction of their own.
+fn finite_difference<const R: usize>(x: &TensorData, f: impl Fn(Tensor<R>) -> f64) -> (f64, Vec<f32>) {
+    let shape: [usize; R] = std::array::from_fn(|i| x.shape()[i]);
+    let along = noise(shape, 5, 1.0);
+    let step = 1e-2;
+    let at = |sign: f32| {
+        let device = Device::flex();
+        let (x, d) = (Tensor::<R>::from_data(x.clone(), &device), Tensor::<R>::from_data(along.clone(), &device));
+        f(x + d.mul_scalar(sign * step))
+    };
+    ((at(1.0) - at(-1.0)) / (2.0 * f64::from(step)), along.try_to_vec::<f32>().expect("values"))
+}
+
+#[test]
+fn gradients_are_the_slopes() {
+    let x = noise([3, 17], 1, 1.5);
+    let device = Device::flex();
+    let weight = Tensor::<1>::from_data(noise([17], 2, 1.0), &device);
+    type Case<'a> = (&'a str, Box<dyn Fn(Tensor<2>) -> Tensor<2> + 'a>);
+    let cases: Vec<Case> = vec![
+        ("rms_norm", Box::new(|x| ops::rms_norm(x, weight.clone(), 1e-6))),
+        ("swiglu", Box::new(|x| ops::swiglu(x.clone(), x.mul_scalar(0.5) + 1.0))),
+        ("pattern", Box::new(|x| ops::grouped_pattern(x.unsqueeze::<4>(), None).reshape([3, 17]))),
+        ("cross_entropy", Box::new(|x| ops::cross_entropy(x, vec![3, 0, 16]).reshape([3, 1]))),
+    ];
+    for (name, f) in cases {
+        let weighted = |out: Tensor<2>| {
+            let dims = out.dims();
+            let weights = Tensor::<2>::from_data(noise(dims, 7, 1.0), &out.device());
+            (out * weights).sum()
+        };
+        let (slope, along) = finite_difference::<2>(&x, |x| f64::from(weighted(f(x)).into_scalar::<f32>()));
+        let tracked = Tensor::<2>::from_data(x.clone(), &device.clone().autodiff()).require_grad();
+        let grads = weighted(f(tracked.clone())).backward();
+        let ours = values(&tracked.grad(&grads).expect("a gradient"));
+        let dot: f64 = ours.iter().zip(&along).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
+        assert!((dot - slope).abs() < 2e-3 * slope.abs().max(1.0), "{name}: {dot} along, slope {slope}");
+    }
+}
