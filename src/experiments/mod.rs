@@ -67,4 +67,5 @@ experiments! {
     teacher_forced,
     switch_window,
     exit_probability,
+    layer_probe,
 }

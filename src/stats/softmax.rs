@@ -21,6 +21,12 @@ pub struct Softmax {
 impl Softmax {
     /// Fits classes on `x` [rows, columns], which should be standardised, with inverse regularisation strength `c`.
     pub fn fit(x: ArrayView2<'_, f64>, classes: &[usize], c: f64) -> Result<Self> {
+        Self::fit_to(x, classes, c, 1e-5)
+    }
+
+    /// The same to a tolerance on the mean gradient.
+    pub fn fit_to(x: ArrayView2<'_, f64>, classes: &[usize], c: f64, tolerance: f64) -> Result<Self> {
+        ensure!(tolerance > 0.0, "tolerance must be positive, got {tolerance}");
         ensure!(x.nrows() == classes.len(), "{} feature rows but {} labels", x.nrows(), classes.len());
         ensure!(x.nrows() > 0 && x.ncols() > 0, "features are empty ({} × {})", x.nrows(), x.ncols());
         ensure!(c.is_finite() && c > 0.0, "C must be positive and finite, got {c}");
@@ -33,7 +39,7 @@ impl Softmax {
         all_finite(x)?;
         let data = Dataset::new(x.to_owned(), Array1::from(classes.to_vec()));
         let rows = x.nrows() as f64;
-        let mut tolerance = 1e-5 * rows;
+        let mut tolerance = tolerance * rows;
         // As in `logistic`: a line search that fails at rounding level is repeated with an earlier stop.
         loop {
             let settings =

@@ -2,7 +2,7 @@
 //! result s_j at a latent step of a generated problem. Knows features, values and problems.
 //!
 //! Split by problem, standardised on train, C chosen inside train, interval over problems widened as in `grouped`. Classes are
-//! not balanced; compare with [`ValueScore::majority`] and with the control, whose values are shuffled over all rows.
+//! not balanced; compare with [`ValueScore::majority`] and with the control: values shuffled over all rows, the same C.
 
 use anyhow::{Context, Result, ensure};
 use ndarray::ArrayView2;
@@ -12,8 +12,11 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::super::{Bootstrap, Estimate, Groups, Softmax, Split, Standardiser, grouped_kfold};
+use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
 use super::{check, chosen, pick};
+
+/// Mean gradient at which a fit stops, scikit-learn's default.
+const TOLERANCE: f64 = 1e-4;
 
 /// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,8 +40,14 @@ impl Default for ValueProtocol {
 pub struct ValueScore {
     /// Share of rows whose value is predicted, by probes that never saw their problem; `n` counts problems.
     pub accuracy: Estimate,
-    /// The same with values shuffled over all rows.
+    /// Mean over values of the share predicted among their rows; chance is one in `classes`.
+    pub balanced_accuracy: Estimate,
+    /// The accuracy with values shuffled over all rows.
     pub control: Estimate,
+    /// The balanced accuracy with values shuffled.
+    pub control_balanced: Estimate,
+    /// Accuracy minus the control's, resampled together.
+    pub selectivity: Estimate,
     /// Share of the most frequent value: what saying always the same scores.
     pub majority: f64,
     pub classes: usize,
@@ -61,13 +70,18 @@ impl ValueProtocol {
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
         ensure!(frequent.len() > 1, "single class: all {} values are {}", values.len(), values[0]);
-        let (right, c) = self.out_of_fold(features, values, groups).context("value probe")?;
+        let (right, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
-        let (by_chance, _) = self.out_of_fold(features, &shuffled, groups).context("value probe on control labels")?;
+        let control = self.out_of_fold(features, &shuffled, groups, Some(&c));
+        let (by_chance, _) = control.context("value probe on control labels")?;
+        let gap = self.bootstrap().clustered_paired(&by_chance, &right, groups)?;
         Ok(ValueScore {
-            accuracy: self.estimate(&right, groups)?,
-            control: self.estimate(&by_chance, groups)?,
+            accuracy: self.share(&right, groups)?,
+            balanced_accuracy: self.balanced(&right, values, groups)?,
+            control: self.share(&by_chance, groups)?,
+            control_balanced: self.balanced(&by_chance, &shuffled, groups)?,
+            selectivity: super::widened(gap, self.folds, -1.0),
             majority: frequent.values().copied().max().unwrap_or(0) as f64 / values.len() as f64,
             classes: frequent.len(),
             rows: values.len(),
@@ -75,25 +89,64 @@ impl ValueProtocol {
         })
     }
 
-    /// Share of ones, problems resampled, widened for shared training sets.
-    fn estimate(&self, right: &[f64], groups: &[usize]) -> Result<Estimate> {
-        let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
-        Ok(super::widened(bootstrap.clustered_mean(right, groups)?, self.folds, 0.0))
+    fn bootstrap(&self) -> Bootstrap {
+        Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) }
     }
 
-    /// For each row 1 if its value was predicted, else 0; and the C of each fold.
+    /// Share of ones, problems resampled, widened for shared training sets.
+    fn share(&self, right: &[f64], groups: &[usize]) -> Result<Estimate> {
+        match constant(right, groups)? {
+            Some(estimate) => Ok(estimate),
+            None => Ok(super::widened(self.bootstrap().clustered_mean(right, groups)?, self.folds, 0.0)),
+        }
+    }
+
+    /// Mean of the values' recalls, over those among the drawn problems.
+    fn balanced(&self, right: &[f64], values: &[usize], groups: &[usize]) -> Result<Estimate> {
+        if let Some(estimate) = constant(right, groups)? {
+            return Ok(estimate);
+        }
+        let groups = Groups::new(groups)?;
+        let mut seen: Vec<usize> = values.to_vec();
+        seen.sort_unstable();
+        seen.dedup();
+        // Per group and value: rows predicted, rows.
+        let mut counts = vec![vec![[0.0; 2]; seen.len()]; groups.len()];
+        for (row, value) in values.iter().enumerate() {
+            let [hits, all] = &mut counts[groups.of_row[row]][seen.partition_point(|s| s < value)];
+            *hits += right[row];
+            *all += 1.0;
+        }
+        let recalls = |times: &[u32]| {
+            let mut sums = vec![[0.0; 2]; seen.len()];
+            for (counts, &times) in counts.iter().zip(times) {
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    (0..2).for_each(|i| sum[i] += f64::from(times) * count[i]);
+                }
+            }
+            let recalls: Vec<f64> = sums.iter().filter(|s| s[1] > 0.0).map(|s| s[0] / s[1]).collect();
+            recalls.iter().sum::<f64>() / recalls.len() as f64
+        };
+        Ok(super::widened(self.bootstrap().units(groups.len(), recalls)?, self.folds, 0.0))
+    }
+
+    /// For each row 1 if its value was predicted, else 0; and the C of each fold, `given` or chosen inside it.
     fn out_of_fold<F: Copy + Into<f64> + Sync>(
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
         groups: &[usize],
+        given: Option<&[f64]>,
     ) -> Result<(Vec<f64>, Vec<f64>)> {
         let splits = self.splits(groups, self.folds)?;
-        let fold = |split: &Split| {
-            let c = self.choose_c(features, values, groups, &split.train)?;
+        let fold = |(i, split): (usize, &Split)| {
+            let c = match given {
+                Some(given) => given[i],
+                None => self.choose_c(features, values, groups, &split.train)?,
+            };
             Ok((fit_and_grade(features, values, &split.train, &split.test, c)?, c))
         };
-        let folds: Vec<(Vec<bool>, f64)> = splits.par_iter().map(fold).collect::<Result<_>>()?;
+        let folds: Vec<(Vec<bool>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
         let mut right = vec![0.0; values.len()];
         for (split, (hits, _)) in splits.iter().zip(&folds) {
             split.test.iter().zip(hits).for_each(|(&row, &hit)| right[row] = f64::from(u8::from(hit)));
@@ -131,6 +184,15 @@ impl ValueProtocol {
     }
 }
 
+/// Where all rows are right, or none, a bootstrap sees no spread: Wilson's interval over problems does.
+fn constant(right: &[f64], groups: &[usize]) -> Result<Option<Estimate>> {
+    if right.iter().any(|r| r != &right[0]) {
+        return Ok(None);
+    }
+    let problems = Groups::new(groups)?.len();
+    wilson(if right[0] > 0.5 { problems } else { 0 }, problems, LEVEL).map(Some)
+}
+
 /// Whether a probe fitted on `train` predicts the value of each row of `test`.
 fn fit_and_grade<F: Copy + Into<f64>>(
     features: ArrayView2<'_, F>,
@@ -141,7 +203,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
 ) -> Result<Vec<bool>> {
     let raw = chosen(features, train);
     let scaler = Standardiser::fit(raw.view())?;
-    let model = Softmax::fit(scaler.apply(raw.view()).view(), &pick(values, train), c)?;
+    let model = Softmax::fit_to(scaler.apply(raw.view()).view(), &pick(values, train), c, TOLERANCE)?;
     let predicted = model.predict(scaler.apply(chosen(features, test).view()).view());
     Ok(predicted.iter().zip(test).map(|(p, &row)| *p == values[row]).collect())
 }

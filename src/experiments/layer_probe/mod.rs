@@ -1,0 +1,218 @@
+//! At which depth can it be read (tab:probe, fig:layer-probe): that `<swi>` comes next, and what value a latent step holds?
+//!
+//! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols stand side by
+//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives of the same token types, split
+//! by problem, control labels). Under the first a probe can be near perfect by reading which token stands there; the
+//! baselines say how much of a score that is: token identity, the embedding, the same network with random weights, and the
+//! model's own margin of `<swi>` at its last layer, which a probe there should not beat by much.
+
+mod positions;
+mod summary;
+mod switch;
+mod values;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use crate::model::{HookPoint, Kind};
+use crate::report::rows::RowWriter;
+use crate::stats::Estimate;
+use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol};
+
+/// What it asks.
+pub const ABOUT: &str = "at which layer the switch, and values in latents, can be read (tab:probe)";
+
+/// The paper's offsets from the end, of the 36 layers of Qwen3-8B.
+const PAPER_OFFSETS: [usize; 7] = [24, 20, 16, 12, 8, 4, 1];
+const PAPER_LAYERS: usize = 36;
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub layers: Layers,
+    /// Rows of both protocols together; above it, the last problems are left out.
+    pub max_positions: usize,
+    /// Features held at once; more layers than fit are run in several passes.
+    pub memory_mb: usize,
+    /// Whether to run the network with random weights too.
+    pub untrained: bool,
+    /// Whether to probe for intermediate values, where the problems have them.
+    pub values: bool,
+    pub paper: PaperProtocol,
+    pub grouped: GroupedProtocol,
+    pub value: ValueProtocol,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            layers: Layers::Named(Named::Auto),
+            max_positions: 10_000,
+            memory_mb: 256,
+            untrained: true,
+            values: true,
+            paper: PaperProtocol::default(),
+            grouped: GroupedProtocol::default(),
+            value: ValueProtocol { c_grid: vec![1e-2, 1e-1], ..ValueProtocol::default() },
+        }
+    }
+}
+
+/// Which layers: `"auto"`, `"all"`, `"paper"`, or a list of numbers from 1 (after the first block).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Layers {
+    Named(Named),
+    Listed(Vec<usize>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Named {
+    /// All of a model of at most twelve layers, the paper's of a deeper one.
+    Auto,
+    All,
+    /// The paper's offsets, scaled to the depth.
+    Paper,
+}
+
+impl Layers {
+    /// Numbers of layers, ascending: layer l is the stream after l blocks.
+    ///
+    /// # Errors
+    /// A layer that the model does not have.
+    pub fn of(&self, depth: usize) -> Result<Vec<usize>> {
+        let scaled = |offset: usize| (2 * offset * depth + PAPER_LAYERS) / (2 * PAPER_LAYERS);
+        let mut layers: Vec<usize> = match self {
+            Layers::Named(Named::Auto) if depth > 12 => return Layers::Named(Named::Paper).of(depth),
+            Layers::Named(Named::Auto | Named::All) => (1..=depth).collect(),
+            Layers::Named(Named::Paper) => PAPER_OFFSETS.iter().map(|&o| depth + 1 - scaled(o).clamp(1, depth)).collect(),
+            Layers::Listed(layers) => layers.clone(),
+        };
+        layers.sort_unstable();
+        layers.dedup();
+        ensure!(!layers.is_empty(), "layer_probe.layers names no layer");
+        if let Some(wrong) = layers.iter().find(|l| !(1..=depth).contains(*l)) {
+            anyhow::bail!("layer_probe.layers: layer {wrong} does not exist, the model has 1..={depth}");
+        }
+        Ok(layers)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    Paper,
+    Grouped,
+}
+
+/// What the probe reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Features {
+    ResidPost,
+    /// `hook_embed` (layer 0): token identity as the model sees it.
+    Embedding,
+    /// `resid_post` of the same network with random weights.
+    Untrained,
+    /// One column a token type.
+    Token,
+    /// One column: the model's own log-margin of `<swi>`.
+    Margin,
+    /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
+    Shuffled,
+}
+
+/// One probe.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
+    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
+    pub target: String,
+    pub protocol: Protocol,
+    /// Blocks passed: 0 is the embedding.
+    pub layer: usize,
+    /// 1 is the last layer.
+    pub from_last: usize,
+    pub features: Features,
+    pub rows: usize,
+    /// Rows whose label is yes; for values, rows of the most frequent value.
+    pub positives: usize,
+    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among same-type positions.
+    pub accuracy: Option<Estimate>,
+    /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
+    pub balanced_accuracy: Estimate,
+    pub auroc: Option<Estimate>,
+    /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
+    pub selectivity: Option<Estimate>,
+    /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
+    pub chance: f64,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
+pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let mut rows = vec![];
+    probe(lab, config, |row| {
+        writer.push(&row)?;
+        rows.push(row);
+        Ok(())
+    })?;
+    Ok(summary::tables(&rows))
+}
+
+/// Hands every row to `push` as it is made.
+///
+/// # Errors
+/// As [`run`].
+pub fn probe(lab: &Lab, config: &Config, mut push: impl FnMut(Row) -> Result<()>) -> Result<()> {
+    ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
+    let layers = config.layers.of(lab.subject.model.config().num_hidden_layers)?;
+    let mut seeded = config.clone();
+    let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
+    seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(lab.seed));
+    switch::probe(lab, &seeded, &layers, &mut push).context("probing for the switch")?;
+    if config.values {
+        values::probe(lab, &seeded, &layers, &mut push).context("probing for values")?;
+    }
+    Ok(())
+}
+
+/// `resid_post` of layer `layer` (from 1), the embedding at 0.
+fn point(layer: usize) -> HookPoint {
+    match layer.checked_sub(1) {
+        Some(block) => HookPoint::at(block, Kind::ResidPost),
+        None => HookPoint::new(Kind::Embed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_offsets_scale_to_any_depth() {
+        let paper = Layers::Named(Named::Paper);
+        // Offset −1 is the last layer, −24 of 36 the thirteenth.
+        assert_eq!(paper.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
+        assert_eq!(paper.of(30).expect("layers"), [11, 14, 18, 21, 24, 28, 30]);
+        assert_eq!(paper.of(4).expect("layers"), [2, 3, 4]);
+        assert_eq!(Layers::Named(Named::Auto).of(4).expect("layers"), [1, 2, 3, 4]);
+        assert!(Layers::Listed(vec![0]).of(4).is_err());
+        assert!(Layers::Listed(vec![5]).of(4).is_err());
+    }
+
+    #[test]
+    fn layers_are_a_name_or_a_list() {
+        let of = |text: &str| toml::from_str::<Config>(text).map(|c| c.layers);
+        assert_eq!(of("layers = \"all\"").expect("a name"), Layers::Named(Named::All));
+        assert_eq!(of("layers = [1, 4]").expect("a list"), Layers::Listed(vec![1, 4]));
+        assert!(of("layers = \"most\"").is_err() && of("layer = 1").is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! The rows for a terminal: probes for the switch one a line, probes for values one a line with latent steps across.
+//! Control rows stay in the files; selectivity says what they say.
+
+use std::collections::BTreeMap;
+
+use super::{Features, Row};
+use crate::stats::Estimate;
+
+/// Markdown.
+pub fn tables(rows: &[Row]) -> String {
+    let shown: Vec<&Row> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
+    let mut out = String::from(
+        "| protocol | features | layer | rows | balanced accuracy | AUROC | selectivity |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    let show = |e: &Option<Estimate>| e.map_or("—".to_owned(), |e| e.to_string());
+    for r in shown.iter().filter(|r| r.target == "switch") {
+        out += &format!(
+            "| {:?} | {:?} | {} | {} | {} | {} | {} |\n",
+            r.protocol,
+            r.features,
+            r.layer,
+            r.rows,
+            r.balanced_accuracy,
+            show(&r.auroc),
+            show(&r.selectivity)
+        );
+    }
+    out + &values(&shown)
+}
+
+/// Accuracies by latent step.
+fn values(rows: &[&Row]) -> String {
+    // (value, layer) → step → row
+    let mut lines: BTreeMap<(&str, usize), BTreeMap<usize, &Row>> = BTreeMap::new();
+    for row in rows {
+        let Some((value, step)) = row.target.strip_prefix("value:").and_then(|t| t.split_once('@')) else { continue };
+        if let Ok(step) = step.parse() {
+            lines.entry((value, row.layer)).or_default().insert(step, row);
+        }
+    }
+    let steps = lines.values().flat_map(|line| line.keys().copied()).max().unwrap_or(0);
+    if steps == 0 {
+        return String::new();
+    }
+    let heads: String = (1..=steps).map(|step| format!(" step {step} |")).collect();
+    let mut out = format!("\nAccuracy of value probes at each latent step.\n\n| value | layer | n | chance |{heads}\n");
+    out += &format!("|{}\n", " --- |".repeat(4 + steps));
+    for ((value, layer), line) in lines {
+        let Some(first) = line.values().next() else { continue };
+        let n = first.accuracy.map_or(0, |a| a.n);
+        out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
+        for step in 1..=steps {
+            let cell = line.get(&step).and_then(|r| r.accuracy);
+            out += &cell.map_or(" — |".to_owned(), |a| format!(" {:.3} [{:.3}, {:.3}] |", a.value, a.low, a.high));
+        }
+        out += "\n";
+    }
+    out
+}

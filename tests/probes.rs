@@ -1,0 +1,238 @@
+//! The observational experiments: phenomena that the micro checkpoints are known to show, nulls that must stay nulls, data
+//! that cannot be asked, numbers that must carry their interval, and a model that has never seen `<swi>`.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use switchyard::experiments::lab::{Lab, threads};
+use switchyard::experiments::layer_probe::{self, Features, Layers, Named, Protocol};
+use switchyard::experiments::staging::Event;
+use switchyard::experiments::subject::Subject;
+use switchyard::experiments::{ALL, Settings, exit_probability, phases, switch_window, teacher_forced};
+use switchyard::recipe::Recipe;
+use switchyard::report::rows::{IDENTITY, RowWriter, read_flat};
+use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
+
+fn subject(phase: &str, problems: usize) -> Subject {
+    let micro = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    Subject::open(&micro, phase, Some(problems), &Device::flex()).expect("the micro fixture")
+}
+
+fn lab_of(subject: Subject) -> Lab {
+    Lab::new(subject, 0, threads(), Device::flex())
+}
+
+fn lab(phase: &str, problems: usize) -> Lab {
+    lab_of(subject(phase, problems))
+}
+
+/// Cheap protocols: one C.
+fn quick() -> layer_probe::Config {
+    layer_probe::Config {
+        grouped: GroupedProtocol { c_grid: vec![0.1], draws: 200, ..GroupedProtocol::default() },
+        value: ValueProtocol { c_grid: vec![0.1], draws: 200, ..ValueProtocol::default() },
+        ..layer_probe::Config::default()
+    }
+}
+
+fn probes(lab: &Lab, config: &layer_probe::Config) -> Vec<layer_probe::Row> {
+    let mut rows = vec![];
+    layer_probe::probe(lab, config, |row| {
+        rows.push(row);
+        Ok(())
+    })
+    .expect("probes");
+    rows
+}
+
+fn error<T>(result: anyhow::Result<T>) -> String {
+    format!("{:#}", result.err().expect("an error"))
+}
+
+#[test]
+fn swi_is_a_spike_between_look_alikes() {
+    let lab = lab("latent", 200);
+    let forced = teacher_forced::rows(&lab).expect("rows");
+    let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
+    // Sharper, the less alike: untagged clause starts, the same token, random positions, neighbours.
+    assert!(p(Event::SwiStart).low > p(Event::ClauseStart).high, "{forced:?}");
+    assert!(p(Event::ClauseStart).low > p(Event::SameToken).high);
+    assert!(p(Event::SameToken).low > p(Event::Random).high);
+    assert!(p(Event::NearBoundary).high < 1e-3);
+    let starts = |event| forced.iter().find(|r| r.event == event).expect("a class").positions;
+    assert_eq!(starts(Event::Random), starts(Event::SwiStart));
+
+    let window = switch_window::rows(&lab, &switch_window::Config::default()).expect("rows");
+    assert_eq!(window.iter().map(|r| r.offset).collect::<Vec<_>>(), (-8..=8).collect::<Vec<_>>());
+    let at = |offset| window.iter().find(|r| r.offset == offset).expect("an offset");
+    assert_eq!(at(0).p_swi, p(Event::SwiStart), "offset 0 is the boundary");
+    assert!(window.iter().all(|r| r.offset == 0 || r.p_swi.high < 0.2 * at(0).p_swi.low), "{window:?}");
+    assert!(at(1).in_block == at(1).positions && at(-1).in_block == 0);
+    let narrow = switch_window::Config { radius: 0 };
+    assert!(error(switch_window::rows(&lab, &narrow)).contains("radius"));
+}
+
+#[test]
+fn blocks_are_left_at_the_step_that_was_trained() {
+    let rows = exit_probability::rows(&lab("latent", 200)).expect("rows");
+    assert_eq!(rows.len(), 15, "all, correct, wrong; five steps");
+    for row in &rows {
+        let last = row.step == 5;
+        assert!(if last { row.p_exit.low > 0.99 } else { row.p_exit.high < 0.01 }, "{row:?}");
+        // All or none: the interval still has a width.
+        assert!(row.exits.value == f64::from(u8::from(last)) && row.exits.low < row.exits.high, "{row:?}");
+    }
+}
+
+#[test]
+fn depth_and_latent_steps_carry_what_they_should() {
+    let rows = probes(&lab("latent", 200), &quick());
+    let switch = |protocol, features, layer| {
+        let found = rows
+            .iter()
+            .find(|r| r.target == "switch" && (r.protocol, r.features, r.layer) == (protocol, features, layer));
+        found.unwrap_or_else(|| panic!("{protocol:?} {features:?} {layer}")).balanced_accuracy
+    };
+    // Token identity alone passes the paper's protocol and says nothing where negatives are of the same type.
+    for features in [Features::Token, Features::Embedding] {
+        assert!(switch(Protocol::Paper, features, 0).low > 0.8);
+        assert_eq!(switch(Protocol::Grouped, features, 0).value, 0.5);
+    }
+    let last = switch(Protocol::Grouped, Features::ResidPost, 4);
+    assert!(last.low > switch(Protocol::Grouped, Features::Shuffled, 4).value);
+    assert!(last.value > switch(Protocol::Grouped, Features::Untrained, 4).high);
+    let (low, high) = (last.value - 0.05, last.value + 0.05);
+    let margin = switch(Protocol::Grouped, Features::Margin, 4).value;
+    assert!(low < margin && margin < high, "the last layer holds what the model itself decides by: {margin}, {last}");
+    assert!(rows.iter().all(|r| r.layer + r.from_last == 5));
+
+    let value = |target: &str, features| {
+        let found = rows.iter().find(|r| r.target == target && r.layer == 4 && r.features == features);
+        found.unwrap_or_else(|| panic!("{target}"))
+    };
+    let accuracy = |target: &str| value(target, Features::ResidPost).accuracy.expect("an accuracy");
+    // The operand first, the result at the end: five latents stand for `5 + 5 = 3`.
+    assert!(accuracy("value:s_j-1@1").low > 0.7 && accuracy("value:s_j@5").low > 0.7);
+    assert!(accuracy("value:s_j@1").high < 0.4);
+    assert!(rows.iter().any(|r| r.target == "value:s1@5"));
+}
+
+#[test]
+fn shuffled_values_are_at_chance() {
+    let (mut inside, mut all) = (0, 0);
+    for seed in 0..3 {
+        let lab = Lab::new(subject("latent", 200), seed, threads(), Device::flex());
+        let rows =
+            probes(&lab, &layer_probe::Config { layers: Layers::Listed(vec![2, 4]), untrained: false, ..quick() });
+        for row in rows.iter().filter(|r| r.features == Features::Shuffled && r.target.starts_with("value:s_j")) {
+            inside += usize::from(row.balanced_accuracy.covers(1.0 / 7.0));
+            all += 1;
+        }
+    }
+    // 60 nulls at the 5 % level, correlated within a seed.
+    assert!(all == 60 && inside >= 54, "{inside} of {all} intervals hold chance");
+}
+
+#[test]
+fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
+    let (latent, grpo) = (lab("latent", 120), lab("grpo", 120));
+    let same = phases::rows(&latent, &lab("latent", 120)).expect("rows");
+    for row in &same {
+        let all = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
+        assert!(all.iter().all(|d| (d.value, d.low, d.high) == (0.0, 0.0, 0.0)), "{row:?}");
+    }
+    let rows = phases::rows(&latent, &grpo).expect("rows");
+    let start = rows.iter().find(|r| r.event == Event::SwiStart).expect("boundaries");
+    assert!(start.d_p_swi.high < 0.0 && start.d_entropy.low > 0.0, "reinforcement softened the boundary: {start:?}");
+    assert_eq!((start.identity.checkpoint.as_str(), start.against.as_str()), ("micro/grpo", "micro/latent"));
+    let said = error(phases::rows(&latent, &lab("grpo", 60)));
+    assert!(said.contains("do not read the same rows"), "{said}");
+}
+
+#[test]
+fn data_without_a_boundary_says_so() {
+    let mut silent = subject("latent", 20);
+    silent.recipe.annotate.spans.min_length = 500;
+    silent.recipe.evaluation.max_new_tokens = 1;
+    let lab = lab_of(silent);
+    for said in [
+        error(teacher_forced::rows(&lab)),
+        error(switch_window::rows(&lab, &switch_window::Config::default())),
+        error(layer_probe::probe(&lab, &quick(), |_| Ok(()))),
+        error(phases::rows(&lab, &lab)),
+    ] {
+        assert!(said.contains("micro/latent: no boundary in this data"), "{said}");
+    }
+    let said = error(exit_probability::rows(&lab));
+    assert!(said.contains("never switched"), "{said}");
+    let few = lab_of(subject("latent", 6));
+    let said = error(layer_probe::probe(&few, &quick(), |_| Ok(())));
+    assert!(said.contains("problems"), "{said}");
+    let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
+    assert!(error(layer_probe::probe(&few, &absent, |_| Ok(()))).contains("layer 9 does not exist"));
+}
+
+/// Runs an experiment into files and returns the file of rows.
+fn written(folder: &Path, name: &str, run: impl FnOnce(&mut RowWriter) -> anyhow::Result<String>) -> PathBuf {
+    let mut rows = RowWriter::create(folder, name).expect("a file of rows").requiring(&IDENTITY);
+    let summary = run(&mut rows).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    assert!(summary.starts_with('|'), "{name}: {summary}");
+    rows.finish().expect("rows").parquet
+}
+
+#[test]
+fn every_number_has_an_interval_and_an_n() {
+    /// Not measured: what a score is compared with.
+    const CONSTANTS: [&str; 1] = ["chance"];
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let (latent, grpo) = (lab("latent", 120), lab("grpo", 120));
+    let settings = Settings { layer_probe: quick(), ..Settings::default() };
+    let mut files = vec![written(temp.path(), phases::NAME, |rows| phases::run_pair(&latent, &grpo, rows))];
+    for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe"] {
+        let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
+        files.push(written(temp.path(), name, |rows| experiment.run(&latent, &settings, rows)));
+    }
+    for file in files {
+        for row in read_flat(&file).expect("rows") {
+            for (column, value) in row.iter().filter(|(_, v)| v.is_f64()) {
+                let place = format!("{}: {column}", file.display());
+                if CONSTANTS.contains(&column.as_str()) {
+                    continue;
+                }
+                let (number, part) = column.rsplit_once('.').unwrap_or_else(|| panic!("{place} has no interval"));
+                assert!(["value", "low", "high"].contains(&part), "{place} is no part of an estimate");
+                let of = |part: &str| row[&format!("{number}.{part}")].as_f64().unwrap_or_else(|| panic!("{place}"));
+                assert!(of("low") <= of("value") && of("value") <= of("high") && of("n") >= 1.0, "{place}: {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_that_never_saw_swi_is_asked_or_refuses() {
+    let Some(gguf) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF") else {
+        println!("skipped: SWITCHYARD_SMOLLM2_GGUF is not set");
+        return;
+    };
+    let Some(data) = std::env::var_os("SWITCHYARD_GSM8K").map(PathBuf::from) else {
+        println!("skipped: SWITCHYARD_GSM8K (a test.jsonl) is not set");
+        return;
+    };
+    let like = Recipe::like("smollm2-gsm8k").expect("the preset");
+    let gguf = gguf.to_string_lossy();
+    let subject = Subject::of_model(&gguf, None, &like, Some(&data), Some(24), &Device::flex()).expect("the model");
+    let lab = lab_of(subject);
+    let forced = teacher_forced::rows(&lab).expect("rows");
+    let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
+    // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.
+    assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");
+    assert!(p(Event::SwiStart).high < 0.3 && p(Event::Random).high < 0.1, "{forced:?}");
+    assert_eq!(switch_window::rows(&lab, &switch_window::Config::default()).expect("rows").len(), 17);
+    let rows = probes(&lab, &layer_probe::Config { layers: Layers::Named(Named::Paper), untrained: false, ..quick() });
+    // Both protocols: token, margin, embedding and seven layers; control labels under ours. No known values.
+    assert_eq!(rows.len(), 2 * 10 + 7);
+    match exit_probability::rows(&lab) {
+        Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "nothing taught it to leave: {rows:?}"),
+        Err(said) => assert!(said.to_string().contains("never switched"), "{said:#}"),
+    }
+}
