@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
 use crate::latent::{HiddenState, Switching, Trace};
 
 /// What every row carries; flattened into the rows' own fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub checkpoint: String,
     pub dataset: String,
