@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
@@ -13,7 +13,7 @@ use crate::evaluation::{Scores, evaluate};
 use crate::latent::{HiddenState, Switching, Trace};
 
 /// What every row carries; flattened into the rows' own fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub checkpoint: String,
     pub dataset: String,

@@ -4,6 +4,7 @@
 //! knows it, and `[settings.<name>]` of a recipe sets its `Config`. What experiments share (the model, the tagged
 //! solutions, the greedy traces) is the [`lab::Lab`]; each writes its rows as they come and returns a Markdown summary.
 
+mod estimates;
 pub mod lab;
 pub mod latent_intervention;
 pub mod phases;
@@ -64,6 +65,11 @@ macro_rules! experiments {
 }
 
 experiments! {
+    accuracy,
+    outcomes,
+    traces,
+    entropy,
+    positions,
     teacher_forced,
     switch_window,
     exit_probability,

@@ -1,0 +1,169 @@
+//! Accuracy and what it costs (tab:main, tab:sft-vs-rl, tab:per-subject, tab:appendix-sweep), and the `K_min` sweep.
+//!
+//! All problems; those on which the model switched and the others (its own choice: no causal reading); every level and
+//! subject; and three things done to the same problems: `<swi>` masked (`text_only`), `<swi>` put first (`forced`), and
+//! another `K_min`, **on one checkpoint** (the paper's K_min = 0 is another checkpoint). These are compared with the free
+//! decode pair by pair: exact McNemar, Holm over all of them, paired bootstrap of the difference.
+
+mod rows;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::estimates::cell;
+use super::lab::{Identity, Lab};
+use crate::latent::Switching;
+use crate::report::rows::RowWriter;
+use crate::stats::{Estimate, holm};
+use rows::{Case, Decoded};
+
+/// What it asks.
+pub const ABOUT: &str =
+    "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Values of `K_min` to decode with; the evaluation's own is always among the rows. Those above its `k_cap` are left
+    /// out: the cap would have to rise with them, and the rows would differ in two things.
+    pub k_min: Vec<usize>,
+}
+
+impl Default for Config {
+    /// The paper's sweep, and 1.
+    fn default() -> Self {
+        Self { k_min: vec![0, 1, 2, 4, 8, 16] }
+    }
+}
+
+/// One group of problems under one way of decoding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `all`, `switched`, `not_switched`, `level:<l>`, `subject:<s>`; `text_only`, `forced`, `k_min:<k>`.
+    pub group: String,
+    pub k_min: usize,
+    pub k_cap: usize,
+    pub accuracy: Estimate,
+    /// On the problems with at least one block; absent where there is none.
+    pub latent_accuracy: Option<Estimate>,
+    /// On the others.
+    pub text_accuracy: Option<Estimate>,
+    pub switch_rate: Estimate,
+    pub blocks: Option<Estimate>,
+    pub latent_calls: Option<Estimate>,
+    pub visible_tokens: Option<Estimate>,
+    /// Share of problems that ran out of tokens.
+    pub truncated: Estimate,
+    /// Share of blocks that `k_cap` ended; 1 means that `K_min` and the cap leave the model no choice.
+    pub forced_exits: Option<Estimate>,
+    /// Accuracy against the free decode of the same problems, paired.
+    pub difference: Option<Estimate>,
+    pub lost: Option<usize>,
+    pub gained: Option<usize>,
+    /// Exact McNemar.
+    pub p_value: Option<f64>,
+    /// Holm-adjusted over this experiment's comparisons.
+    pub p_holm: Option<f64>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As the decoder's.
+pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab, config)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    let switched = rows.iter().any(|r| r.group == "switched");
+    Ok(table(&rows, &note(lab, config, switched)))
+}
+
+/// All rows: groups of the free decode, then the other ways of decoding.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
+    let own = lab.subject.recipe.evaluation.k_min;
+    let free = Decoded::free(lab)?;
+    let mut rows = free.groups()?;
+    for (name, switching) in [("text_only", Switching::Suppressed), ("forced", Switching::Forced)] {
+        let (scores, traces) = lab.decode(switching, own)?;
+        rows.push(Decoded::of(lab, own, &scores, &traces).against(name, &free)?);
+    }
+    for k_min in sweep(lab, config) {
+        let name = format!("k_min:{k_min}");
+        if k_min == own {
+            rows.push(free.row(&name, &free.cases.iter().collect::<Vec<&Case>>())?);
+            continue;
+        }
+        // Without a block `K_min` is never asked.
+        if !free.switched() {
+            continue;
+        }
+        let (scores, traces) = lab.decode(Switching::Free, k_min)?;
+        rows.push(Decoded::of(lab, k_min, &scores, &traces).against(&name, &free)?);
+    }
+    let compared: Vec<f64> = rows.iter().filter_map(|r| r.p_value).collect();
+    let adjusted = holm(&compared)?;
+    for (row, p) in rows.iter_mut().filter(|r| r.p_value.is_some()).zip(adjusted) {
+        row.p_holm = Some(p);
+    }
+    Ok(rows)
+}
+
+/// The values that are decoded with, in order, the evaluation's own among them.
+fn sweep(lab: &Lab, config: &Config) -> Vec<usize> {
+    let evaluation = &lab.subject.recipe.evaluation;
+    let mut values: Vec<usize> = config.k_min.iter().copied().filter(|k| *k <= evaluation.k_cap).collect();
+    values.push(evaluation.k_min);
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// What the cap did to the sweep.
+fn note(lab: &Lab, config: &Config, switched: bool) -> String {
+    let evaluation = &lab.subject.recipe.evaluation;
+    let cap = evaluation.k_cap;
+    let above: Vec<String> = config.k_min.iter().filter(|k| **k > cap).map(usize::to_string).collect();
+    let mut note = String::new();
+    if !switched {
+        note += "No problem switched: K_min is never asked, there is no sweep.\n";
+    }
+    if !above.is_empty() {
+        note += &format!("K_min {} not run: the evaluation's k_cap is {cap}.\n", above.join(", "));
+    }
+    if evaluation.k_min == cap {
+        note += &format!("K_min = k_cap = {cap} in this evaluation: every block has {cap} latent steps.\n");
+    }
+    note
+}
+
+/// Markdown, one row a group.
+pub fn table(rows: &[Row], note: &str) -> String {
+    let mut out = String::from(
+        "| group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
+         capped blocks | difference | p (Holm) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        out += &format!(
+            "| {} | {:.3} | {} | {:.3} | {} | {} | {:.3} | {} | {} | {} |\n",
+            r.group,
+            r.accuracy,
+            cell(r.latent_accuracy, 3),
+            r.switch_rate,
+            cell(r.latent_calls, 2),
+            cell(r.visible_tokens, 1),
+            r.truncated,
+            cell(r.forced_exits, 3),
+            cell(r.difference, 3),
+            r.p_holm.map_or_else(|| "—".into(), |p| format!("{p:.2e}")),
+        );
+    }
+    if !note.is_empty() {
+        out += &format!("\n{note}");
+    }
+    out
+}

@@ -1,0 +1,120 @@
+//! From one decode of the problems to rows: groups of it, and the whole of it against another.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use super::Row;
+use crate::evaluation::{Outcome, Scores};
+use crate::experiments::estimates::mean;
+use crate::experiments::lab::Lab;
+use crate::latent::Trace;
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
+
+/// One problem under one way of decoding.
+pub struct Case<'a> {
+    outcome: &'a Outcome,
+    /// Per block: whether the cap ended it.
+    forced: Vec<bool>,
+}
+
+/// All problems under one way of decoding.
+pub struct Decoded<'a> {
+    lab: &'a Lab,
+    k_min: usize,
+    pub cases: Vec<Case<'a>>,
+}
+
+impl<'a> Decoded<'a> {
+    /// The evaluation's own way.
+    pub fn free(lab: &'a Lab) -> Result<Self> {
+        let (scores, traces) = lab.decoded()?;
+        Ok(Self::of(lab, lab.subject.recipe.evaluation.k_min, scores, traces))
+    }
+
+    pub fn of(lab: &'a Lab, k_min: usize, scores: &'a Scores, traces: &[Trace]) -> Self {
+        let forced = |trace: &Trace| trace.blocks().iter().map(|b| b.forced).collect();
+        let cases = scores.outcomes.iter().zip(traces);
+        Self { lab, k_min, cases: cases.map(|(outcome, t)| Case { outcome, forced: forced(t) }).collect() }
+    }
+
+    /// All problems, by the model's own choice, by level and by subject.
+    pub fn groups(&self) -> Result<Vec<Row>> {
+        let mut groups: Vec<(String, Vec<&Case>)> = vec![("all".into(), self.cases.iter().collect())];
+        for (name, switched) in [("switched", true), ("not_switched", false)] {
+            groups.push((name.into(), self.cases.iter().filter(|c| c.outcome.switched == switched).collect()));
+        }
+        let (mut levels, mut subjects) = (BTreeMap::<u8, Vec<&Case>>::new(), BTreeMap::<&str, Vec<&Case>>::new());
+        for case in &self.cases {
+            if let Some(level) = case.outcome.level {
+                levels.entry(level).or_default().push(case);
+            }
+            if let Some(subject) = &case.outcome.subject {
+                subjects.entry(subject).or_default().push(case);
+            }
+        }
+        groups.extend(levels.into_iter().map(|(level, cases)| (format!("level:{level}"), cases)));
+        groups.extend(subjects.into_iter().map(|(subject, cases)| (format!("subject:{subject}"), cases)));
+        groups.iter().filter(|(_, cases)| !cases.is_empty()).map(|(name, cases)| self.row(name, cases)).collect()
+    }
+
+    /// The whole of it, compared with `free` on the same problems.
+    pub fn against(&self, name: &str, free: &Decoded) -> Result<Row> {
+        let (before, after) = (free.correct(), self.correct());
+        let flips = Flips::count(&before, &after)?;
+        let share = |correct: Vec<bool>| -> Vec<f64> { correct.into_iter().map(f64::from).collect() };
+        // Below two problems there is nothing to resample.
+        let difference = match before.len() {
+            0 | 1 => None,
+            _ => Some(Bootstrap::seeded(self.lab.seed).paired(&share(before), &share(after))?),
+        };
+        let row = self.row(name, &self.cases.iter().collect::<Vec<_>>())?;
+        let (lost, gained) = (Some(flips.lost), Some(flips.gained));
+        Ok(Row { difference, lost, gained, p_value: Some(flips.p_value()), ..row })
+    }
+
+    /// Whether any problem has a block.
+    pub fn switched(&self) -> bool {
+        self.cases.iter().any(|c| c.outcome.switched)
+    }
+
+    fn correct(&self) -> Vec<bool> {
+        self.cases.iter().map(|c| c.outcome.correct).collect()
+    }
+
+    /// One group, without a comparison.
+    pub fn row(&self, group: &str, cases: &[&Case]) -> Result<Row> {
+        let share = |of: &dyn Fn(&Case) -> bool| wilson(cases.iter().filter(|c| of(c)).count(), cases.len(), LEVEL);
+        let accuracy_where = |switched: bool| -> Result<Option<Estimate>> {
+            let some: Vec<_> = cases.iter().filter(|c| c.outcome.switched == switched).collect();
+            let right = some.iter().filter(|c| c.outcome.correct).count();
+            if some.is_empty() { Ok(None) } else { wilson(right, some.len(), LEVEL).map(Some) }
+        };
+        let seed = self.lab.seed;
+        let mean_of = |of: &dyn Fn(&Case) -> usize| {
+            mean(seed, cases.iter().map(|c| (c.outcome.problem, of(c) as f64))).with_context(|| group.to_owned())
+        };
+        let exits =
+            cases.iter().flat_map(|c| c.forced.iter().map(|forced| (c.outcome.problem, f64::from(*forced))));
+        Ok(Row {
+            identity: self.lab.identity(cases.len()),
+            group: group.to_owned(),
+            k_min: self.k_min,
+            k_cap: self.lab.subject.recipe.evaluation.k_cap.max(self.k_min),
+            accuracy: share(&|c| c.outcome.correct)?,
+            latent_accuracy: accuracy_where(true)?,
+            text_accuracy: accuracy_where(false)?,
+            switch_rate: share(&|c| c.outcome.switched)?,
+            blocks: mean_of(&|c| c.forced.len())?,
+            latent_calls: mean_of(&|c| c.outcome.latent_calls)?,
+            visible_tokens: mean_of(&|c| c.outcome.visible_tokens)?,
+            truncated: share(&|c| c.outcome.truncated)?,
+            forced_exits: mean(seed, exits)?,
+            difference: None,
+            lost: None,
+            gained: None,
+            p_value: None,
+            p_holm: None,
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Entropy and log-probability of what the model does, by kind of position: text, `<swi>`, latent, `</swi>`.
+//!
+//! Entropy is of the distribution that the token was drawn from; nothing is drawn at a latent, so there it is that of its own
+//! next-token distribution. The last latent's is therefore also `</swi>`'s. A `</swi>` that the cap forced counts with the
+//! probability it had.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::estimates::{cell, mean};
+use super::lab::{Identity, Lab};
+use crate::latent::Trace;
+use crate::latent::trace::Kind;
+use crate::report::rows::RowWriter;
+use crate::stats::Estimate;
+
+/// What it asks.
+pub const ABOUT: &str = "entropy and log-probability by kind of position";
+
+/// No settings: the decode is the evaluation's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// One kind of position; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `text`, `swi`, `latent`, `swi_end`.
+    pub kind: String,
+    pub positions: usize,
+    /// Nats.
+    pub entropy: Option<Estimate>,
+    /// Nats; nothing is drawn at a latent.
+    pub logprob: Option<Estimate>,
+}
+
+struct Seen {
+    problem: usize,
+    kind: &'static str,
+    entropy: Option<f64>,
+    logprob: Option<f64>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As the decoder's.
+pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a kind that occurs.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
+    let (_, traces) = lab.decoded()?;
+    let seen: Vec<Seen> = traces.iter().flat_map(see).collect();
+    let mut rows = vec![];
+    for kind in ["text", "swi", "latent", "swi_end"] {
+        let of: Vec<&Seen> = seen.iter().filter(|s| s.kind == kind).collect();
+        if of.is_empty() {
+            continue;
+        }
+        let over =
+            |value: fn(&Seen) -> Option<f64>| mean(lab.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))));
+        rows.push(Row {
+            identity: lab.identity(traces.len()),
+            kind: kind.to_owned(),
+            positions: of.len(),
+            entropy: over(|s| s.entropy)?,
+            logprob: over(|s| s.logprob)?,
+        });
+    }
+    Ok(rows)
+}
+
+fn see(trace: &Trace) -> Vec<Seen> {
+    let mut seen: Vec<Seen> = vec![];
+    for (i, p) in trace.positions.iter().enumerate() {
+        let before = i.checked_sub(1).map(|i| &trace.positions[i]);
+        let (kind, entropy, logprob) = match p.kind {
+            Kind::Text => ("text", p.entropy, p.logprob),
+            Kind::Swi => ("swi", p.entropy, p.logprob),
+            Kind::Latent => ("latent", p.entropy, None),
+            // The trace keeps what an exit was drawn from at the latent before it.
+            Kind::SwiEndSampled | Kind::SwiEndForced => {
+                ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(floored_ln))
+            }
+        };
+        seen.push(Seen { problem: trace.problem, kind, entropy, logprob });
+    }
+    seen
+}
+
+/// A probability that underflowed still has a finite logarithm.
+fn floored_ln(p: f64) -> f64 {
+    p.max(f64::MIN_POSITIVE).ln()
+}
+
+/// Markdown, one row a kind.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from("| kind | positions | H (nats) | log p |\n| --- | --- | --- | --- |\n");
+    for r in rows {
+        out += &format!("| {} | {} | {} | {} |\n", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3));
+    }
+    out
+}

@@ -1,0 +1,92 @@
+//! One row a problem: what the token histogram (fig:token-dist), its CDF (fig:token-cdf) and every later question about
+//! single problems are drawn from. Greedy, the evaluation's own settings.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use crate::report::rows::RowWriter;
+
+/// What it asks.
+pub const ABOUT: &str = "every problem's outcome and length (fig:token-dist, fig:token-cdf)";
+
+/// No settings: the decode is the evaluation's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub problem: usize,
+    /// As its source names it.
+    pub id: String,
+    pub level: Option<u8>,
+    pub subject: Option<String>,
+    pub correct: bool,
+    pub switched: bool,
+    pub blocks: usize,
+    pub visible_tokens: usize,
+    pub latent_calls: usize,
+    pub truncated: bool,
+    pub gold: String,
+    /// The final answer as it is compared; absent where the response has none.
+    pub answer: Option<String>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As the decoder's.
+pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(summary(&rows))
+}
+
+/// The rows, in the order of the problems.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
+    let (scores, traces) = lab.decoded()?;
+    let corpus = &lab.subject.corpus;
+    let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<Row> {
+        let problem = &corpus.test[outcome.problem];
+        Ok(Row {
+            identity: lab.identity(traces.len()),
+            problem: outcome.problem,
+            id: problem.id.clone(),
+            level: outcome.level,
+            subject: outcome.subject.clone(),
+            correct: outcome.correct,
+            switched: outcome.switched,
+            blocks: trace.blocks().len(),
+            visible_tokens: outcome.visible_tokens,
+            latent_calls: outcome.latent_calls,
+            truncated: outcome.truncated,
+            gold: problem.answer.clone(),
+            answer: corpus.answer(&corpus.vocabulary.decode_visible(&trace.text())?),
+        })
+    };
+    scores.outcomes.iter().zip(traces).map(row).collect()
+}
+
+/// Quartiles of the lengths.
+fn summary(rows: &[Row]) -> String {
+    let mut tokens: Vec<usize> = rows.iter().map(|r| r.visible_tokens).collect();
+    tokens.sort_unstable();
+    let at = |share: usize| tokens[(tokens.len() - 1) * share / 4];
+    format!(
+        "{} problems, {} switched; visible tokens: least {}, quartiles {} / {} / {}, most {}\n",
+        rows.len(),
+        rows.iter().filter(|r| r.switched).count(),
+        at(0),
+        at(1),
+        at(2),
+        at(3),
+        at(4),
+    )
+}

@@ -1,0 +1,137 @@
+//! Generation traces (tab:gen-analysis): how long are right and wrong responses, with and without switching, and how
+//! sure is the switch?
+//!
+//! The paper's columns come first: visible tokens, `<swi>` and latent steps of a response. Entropy and p(`<swi>`) are of the
+//! distribution that an emitted `<swi>` was drawn from. Which problems a model switches on is its own choice, so a gap
+//! between groups says what goes together, not what switching does (`accuracy`'s `forced` and `text_only` do).
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::estimates::{cell, mean};
+use super::lab::{Identity, Lab};
+use crate::evaluation::Outcome;
+use crate::latent::Trace;
+use crate::latent::trace::Kind;
+use crate::report::rows::RowWriter;
+use crate::stats::{Estimate, LEVEL, wilson};
+
+/// What it asks.
+pub const ABOUT: &str = "length, blocks and confidence of right and wrong responses (tab:gen-analysis)";
+
+/// No settings: the decode is the evaluation's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// One group of problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `all`, `correct`, `wrong`, and the last two split by whether they switched: `correct_no_swi`, `correct_swi`, …
+    pub group: String,
+    pub visible_tokens: Option<Estimate>,
+    /// `<swi>` a response.
+    pub blocks: Option<Estimate>,
+    /// Latent steps a response.
+    pub latent_calls: Option<Estimate>,
+    pub switch_rate: Estimate,
+    /// At the emitted `<swi>`, nats; absent where there is none.
+    pub entropy: Option<Estimate>,
+    pub p_swi: Option<Estimate>,
+    /// Visible tokens before the first `<swi>`, as a share of the response's.
+    pub first_swi: Option<Estimate>,
+    pub truncated: Estimate,
+}
+
+/// A problem in a group or not.
+type Belongs = fn(&Outcome) -> bool;
+
+/// The groups; the last four are the paper's rows.
+const GROUPS: [(&str, Belongs); 7] = [
+    ("all", |_| true),
+    ("correct", |o| o.correct),
+    ("wrong", |o| !o.correct),
+    ("correct_no_swi", |o| o.correct && !o.switched),
+    ("correct_swi", |o| o.correct && o.switched),
+    ("wrong_no_swi", |o| !o.correct && !o.switched),
+    ("wrong_swi", |o| !o.correct && o.switched),
+];
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As the decoder's.
+pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a group that is not empty.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
+    let (scores, traces) = lab.decoded()?;
+    let mut rows = vec![];
+    for (group, belongs) in GROUPS {
+        let cases: Vec<(&Outcome, &Trace)> =
+            scores.outcomes.iter().zip(traces).filter(|(outcome, _)| belongs(outcome)).collect();
+        if !cases.is_empty() {
+            rows.push(row(lab, group, &cases)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn row(lab: &Lab, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> {
+    let of_problem = |value: &dyn Fn(&Outcome, &Trace) -> usize| {
+        mean(lab.seed, cases.iter().map(|(o, t)| (o.problem, value(o, t) as f64)))
+    };
+    let share =
+        |holds: Belongs| wilson(cases.iter().filter(|(outcome, _)| holds(outcome)).count(), cases.len(), LEVEL);
+    let at_swi = |value: fn(&crate::latent::trace::Position) -> Option<f64>| {
+        let switches = cases.iter().flat_map(|(_, t)| t.positions.iter().map(move |p| (t.problem, p)));
+        let values = switches.filter(|(_, p)| p.kind == Kind::Swi);
+        mean(lab.seed, values.filter_map(|(problem, p)| Some((problem, value(p)?))))
+    };
+    let first = cases.iter().filter_map(|(o, t)| {
+        Some((o.problem, t.blocks().first()?.after as f64 / o.visible_tokens as f64)) // a block is at least one token
+    });
+    Ok(Row {
+        identity: lab.identity(cases.len()),
+        group: group.to_owned(),
+        visible_tokens: of_problem(&|o, _| o.visible_tokens)?,
+        blocks: of_problem(&|_, t| t.blocks().len())?,
+        latent_calls: of_problem(&|o, _| o.latent_calls)?,
+        switch_rate: share(|o| o.switched)?,
+        entropy: at_swi(|p| p.entropy)?,
+        p_swi: at_swi(|p| p.p_swi)?,
+        first_swi: mean(lab.seed, first)?,
+        truncated: share(|o| o.truncated)?,
+    })
+}
+
+/// Markdown, the paper's columns first.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        out += &format!(
+            "| {} | {} | {} | {} | {:.3} | {} | {} | {} |\n",
+            r.group,
+            cell(r.visible_tokens, 1),
+            cell(r.blocks, 2),
+            cell(r.latent_calls, 2),
+            r.switch_rate,
+            cell(r.entropy, 3),
+            cell(r.p_swi, 3),
+            cell(r.first_swi, 3),
+        );
+    }
+    out
+}

@@ -1,0 +1,179 @@
+//! Accuracy, traces, positions and the lenses on the committed micro checkpoints, and on SmolLM2 where it is at hand.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use switchyard::evaluation::evaluate;
+use switchyard::experiments::lab::Lab;
+use switchyard::experiments::subject::Subject;
+use switchyard::experiments::{ALL, Settings, accuracy, entropy, outcomes, positions, traces};
+use switchyard::latent::trace::{End, Kind};
+use switchyard::latent::{HiddenState, Switching};
+use switchyard::recipe::Recipe;
+use switchyard::report::rows::{IDENTITY, RowWriter, read};
+
+fn micro(phase: &str, problems: Option<usize>) -> Lab {
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    Lab::open(&run, phase, problems, 0).expect("the micro fixture")
+}
+
+fn of<'r>(rows: &'r [accuracy::Row], group: &str) -> &'r accuracy::Row {
+    rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"))
+}
+
+/// The summaries that training wrote (reports/micro/summary.md), within a problem or two of another processor's rounding.
+#[test]
+fn accuracy_is_what_training_reported() {
+    for (phase, all, latent, switched, text_only) in
+        [("latent", 0.916, 0.875, 328, 0.934), ("grpo", 0.858, 0.700, 120, 0.910)]
+    {
+        let lab = micro(phase, None);
+        let rows = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+        let near = |group: &str, expected: f64, slack: f64| {
+            let row = of(&rows, group);
+            assert!((row.accuracy.value - expected).abs() <= slack, "{phase} {group}: {:.3}", row.accuracy);
+        };
+        near("all", all, 0.0041);
+        near("switched", latent, 0.012);
+        near("text_only", text_only, 0.0041);
+        assert_eq!(of(&rows, "all").accuracy.n, 500);
+        assert!(of(&rows, "switched").identity.n.abs_diff(switched) <= 4);
+        let Subject { model, corpus, recipe, .. } = &lab.subject;
+        let (scores, _) =
+            evaluate(model, corpus, &recipe.evaluation, &HiddenState, Switching::Free, 1).expect("scores");
+        assert_eq!(of(&rows, "all").accuracy, scores.accuracy, "the lab's threads must not matter");
+        assert_eq!(of(&rows, "switched").accuracy, scores.latent_accuracy.expect("some switched"));
+        assert_eq!(of(&rows, "all").visible_tokens.expect("a mean").value, scores.visible_tokens);
+        assert_eq!(of(&rows, "all").latent_calls.expect("a mean").value, scores.latent_calls);
+
+        assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);
+        assert_eq!(of(&rows, "text_only").latent_calls.expect("a mean").value, 0.0);
+        assert_eq!(of(&rows, "forced").switch_rate.value, 1.0);
+        assert!(of(&rows, "forced").blocks.expect("a mean").low >= 1.0);
+        assert_eq!(of(&rows, "k_min:5").accuracy, scores.accuracy, "the evaluation's own K_min is 5");
+        assert!(rows.iter().all(|r| r.group != "k_min:8"), "K_min 8 lies above the cap of 5");
+        let levels: usize = rows.iter().filter(|r| r.group.starts_with("level:")).map(|r| r.identity.n).sum();
+        assert_eq!(levels, 500, "every problem has one level");
+
+        let each = outcomes::rows(&lab).expect("rows");
+        let right = each.iter().filter(|r| r.correct).count();
+        assert_eq!((each.len(), right as f64 / 500.0), (500, scores.accuracy.value));
+        assert!(each.iter().all(|r| r.correct == (r.answer.as_ref() == Some(&r.gold))));
+    }
+}
+
+#[test]
+fn the_papers_rows_of_traces_add_up() {
+    let lab = micro("latent", Some(200));
+    let rows = traces::rows(&lab).expect("rows");
+    let (scores, decoded) = lab.decoded().expect("the decode");
+    let of = |group: &str| rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"));
+    let parts = ["correct_no_swi", "correct_swi", "wrong_no_swi", "wrong_swi"];
+    let n = |group: &str| rows.iter().find(|r| r.group == group).map_or(0, |r| r.identity.n);
+    assert_eq!(parts.map(n).iter().sum::<usize>(), 200);
+    assert_eq!(n("correct") + n("wrong"), 200);
+    assert_eq!(of("all").switch_rate, scores.switch_rate);
+    let (none, some) = (of("correct_no_swi"), of("correct_swi"));
+    assert_eq!((none.blocks.expect("a mean").value, none.p_swi), (0.0, None));
+    assert_eq!(some.switch_rate.value, 1.0);
+    // Greedy: an emitted <swi> was the most probable token.
+    assert!(some.p_swi.expect("switched").low > 0.2);
+    let first = some.first_swi.expect("switched");
+    assert!(first.low > 0.0 && first.high < 1.0);
+
+    let kinds = entropy::rows(&lab).expect("rows");
+    let positions: usize = kinds.iter().map(|r| r.positions).sum();
+    assert_eq!(positions, decoded.iter().map(|t| t.positions.len()).sum::<usize>());
+    for row in &kinds {
+        assert!(row.entropy.is_some_and(|e| e.low >= 0.0), "{row:?}");
+        assert_eq!(row.logprob.is_none(), row.kind == "latent", "{row:?}");
+    }
+}
+
+#[test]
+fn positions_rebuild_the_traces() {
+    let lab = micro("latent", Some(40));
+    let rows = positions::rows(&lab, &positions::Config::default()).expect("rows");
+    let (scores, decoded) = lab.decoded().expect("the decode");
+    let corpus = &lab.subject.corpus;
+    for trace in &decoded[..24] {
+        let mine: Vec<_> = rows.iter().filter(|r| r.problem == trace.problem).collect();
+        assert_eq!(mine.len(), trace.positions.len());
+        for (i, (row, p)) in mine.iter().zip(&trace.positions).enumerate() {
+            assert_eq!((row.index, row.kind, row.id), (i, p.kind, p.token));
+            assert_eq!((row.logprob, row.entropy, row.p_swi, row.p_exit), (p.logprob, p.entropy, p.p_swi, p.p_exit));
+            assert_eq!(row.lens.is_some(), p.kind == Kind::Latent);
+            let Some(lens) = &row.lens else { continue };
+            let lens: Vec<(String, f64)> = serde_json::from_str(lens).expect("[[token, p], …]");
+            assert_eq!(lens.len(), 5);
+            assert!(lens.is_sorted_by(|a, b| a.1 >= b.1));
+            let exit = lens.iter().find(|(token, _)| token == "</swi>").map_or(0.0, |(_, p)| *p);
+            let held = p.p_exit.expect("an exit probability");
+            assert!((exit - held).abs() < 1e-4 || held < lens[4].1, "the last layer says {exit}, the trace {held}");
+        }
+        let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
+        let text: String = mine.iter().map(|r| r.token.as_str()).collect();
+        assert_eq!(text, corpus.vocabulary.decode(&ids).expect("text"));
+        let prompt = corpus.vocabulary.decode(&trace.prompt).expect("text");
+        assert_eq!(mine[0].prompt, Some(prompt));
+        assert!(mine[1..].iter().all(|r| r.prompt.is_none()));
+        assert!(mine.iter().all(|r| r.correct == scores.outcomes[trace.problem].correct));
+        assert_ne!(trace.end, End::NonFinite);
+    }
+    assert!(rows.iter().all(|r| r.problem < 24));
+}
+
+/// Every experiment of this file writes rows that read back as they were, with their identity.
+#[test]
+fn rows_read_back() {
+    let lab = micro("grpo", Some(60));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["accuracy", "outcomes", "traces", "entropy", "positions"] {
+        let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
+        let mut writer = RowWriter::create(folder.path(), name).expect("a writer").requiring(&IDENTITY);
+        let summary = experiment.run(&lab, &Settings::default(), &mut writer).expect("rows");
+        assert!(!summary.is_empty());
+        writer.finish().expect("files");
+    }
+    let file = |name: &str| folder.path().join(format!("{name}.parquet"));
+    let direct = traces::rows(&lab).expect("rows");
+    assert_eq!(read::<traces::Row>(&file("traces")).expect("typed rows"), direct);
+    let direct = positions::rows(&lab, &positions::Config::default()).expect("rows");
+    assert_eq!(read::<positions::Row>(&file("positions")).expect("typed rows"), direct);
+    let direct = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+    assert_eq!(read::<accuracy::Row>(&file("accuracy")).expect("typed rows"), direct);
+}
+
+/// SmolLM2 with rows for the switch tokens that it has never seen.
+fn smollm2(problems: usize) -> Option<Lab> {
+    let Some(model) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map(PathBuf::from) else {
+        println!("skipped: set SWITCHYARD_SMOLLM2_GGUF to SmolLM2-135M-Instruct's .gguf");
+        return None;
+    };
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/gsm8k/test.jsonl");
+    let data = std::env::var_os("SWITCHYARD_GSM8K").map_or(beside, PathBuf::from);
+    if !data.is_file() {
+        println!("skipped: {} is not there (set SWITCHYARD_GSM8K)", data.display());
+        return None;
+    }
+    let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
+    like.evaluation.max_new_tokens = 24;
+    like.evaluation.k_min = 2;
+    like.evaluation.k_cap = 3;
+    let device = Device::flex();
+    let model = model.to_str().expect("a path");
+    let subject = Subject::of_model(model, None, &like, Some(&data), Some(problems), &device).expect("SmolLM2");
+    Some(Lab::new(subject, 0, 2, device))
+}
+
+#[test]
+fn a_model_that_never_saw_swi_has_rows_all_the_same() {
+    let Some(lab) = smollm2(3) else { return };
+    let rows = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+    assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);
+    assert_eq!(of(&rows, "forced").switch_rate.value, 1.0);
+    assert_eq!(outcomes::rows(&lab).expect("rows").len(), 3);
+    assert_eq!(traces::rows(&lab).expect("rows")[0].identity.n, 3);
+    assert!(entropy::rows(&lab).expect("rows").iter().any(|r| r.kind == "text" && r.entropy.is_some()));
+    assert!(!positions::rows(&lab, &positions::Config::default()).expect("rows").is_empty());
+}
