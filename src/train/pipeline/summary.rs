@@ -4,7 +4,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::evaluation::Scores;
+use crate::evaluation::{Outcome, Scores};
+use crate::report::rows::RowWriter;
+use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 use crate::text::write_atomic;
 
 /// The held-out result of one phase.
@@ -41,7 +43,55 @@ pub fn table(results: &[PhaseResult]) -> String {
     out
 }
 
-/// Writes `summary.md` and `summary.json`, prints the table and the next commands.
+/// One phase as a row of `summary.parquet`, which `report` reads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub checkpoint: String,
+    pub dataset: String,
+    pub n: usize,
+    pub seed: u64,
+    pub phase: String,
+    pub source: String,
+    pub accuracy: Estimate,
+    pub latent_accuracy: Option<Estimate>,
+    pub text_only_accuracy: Option<Estimate>,
+    pub switch_rate: Estimate,
+    pub visible_tokens: Option<Estimate>,
+    pub latent_calls: Option<Estimate>,
+    pub truncated: Estimate,
+}
+
+/// The results as rows; means over problems have bootstrap intervals.
+///
+/// # Errors
+/// A result without outcomes.
+pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<Row>> {
+    let row = |r: &PhaseResult| {
+        let outcomes = &r.scores.outcomes;
+        let mean = |value: fn(&Outcome) -> usize| {
+            let values: Vec<f64> = outcomes.iter().map(|o| value(o) as f64).collect();
+            Bootstrap::seeded(seed).mean(&values).ok() // of a single problem there is no interval
+        };
+        Ok(Row {
+            checkpoint: format!("{recipe}/{}", r.phase),
+            dataset: dataset.to_owned(),
+            n: outcomes.len(),
+            seed,
+            phase: r.phase.clone(),
+            source: r.source.clone(),
+            accuracy: r.scores.accuracy,
+            latent_accuracy: r.scores.latent_accuracy,
+            text_only_accuracy: r.text_only.as_ref().map(|s| s.accuracy),
+            switch_rate: r.scores.switch_rate,
+            visible_tokens: mean(|o| o.visible_tokens),
+            latent_calls: mean(|o| o.latent_calls),
+            truncated: wilson(r.scores.truncated, outcomes.len(), LEVEL)?,
+        })
+    };
+    results.iter().map(row).collect()
+}
+
+/// Writes `summary.md`, `summary.json` and the rows `summary.parquet`, prints the table and the next commands.
 pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     let text = table(results);
     let notes: String = results.iter().flat_map(|r| &r.notes).map(|n| format!("- {n}\n")).collect();
@@ -51,6 +101,12 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
+    let dataset = run.recipe.task.as_ref().map_or("file", |task| task.name());
+    let mut writer = RowWriter::create(&run.root, "summary")?;
+    for row in rows(&run.recipe.name, dataset, run.recipe.seed, results)? {
+        writer.push(&row)?;
+    }
+    writer.finish()?;
     println!("{text}\n{notes}");
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "latent");
     if let Some(last) = last {
