@@ -1,22 +1,40 @@
-//! `report`: from files to verdicts and figures; needs no model.
+//! `report`: from files to verdicts, tables, figures and a page; needs no model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use switchyard::commands::{completions, exit, print};
 use switchyard::grade::pairs;
-use switchyard::report::curves;
+use switchyard::report::folder::Folder;
+use switchyard::report::{curves, render};
 
-/// Grade answers and render what runs wrote.
+/// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  report grade --pairs pairs.jsonl --out graded.jsonl\n  report curves runs/micro"
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  report                       every folder under reports/ that holds rows\n  \
+                  report reports/micro runs/micro\n  report curves runs/micro\n  \
+                  report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
 struct Args {
+    /// Folders of rows; by default all under reports/
+    #[arg(value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// The page; by default index.html beside the first folder
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// The checkpoint that stands where the paper says "after SFT"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "latent")]
+    sft: String,
+    /// The checkpoint that stands where the paper says "after Switch-GRPO"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]
+    grpo: String,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -38,29 +56,38 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match go(Args::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    let args = completions::parse::<Args>();
+    exit(match &args.command {
+        None => report(&args),
+        Some(Command::Grade { pairs, out }) => grade(pairs, out),
+        Some(Command::Curves { run }) => draw(run),
+    })
 }
 
-fn go(command: Command) -> Result<()> {
-    match command {
-        Command::Grade { pairs, out } => {
-            let s = pairs::grade_file(&pairs, &out)?;
-            println!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display());
-            if s.labelled > 0 {
-                println!("agrees with \"expected\" in {} of {}", s.agree, s.labelled);
-            }
-        }
-        Command::Curves { run } => {
-            for figure in curves::draw(&run)? {
-                println!("{}\n{}", figure.svg.display(), figure.png.display());
-            }
-        }
+fn report(args: &Args) -> Result<()> {
+    let started = Instant::now();
+    let paths =
+        if args.folders.is_empty() { render::default_folders(Path::new("reports"))? } else { args.folders.clone() };
+    let named = |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo));
+    let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");
+    let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;
+    let seconds = started.elapsed().as_secs_f64();
+    print(&format!("{}\n{}  ({seconds:.1} s; open it in a browser)\n", done.summary, done.page.display()))
+}
+
+fn grade(pairs: &Path, out: &Path) -> Result<()> {
+    let s = pairs::grade_file(pairs, out)?;
+    println!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display());
+    if s.labelled > 0 {
+        println!("agrees with \"expected\" in {} of {}", s.agree, s.labelled);
+    }
+    Ok(())
+}
+
+fn draw(run: &Path) -> Result<()> {
+    for figure in curves::draw(run)? {
+        println!("{}\n{}", figure.svg.display(), figure.png.display());
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Parser;
+use switchyard::commands::completions;
 use switchyard::progress::stop_flag;
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
@@ -50,7 +51,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match go(Args::parse()) {
+    match go(completions::parse::<Args>()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -2,6 +2,7 @@
 
 pub mod activations;
 mod capture;
+pub mod completions;
 pub mod experiments;
 pub mod generate;
 mod render;

@@ -20,6 +20,9 @@ pub struct Claim {
     /// All must hold.
     #[serde(default)]
     pub compare: Vec<Comparison>,
+    /// The claim without the paper's absolute numbers, for other models; `compare` where empty.
+    #[serde(default)]
+    pub compare_here: Vec<Comparison>,
 }
 
 /// Where a claim can be tested.
@@ -63,6 +66,7 @@ pub enum Term {
     Cell(String),
 }
 
+/// How left and right must compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Op {
     #[serde(rename = ">")]
@@ -78,6 +82,11 @@ pub enum Op {
 }
 
 impl Claim {
+    /// What to compare on a model that is not the paper's.
+    pub fn here(&self) -> &[Comparison] {
+        if self.compare_here.is_empty() { &self.compare } else { &self.compare_here }
+    }
+
     /// Whether all comparisons hold on the numbers `cell` gives, in the paper's units; `None` if the claim compares nothing.
     pub fn check(&self, cell: impl Fn(&str) -> Result<f64>) -> Result<Option<bool>> {
         let mut all = None;

@@ -13,7 +13,7 @@ use super::rows::{Row, read_flat};
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-const SUPERVISED: [&str; 5] = ["base", "boundary", "latent", "no_cot", "fixed_embedding"];
+pub(super) const SUPERVISED: [&str; 5] = ["base", "boundary", "latent", "no_cot", "fixed_embedding"];
 
 /// Draws every curve whose rows exist under `run`; returns the files.
 ///
@@ -28,15 +28,17 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
     if !supervised.is_empty() {
+        let borrowed: Vec<(&str, &[Row])> = supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
         let panels = [
-            curve("training loss", "cross-entropy (nats per token)", &supervised, "loss", true),
-            curve("training accuracy", "token accuracy", &supervised, "token_accuracy", false),
+            curve("training loss", "cross-entropy (nats per token)", &borrowed, "loss", true),
+            curve("training accuracy", "token accuracy", &borrowed, "token_accuracy", false),
         ];
         files.push(save(&out.join("training"), &panels)?);
     }
     let grpo = metrics(run, "grpo");
     if grpo.exists() {
-        let rows = vec![("grpo", read_flat(&grpo)?)];
+        let rows = read_flat(&grpo)?;
+        let rows = [("grpo", rows.as_slice())];
         let panels = [
             curve("Switch-GRPO: reward", "mean reward of a batch", &rows, "reward", false),
             curve("Switch-GRPO: switch rate", "share of rollouts", &rows, "switch_rate", false),
@@ -57,7 +59,7 @@ fn metrics(run: &Path, phase: &str) -> PathBuf {
     run.join(phase).join("metrics.parquet")
 }
 
-fn curve(title: &str, y: &str, phases: &[(&str, Vec<Row>)], key: &str, log: bool) -> Figure {
+pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[Row])], key: &str, log: bool) -> Figure {
     let mut lines = vec![];
     for (phase, rows) in phases {
         let points: Vec<(f64, f64)> = rows
@@ -83,7 +85,7 @@ fn curve(title: &str, y: &str, phases: &[(&str, Vec<Row>)], key: &str, log: bool
 }
 
 /// Mean of the last [`ROLLING`] values at every fifth step, with ± 1.96 standard errors.
-fn rolling(points: &[(f64, f64)]) -> Vec<Point> {
+pub(super) fn rolling(points: &[(f64, f64)]) -> Vec<Point> {
     let every = (points.len() / 200).max(1);
     let at = |i: usize| {
         let window = &points[i.saturating_sub(ROLLING - 1)..=i];

@@ -3,19 +3,36 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | [`rows`] | typed rows to Parquet and CSV and back |
+//! | [`folder`] | a folder of results in memory; a missing file is no rows |
 //! | [`paper`] | what the paper reports, and its claims as comparisons |
+//! | [`cells`] | our number for a cell of the paper |
+//! | [`verdicts`] | does a claim hold on our rows, and by which test |
 //! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
-//! | [`figures`] | charts as SVG and PNG |
+//! | [`beside`], [`own`] | the paper's tables with ours beside them; tables of ours |
+//! | [`figures`], [`drawings`] | charts as SVG and PNG; which charts the rows suffice for |
+//! | [`recipes`] | which commands make which table and figure |
+//! | [`page`], [`render`] | the page; from folders to all of it |
 
 mod atomic;
+pub mod beside;
+pub mod cells;
 mod claims;
 pub mod curves;
+pub mod drawings;
 pub mod figures;
 mod flat;
+pub mod folder;
 mod frame;
+mod generic;
+pub mod own;
+pub mod page;
+mod paired;
 pub mod paper;
+pub mod recipes;
+pub mod render;
 mod render_table;
 pub mod rows;
 pub mod tables;
+pub mod verdicts;
 
 pub use atomic::write_atomic;

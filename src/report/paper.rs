@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 pub use super::claims::{Claim, Comparison, Op, Scale, Term};
@@ -142,6 +142,9 @@ impl Paper {
             for label in &claim.rests_on {
                 ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which is not there", claim.id);
             }
+            for comparison in &claim.compare_here {
+                comparison.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
+            }
             // Every cell a claim names must resolve, and its stated outcome must be what the numbers give.
             let outcome = claim.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
             ensure!(
@@ -166,10 +169,23 @@ impl Paper {
 
     /// The number in `label/row/column`.
     pub fn cell(&self, name: &str) -> Result<f64> {
-        let parts: Vec<&str> = name.split('/').collect();
-        let [label, row, column] = parts[..] else { bail!("cell '{name}' is not of the form label/row/column") };
+        let [label, row, column] = parts(name)?;
         self.block(label)?.value(row, column)
     }
+
+    /// The unit of `label/row/column`.
+    pub fn unit(&self, name: &str) -> Result<Unit> {
+        let [label, _, column] = parts(name)?;
+        let block = self.block(label)?;
+        let found = block.columns.iter().find(|c| c.key == column);
+        Ok(found.with_context(|| format!("{label} has no column '{column}'"))?.unit)
+    }
+}
+
+/// `label/row/column` apart.
+pub fn parts(cell: &str) -> Result<[&str; 3]> {
+    let parts: Vec<&str> = cell.split('/').collect();
+    <[&str; 3]>::try_from(parts).ok().with_context(|| format!("cell '{cell}' is not of the form label/row/column"))
 }
 
 impl Block {

@@ -62,7 +62,7 @@ fn shown(cell: &Cell, kind: Kind) -> String {
 }
 
 /// Fixed decimals; scientific where they would show nothing of a number that is not zero.
-fn number(value: f64, digits: usize) -> String {
+pub(super) fn number(value: f64, digits: usize) -> String {
     if value != 0.0 && value.abs() < 0.5 * 10f64.powi(-(digits as i32)) {
         format!("{value:.1e}")
     } else {

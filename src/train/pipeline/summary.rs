@@ -4,7 +4,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::evaluation::Scores;
+use crate::evaluation::{Outcome, Scores};
+use crate::report::rows::RowWriter;
+use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 use crate::text::write_atomic;
 
 /// The held-out result of one phase.
@@ -35,25 +37,99 @@ pub fn table(results: &[PhaseResult]) -> String {
         "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | truncated |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for r in results {
-        for stage in &r.stages {
-            out += &line(&format!("{}, stage {}", r.phase, stage.k), &stage.scores, None);
-        }
-        out += &line(&r.phase, &r.scores, r.text_only.as_ref());
+    for line in lines(results) {
+        out += &line.markdown();
     }
     out
 }
 
-fn line(name: &str, scores: &Scores, text_only: Option<&Scores>) -> String {
-    let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
-    let text = text_only.map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
-    format!(
-        "| {name} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} |\n",
-        scores.accuracy, scores.switch_rate, scores.visible_tokens, scores.latent_calls, scores.truncated
-    )
+/// What the summary has a line for: every stage and every phase.
+struct Line<'a> {
+    name: String,
+    source: &'a str,
+    scores: &'a Scores,
+    text_only: Option<&'a Scores>,
 }
 
-/// Writes `summary.md` and `summary.json`, prints the table and the next commands.
+fn lines(results: &[PhaseResult]) -> Vec<Line<'_>> {
+    let mut all = vec![];
+    for r in results {
+        for stage in &r.stages {
+            let name = format!("{}, stage {}", r.phase, stage.k);
+            all.push(Line { name, source: &r.source, scores: &stage.scores, text_only: None });
+        }
+        let text_only = r.text_only.as_ref();
+        all.push(Line { name: r.phase.clone(), source: &r.source, scores: &r.scores, text_only });
+    }
+    all
+}
+
+impl Line<'_> {
+    fn markdown(&self) -> String {
+        let scores = self.scores;
+        let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
+        let text = self.text_only.map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
+        format!(
+            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} |\n",
+            self.name,
+            scores.accuracy,
+            scores.switch_rate,
+            scores.visible_tokens,
+            scores.latent_calls,
+            scores.truncated
+        )
+    }
+}
+
+/// One phase as a row of `summary.parquet`, which `report` reads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub checkpoint: String,
+    pub dataset: String,
+    pub n: usize,
+    pub seed: u64,
+    pub phase: String,
+    pub source: String,
+    pub accuracy: Estimate,
+    pub latent_accuracy: Option<Estimate>,
+    pub text_only_accuracy: Option<Estimate>,
+    pub switch_rate: Estimate,
+    pub visible_tokens: Option<Estimate>,
+    pub latent_calls: Option<Estimate>,
+    pub truncated: Estimate,
+}
+
+/// The results as rows; means over problems have bootstrap intervals.
+///
+/// # Errors
+/// A result without outcomes.
+pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<Row>> {
+    let row = |line: Line| {
+        let Scores { outcomes, accuracy, latent_accuracy, switch_rate, truncated, .. } = line.scores;
+        let mean = |value: fn(&Outcome) -> usize| {
+            let values: Vec<f64> = outcomes.iter().map(|o| value(o) as f64).collect();
+            Bootstrap::seeded(seed).mean(&values).ok() // of a single problem there is no interval
+        };
+        Ok(Row {
+            checkpoint: format!("{recipe}/{}", line.name),
+            dataset: dataset.to_owned(),
+            n: outcomes.len(),
+            seed,
+            phase: line.name,
+            source: line.source.to_owned(),
+            accuracy: *accuracy,
+            latent_accuracy: *latent_accuracy,
+            text_only_accuracy: line.text_only.map(|s| s.accuracy),
+            switch_rate: *switch_rate,
+            visible_tokens: mean(|o| o.visible_tokens),
+            latent_calls: mean(|o| o.latent_calls),
+            truncated: wilson(*truncated, outcomes.len(), LEVEL)?,
+        })
+    };
+    lines(results).into_iter().map(row).collect()
+}
+
+/// Writes `summary.md`, `summary.json` and the rows `summary.parquet`, prints the table and the next commands.
 pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     let text = table(results);
     let notes: String = results.iter().flat_map(|r| &r.notes).map(|n| format!("- {n}\n")).collect();
@@ -63,6 +139,12 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
+    let dataset = run.recipe.task.as_ref().map_or("file", |task| task.name());
+    let mut writer = RowWriter::create(&run.root, "summary")?;
+    for row in rows(&run.recipe.name, dataset, run.recipe.seed, results)? {
+        writer.push(&row)?;
+    }
+    writer.finish()?;
     println!("{text}\n{notes}");
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "latent");
     if let Some(last) = last {

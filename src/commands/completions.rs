@@ -1,0 +1,46 @@
+//! `--completions SHELL` on every binary: the completions of its own arguments. Knows clap, not the arguments.
+
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, value_parser};
+use clap_complete::{Shell, generate};
+
+const FLAG: &str = "completions";
+
+/// Parses the command line as `T::parse()` does, with one more option: `--completions SHELL` prints a script and ends.
+pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
+    let mut command = with_flag(T::command());
+    let matches = command.get_matches_mut();
+    if let Some(shell) = matches.get_one::<Shell>(FLAG) {
+        let name = command.get_name().to_owned();
+        generate(*shell, &mut command, name, &mut std::io::stdout());
+        std::process::exit(0);
+    }
+    T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+fn with_flag(command: clap::Command) -> clap::Command {
+    let about = "Print the completions of this program for a shell, e.g. `source <(train --completions bash)`";
+    let shell = Arg::new(FLAG).long(FLAG).value_name("SHELL").help(about).value_parser(value_parser!(Shell));
+    // Exclusive: it needs nothing that the program otherwise requires.
+    command.arg(shell.exclusive(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(name = "thing")]
+    struct Thing {
+        #[arg(long)]
+        needed: String,
+    }
+
+    #[test]
+    fn asks_for_nothing_else() {
+        let matches = with_flag(Thing::command()).try_get_matches_from(["thing", "--completions", "fish"]).unwrap();
+        assert_eq!(matches.get_one::<Shell>(FLAG), Some(&Shell::Fish));
+        let matches = with_flag(Thing::command()).try_get_matches_from(["thing", "--needed", "x"]).unwrap();
+        assert_eq!(Thing::from_arg_matches(&matches).unwrap().needed, "x");
+        assert!(with_flag(Thing::command()).try_get_matches_from(["thing"]).is_err());
+    }
+}

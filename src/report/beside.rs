@@ -1,0 +1,204 @@
+//! The paper's tables with ours beside them. Knows which columns of ours there are and what to say under a table; the
+//! numbers come from [`super::cells`].
+
+use anyhow::Result;
+
+use super::cells::{Cells, per_checkpoint, sources};
+use super::folder::{Folder, number, shown};
+use super::paper::{Block, Paper};
+use super::tables::{Cell, Heading, Kind, Table};
+
+/// A table of the paper and whether any number of ours stands in it.
+pub struct Beside {
+    pub table: Table,
+    pub ours: usize,
+}
+
+/// All tables of the paper, in its order.
+///
+/// # Errors
+/// A mistake in the fixture.
+pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<Beside>> {
+    paper.tables.iter().map(|block| table(block, folder)).collect()
+}
+
+/// One column group of ours: its heading and whose cells.
+struct Ours<'a> {
+    heading: String,
+    cells: Cells<'a>,
+}
+
+fn table(block: &Block, folder: &Folder) -> Result<Beside> {
+    let label = block.label.as_str();
+    let subjects = subjects(label, folder);
+    let mut columns = vec![Heading::new("", Kind::Text)];
+    for column in &block.columns {
+        let digits = column.unit.digits();
+        columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(digits)));
+        if shows_ours(label, &column.key) {
+            for ours in &subjects {
+                // Small models write tens of tokens, not thousands.
+                let digits = if column.unit == super::paper::Unit::Tokens { 1 } else { digits };
+                let name = own_name(label, &column.name, &ours.heading, folder);
+                columns.push(Heading::new(&name, Kind::Measured(digits)));
+            }
+        }
+    }
+    let mut table = Table::new(label, &block.title, columns);
+    let mut found = 0;
+    let rows = block.rows.iter().map(|row| {
+        let name = if row.group.is_empty() { row.name.clone() } else { format!("{}: {}", row.group, row.name) };
+        (row.key.clone(), name, Some(&row.values))
+    });
+    let extra = extra_rows(label, folder).into_iter().map(|(key, name)| (key, format!("ours: {name}"), None));
+    for (key, name, values) in rows.chain(extra) {
+        let mut cells = vec![Cell::Text(name)];
+        for (at, column) in block.columns.iter().enumerate() {
+            cells.push(values.map_or_else(|| Cell::Missing(String::new()), |v| Cell::Published(v[at])));
+            if shows_ours(label, &column.key) {
+                for ours in &subjects {
+                    let estimate = ours.cells.get(label, &key, &column.key).map(|e| e.scaled(column.unit.per_share()));
+                    found += usize::from(estimate.is_some());
+                    cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
+                }
+            }
+        }
+        table.push(cells)?;
+    }
+    table.note = note(block, folder, found);
+    Ok(Beside { table, ours: found })
+}
+
+/// K_min is a setting, and tab:main's two datasets are not ours: our number stands once.
+fn shows_ours(label: &str, column: &str) -> bool {
+    column != "k_min" && !(label == "tab:main" && column.starts_with("math500"))
+}
+
+fn own_name(label: &str, column: &str, heading: &str, folder: &Folder) -> String {
+    match (label, heading) {
+        ("tab:main", _) => format!("{} (ours, {})", column.trim_start_matches("GSM8K "), folder.dataset()),
+        (_, "") => format!("{column} (ours)"),
+        (_, checkpoint) => format!("{column} (ours, {checkpoint})"),
+    }
+}
+
+fn subjects<'a>(label: &str, folder: &'a Folder) -> Vec<Ours<'a>> {
+    let mut checkpoints: Vec<&str> = vec![];
+    if per_checkpoint(label) {
+        for checkpoint in sources(label).iter().flat_map(|e| folder.checkpoints(e)).filter(|c| !c.is_empty()) {
+            if !checkpoints.contains(&checkpoint) {
+                checkpoints.push(checkpoint);
+            }
+        }
+    }
+    if checkpoints.is_empty() {
+        return vec![Ours { heading: String::new(), cells: Cells { folder, checkpoint: &folder.grpo } }];
+    }
+    checkpoints.into_iter().map(|c| Ours { heading: c.to_owned(), cells: Cells { folder, checkpoint: c } }).collect()
+}
+
+/// Rows of ours that the paper's table lacks: key for [`Cells::get`] and name.
+fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
+    let own = |key: &str, name: &str| (key.to_owned(), name.to_owned());
+    let mut rows = vec![];
+    match label {
+        "tab:main" => {
+            let summary = folder.rows("summary", "");
+            if summary.iter().any(|r| shown(r, "phase") == "fixed_embedding") {
+                rows.push(own("fixed_embedding", "fixed embedding at the latent steps (control)"));
+            }
+            rows.push(own(&format!("{}+text_only", folder.sft), "after Switch-SFT, <swi> masked"));
+            rows.push(own(&format!("{}+text_only", folder.grpo), "after Switch-GRPO, <swi> masked"));
+        }
+        "tab:tf" => {
+            for checkpoint in folder.checkpoints("teacher_forced") {
+                for row in folder.rows("teacher_forced", checkpoint) {
+                    let event = shown(row, "event");
+                    let beside = [&folder.sft, &folder.grpo].iter().any(|c| *c == checkpoint)
+                        && ["swi_start", "other"].contains(&event.as_str());
+                    if !beside {
+                        rows.push((
+                            format!("{checkpoint}:{event}"),
+                            format!("{checkpoint}, {}", event.replace('_', " ")),
+                        ));
+                    }
+                }
+            }
+        }
+        "tab:appendix-sweep" => {
+            for checkpoint in folder.checkpoints("accuracy") {
+                for row in folder.rows("accuracy", checkpoint) {
+                    let group = shown(row, "group");
+                    if let Some(k) = group.strip_prefix("k_min:") {
+                        rows.push((format!("{checkpoint}:{group}"), format!("{checkpoint}, K_min = {k}")));
+                    }
+                }
+            }
+        }
+        "tab:per-subject" => {
+            let mut seen = vec![];
+            for row in folder.checkpoints("accuracy").iter().flat_map(|c| folder.rows("accuracy", c)) {
+                let group = shown(row, "group");
+                let paper = Paper::embedded().ok();
+                let key = super::cells::subject_key(&group);
+                let known = paper.is_some_and(|p| p.block(label).is_ok_and(|b| b.rows.iter().any(|r| r.key == key)));
+                let wanted = group.starts_with("subject:") || group.starts_with("level:");
+                if wanted && !known && !seen.contains(&group) {
+                    seen.push(group.clone());
+                    rows.push((group.clone(), group.replace(':', " ")));
+                }
+            }
+        }
+        "tab:intervention" => {
+            let mut seen: Vec<String> = vec![];
+            for row in
+                folder.checkpoints("latent_intervention").iter().flat_map(|c| folder.rows("latent_intervention", c))
+            {
+                let mode = shown(row, "mode");
+                let known = ["normal", "zero", "random_norm", "skip"].contains(&mode.as_str());
+                if !known && !seen.contains(&mode) && super::cells::is_plain(row) {
+                    rows.push((mode.clone(), mode.replace('_', " ")));
+                    seen.push(mode);
+                }
+            }
+        }
+        "tab:exit" => rows.push(own("all", "all")),
+        _ => {}
+    }
+    rows
+}
+
+fn note(block: &Block, folder: &Folder, found: usize) -> String {
+    let mut parts = vec![];
+    if found == 0 {
+        let needs = sources(&block.label).iter().map(|e| format!("`{e}`")).collect::<Vec<_>>().join(" or ");
+        parts.push(format!("No rows of ours: needs {needs}."));
+    } else {
+        parts.push(format!("Ours: {} on {}, 95 % intervals.", folder.name, folder.dataset()));
+    }
+    match block.label.as_str() {
+        "tab:probe" => {
+            let layers = folder.checkpoints("layer_probe").into_iter().flat_map(|c| folder.rows("layer_probe", c));
+            let deepest = layers.filter_map(|r| number(r, "from_last")).fold(0.0, f64::max);
+            if deepest > 0.0 {
+                parts.push(format!(
+                    "The paper's offsets count from the last of 36 layers; ours are scaled to {deepest:.0} layers, so neighbouring rows can be the same layer. Protocol of both: C = 1, one 80:20 split."
+                ));
+            }
+        }
+        "tab:tf" => {
+            parts.push("Random: theirs a random sample, ours every other response position outside blocks.".into())
+        }
+        "tab:appendix-sweep" => {
+            parts.push("Ours at \"stage 8\" is the same checkpoint as at \"stage 6\", decoded with K_min = 0.".into());
+        }
+        "tab:gen-analysis" => {
+            parts.push("A group with fewer than two problems has no interval and is left out.".into())
+        }
+        _ => {}
+    }
+    if !block.note.is_empty() {
+        parts.push(format!("On the paper's numbers: {}", block.note.split_whitespace().collect::<Vec<_>>().join(" ")));
+    }
+    parts.join(" ")
+}

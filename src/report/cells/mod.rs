@@ -1,0 +1,78 @@
+//! Our number for a cell of the paper, read from rows. Knows which experiment and column answers which cell; nothing of
+//! tables or files. Shares stay shares; what the paper prints in percent is scaled by the caller.
+//!
+//! Where the paper's rows or columns name a phase (`sft`, `grpo`) ours are the checkpoints that the folder names so, in a run
+//! `latent` and `grpo`; where they do not ([`per_checkpoint`]) the cells are asked of one checkpoint at a time.
+
+mod latent;
+mod quality;
+mod switch;
+
+use super::folder::Folder;
+use crate::stats::Estimate;
+
+pub use latent::{intervention_row, is_plain};
+pub use quality::subject_key;
+
+/// Whose numbers.
+#[derive(Clone, Copy)]
+pub struct Cells<'a> {
+    pub folder: &'a Folder,
+    /// Answers where the paper's table does not say which checkpoint it is of.
+    pub checkpoint: &'a str,
+}
+
+/// Whether the cells under a label are of one checkpoint that the paper's rows and columns do not name.
+pub fn per_checkpoint(label: &str) -> bool {
+    ["tab:intervention", "tab:exit", "tab:gen-analysis", "tab:per-subject", "sec:appendix-gen"].contains(&label)
+}
+
+/// Experiments whose rows answer a label's cells; the first is what `probe` or `intervene` must have run.
+pub fn sources(label: &str) -> &'static [&'static str] {
+    match label {
+        "tab:main" | "tab:sft-vs-rl" | "tab:appendix-sweep" | "tab:per-subject" | "fig:pareto" | "fig:per-subject" => {
+            &["accuracy", "summary"]
+        }
+        "tab:tf" => &["teacher_forced"],
+        "tab:swi-window" | "fig:swi-window" => &["switch_window"],
+        "tab:probe" | "fig:layer-probe" => &["layer_probe"],
+        "tab:intervention" | "fig:intervention" => &["latent_intervention"],
+        "tab:exit" => &["exit_probability"],
+        "tab:gen-analysis" => &["outcomes"],
+        "sec:appendix-gen" => &["traces"],
+        "fig:calibration" | "fig:calibration-full" => &["metrics"],
+        "fig:token-dist" | "fig:token-cdf" => &["outcomes"],
+        _ => &[],
+    }
+}
+
+impl Cells<'_> {
+    /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
+    pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
+        match label {
+            "tab:main" => self.main(row, column),
+            "tab:sft-vs-rl" => self.sft_vs_rl(row, column),
+            "tab:appendix-sweep" => self.sweep(row, column),
+            "tab:per-subject" => self.per_subject(row, column),
+            "tab:gen-analysis" => self.generation(row, column),
+            "fig:pareto" => self.pareto(row, column),
+            "fig:calibration" | "fig:calibration-full" => self.trajectory(row, column),
+            "tab:tf" => self.teacher_forced(row, column),
+            "tab:swi-window" => self.window(row, column),
+            "tab:probe" => self.probe(row, column),
+            "tab:intervention" => self.intervention(row, column),
+            "tab:exit" => self.exit(row, column),
+            "sec:appendix-gen" => self.confidence(row, column),
+            _ => None,
+        }
+    }
+
+    /// The checkpoint that a key of the paper's names: `sft…` or `grpo…`.
+    fn phase(&self, key: &str) -> Option<&str> {
+        match key.split('_').next() {
+            Some("sft") => Some(&self.folder.sft),
+            Some("grpo") => Some(&self.folder.grpo),
+            _ => None,
+        }
+    }
+}

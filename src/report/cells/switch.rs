@@ -1,0 +1,59 @@
+//! Cells about the switching decision: tab:tf, tab:swi-window, tab:probe. Knows the rows of `teacher_forced`,
+//! `switch_window` and `layer_probe`.
+
+use super::Cells;
+use crate::report::folder::{estimate, find, is, number};
+use crate::stats::Estimate;
+
+/// Layers of the paper's model; its offsets are scaled by ours / theirs.
+pub const PAPER_LAYERS: f64 = 36.0;
+
+impl Cells<'_> {
+    /// Extra rows are `<checkpoint>:<event>`.
+    pub(super) fn teacher_forced(&self, row: &str, column: &str) -> Option<Estimate> {
+        let (checkpoint, event) = match row.split_once(':') {
+            Some(own) => own,
+            None => (self.phase(row)?, if row.ends_with("start") { "swi_start" } else { "other" }),
+        };
+        estimate(find(self.folder.rows("teacher_forced", checkpoint), &[("event", event)])?, column)
+    }
+
+    pub(super) fn window(&self, row: &str, column: &str) -> Option<Estimate> {
+        let offset = match column {
+            "before" => "-1",
+            "at" => "0",
+            _ => "1",
+        };
+        estimate(find(self.folder.rows("switch_window", self.phase(row)?), &[("offset", offset)])?, "p_swi")
+    }
+
+    /// The paper's protocol at the offset scaled to our depth.
+    pub(super) fn probe(&self, row: &str, column: &str) -> Option<Estimate> {
+        let rows = self.folder.rows("layer_probe", self.phase(column)?);
+        let ours = |r: &&crate::report::rows::Row| {
+            is(r, "target", "switch") && is(r, "protocol", "paper") && is(r, "features", "resid_post")
+        };
+        let layers = rows.iter().filter(ours).filter_map(|r| number(r, "from_last")).fold(0.0, f64::max);
+        let offset: f64 = row.trim_start_matches('-').parse().ok()?;
+        let from_last = scaled_offset(offset, layers)?;
+        let row = rows.iter().filter(ours).find(|r| number(r, "from_last") == Some(from_last))?;
+        estimate(row, "accuracy").or_else(|| estimate(row, "balanced_accuracy"))
+    }
+}
+
+/// Where the paper's offset from the last of 36 layers lies in a model of `layers`; at least the last one.
+pub fn scaled_offset(offset: f64, layers: f64) -> Option<f64> {
+    (layers > 0.0).then(|| (offset * layers / PAPER_LAYERS).round().clamp(1.0, layers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scaled_offset;
+
+    #[test]
+    fn offsets_scale_with_depth() {
+        let at = |layers: f64| [24.0, 12.0, 1.0].map(|o| scaled_offset(o, layers).unwrap());
+        assert_eq!((at(36.0), at(4.0)), ([24.0, 12.0, 1.0], [3.0, 1.0, 1.0]));
+        assert_eq!(scaled_offset(1.0, 0.0), None);
+    }
+}

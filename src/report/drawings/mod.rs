@@ -1,0 +1,83 @@
+//! Rows to figures: which of the paper's figures, and which of ours, a folder has rows for. Knows columns by name; how a
+//! chart looks is `figures`' part. A figure without rows is named with what it needs and not drawn.
+
+mod inside;
+mod length;
+mod probes;
+mod training;
+
+use super::cells::sources;
+use super::figures::Figure;
+use super::folder::Folder;
+use super::paper::Paper;
+
+/// A figure that can be drawn.
+pub struct Drawing {
+    /// LaTeX label.
+    pub label: String,
+    pub title: String,
+    pub panels: Vec<Figure>,
+    /// What must be known to read it.
+    pub note: String,
+}
+
+impl Drawing {
+    fn new(label: &str, title: &str, panels: Vec<Figure>, note: &str) -> Option<Self> {
+        let drawing = Self { label: label.into(), title: title.into(), panels, note: note.into() };
+        (!drawing.panels.is_empty()).then_some(drawing)
+    }
+}
+
+/// A figure of the paper that the rows do not suffice for.
+pub struct Undrawn {
+    pub label: String,
+    pub title: String,
+    /// Why, and which rows would do.
+    pub reason: String,
+}
+
+/// Every figure of the folder, the paper's first, and those that lack rows.
+pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
+    let (mut drawn, mut undrawn) = (vec![], vec![]);
+    for figure in &paper.figures {
+        let label = figure.label.as_str();
+        let drawing = match label {
+            "fig:swi-window" => probes::window(paper, folder),
+            "fig:layer-probe" => probes::layers(paper, folder),
+            "fig:intervention" => inside::interventions(paper, folder),
+            "fig:calibration" => training::overlay(folder),
+            "fig:calibration-full" => training::full(folder),
+            "fig:pareto" => length::pareto(folder),
+            "fig:token-dist" => length::histogram(folder),
+            "fig:token-cdf" => length::cdf(folder),
+            "fig:per-subject" => length::per_level(paper, folder),
+            _ => None,
+        };
+        match drawing {
+            Some(drawing) => drawn.push(drawing),
+            None => {
+                let needs = sources(label).iter().map(|e| format!("`{e}`")).collect::<Vec<_>>().join(" or ");
+                let reason =
+                    if figure.diagram { "a diagram, no data".into() } else { format!("no rows: needs {needs}") };
+                undrawn.push(Undrawn { label: label.into(), title: figure.title.clone(), reason });
+            }
+        }
+    }
+    drawn.extend(probes::values(folder));
+    drawn.extend(inside::per_step(folder));
+    drawn.extend(inside::dose(folder));
+    drawn.extend(inside::exits(folder));
+    drawn.extend(inside::lenses(folder));
+    drawn.extend(inside::patching(folder));
+    drawn.extend(training::losses(folder));
+    (drawn, undrawn)
+}
+
+/// A checkpoint as a reader calls it.
+fn called(checkpoint: &str) -> String {
+    match checkpoint {
+        "latent" => "after SFT".into(),
+        "grpo" => "after Switch-GRPO".into(),
+        other => other.into(),
+    }
+}

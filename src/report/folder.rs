@@ -1,0 +1,176 @@
+//! A folder of results in memory: its Parquet rows by experiment and checkpoint, its manifest. Knows file names and columns
+//! by name; nothing of what a number means. A file that is not there is no rows, never an error.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::rows::{Row, read_flat};
+use crate::stats::Estimate;
+
+/// Phases of a run in the order they are trained; other checkpoints follow by name.
+const ORDER: [&str; 6] = ["base", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];
+
+/// The rows of one folder.
+pub struct Folder {
+    /// Last part of its path.
+    pub name: String,
+    pub path: PathBuf,
+    pub manifest: Option<Value>,
+    /// The checkpoint that answers where the paper says "after SFT", and the one where it says "after Switch-GRPO".
+    pub sft: String,
+    pub grpo: String,
+    /// Files that could not be read, with the reason.
+    pub unreadable: Vec<String>,
+    files: BTreeMap<(String, String), Vec<Row>>,
+}
+
+impl Folder {
+    /// Reads `<experiment>-<checkpoint>.parquet`, and of a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
+    ///
+    /// # Errors
+    /// What is not a folder, or holds no rows.
+    pub fn open(path: &Path) -> Result<Self> {
+        ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
+        let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
+        let (sft, grpo) = ("latent".to_owned(), "grpo".to_owned());
+        let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
+        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, unreadable: vec![], files };
+        for entry in sorted(path)? {
+            let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            if entry.is_dir() && entry.join("metrics.parquet").is_file() {
+                folder.add("metrics", &stem, &entry.join("metrics.parquet"));
+            } else if entry.is_dir() && stem == "reports" {
+                sorted(&entry)?.iter().for_each(|file| folder.add_file(file));
+            } else {
+                folder.add_file(&entry);
+            }
+        }
+        ensure!(
+            !folder.files.is_empty(),
+            "{}: holds no rows (*.parquet){}; `probe` and `intervene` write them",
+            path.display(),
+            folder.unreadable.first().map(|why| format!(" that can be read ({why})")).unwrap_or_default()
+        );
+        let manifest = path.join("manifest.json");
+        if manifest.is_file() {
+            let read = fs::read_to_string(&manifest).map_err(anyhow::Error::from);
+            match read.and_then(|text| serde_json::from_str(&text).map_err(anyhow::Error::from)) {
+                Ok(value) => folder.manifest = Some(value),
+                Err(why) => folder.unreadable.push(format!("manifest.json: {why}")),
+            }
+        }
+        Ok(folder)
+    }
+
+    /// The same with other checkpoints in the two roles that the paper names.
+    pub fn named(self, sft: &str, grpo: &str) -> Self {
+        Self { sft: sft.to_owned(), grpo: grpo.to_owned(), ..self }
+    }
+
+    fn add_file(&mut self, file: &Path) {
+        if file.extension().is_some_and(|e| e == "parquet")
+            && let Some(stem) = file.file_stem().and_then(|s| s.to_str())
+        {
+            let (experiment, checkpoint) = stem.split_once('-').unwrap_or((stem, ""));
+            self.add(&experiment.to_owned(), &checkpoint.to_owned(), file);
+        }
+    }
+
+    fn add(&mut self, experiment: &str, checkpoint: &str, file: &Path) {
+        match read_flat(file) {
+            Ok(rows) => {
+                self.files.insert((experiment.to_owned(), checkpoint.to_owned()), rows);
+            }
+            Err(why) => self.unreadable.push(format!("{why:#}")),
+        }
+    }
+
+    /// Rows of an experiment on a checkpoint; none where the file is not there.
+    pub fn rows(&self, experiment: &str, checkpoint: &str) -> &[Row] {
+        self.files.get(&(experiment.to_owned(), checkpoint.to_owned())).map_or(&[], Vec::as_slice)
+    }
+
+    /// Checkpoints that an experiment has rows of.
+    pub fn checkpoints(&self, experiment: &str) -> Vec<&str> {
+        let mut found: Vec<&str> =
+            self.files.iter().filter(|((e, _), _)| e == experiment).map(|((_, c), _)| c.as_str()).collect();
+        found.sort_by_key(|c| ORDER.iter().position(|o| o == c).unwrap_or(ORDER.len()));
+        found
+    }
+
+    /// All files: experiment, checkpoint, number of rows.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.len()))
+    }
+
+    /// What the rows say they were measured on, e.g. `chains`.
+    pub fn dataset(&self) -> String {
+        let named = self.files.values().filter_map(|rows| text(rows.first()?, "dataset"));
+        let mut names: Vec<&str> = named.collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() { self.name.clone() } else { names.join(", ") }
+    }
+}
+
+fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is no estimate.
+pub fn estimate(row: &Row, key: &str) -> Option<Estimate> {
+    let part = |part: &str| row.get(&format!("{key}.{part}"));
+    let (value, low, high) = (part("value")?.as_f64()?, part("low")?.as_f64()?, part("high")?.as_f64()?);
+    let n = usize::try_from(part("n")?.as_i64()?).ok()?;
+    (n > 0 && low <= value && value <= high).then_some(Estimate { value, low, high, n })
+}
+
+pub fn number(row: &Row, key: &str) -> Option<f64> {
+    row.get(key)?.as_f64()
+}
+
+pub fn text<'a>(row: &'a Row, key: &str) -> Option<&'a str> {
+    row.get(key)?.as_str()
+}
+
+/// Whether a column, if the row has it, holds this text (numbers and booleans as they print).
+pub fn is(row: &Row, key: &str, what: &str) -> bool {
+    shown(row, key) == what
+}
+
+/// A scalar as text; empty where there is none.
+pub fn shown(row: &Row, key: &str) -> String {
+    match row.get(key) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(s)) => s.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The first row in which all these columns hold these texts.
+pub fn find<'a>(rows: &'a [Row], conditions: &[(&str, &str)]) -> Option<&'a Row> {
+    rows.iter().find(|row| conditions.iter().all(|(key, what)| is(row, key, what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_or_inverted_interval_is_no_estimate() {
+        let row = |low: f64| {
+            serde_json::json!({"a.value": 0.5, "a.low": low, "a.high": 0.6, "a.n": 3}).as_object().cloned().unwrap()
+        };
+        assert_eq!(estimate(&row(0.4), "a").map(|e| e.n), Some(3));
+        assert_eq!(estimate(&row(0.55), "a"), None);
+        assert_eq!(estimate(&row(0.4), "b"), None);
+    }
+}

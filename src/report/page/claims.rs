@@ -1,0 +1,69 @@
+//! The claims with their verdicts. Knows how a verdict looks.
+
+use std::fmt::Write;
+
+use super::escape::{prose, text};
+use crate::report::render::{count, in_paper};
+use crate::report::verdicts::{Tested, Verdict};
+
+/// CSS class of a verdict.
+pub(super) fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Reproduced => "yes",
+        Verdict::NotReproduced => "no",
+        Verdict::Undecided => "open",
+        Verdict::NotTestable => "na",
+    }
+}
+
+/// A mark beside the word, so that colour is not alone.
+fn mark(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Reproduced => "✓",
+        Verdict::NotReproduced => "✗",
+        Verdict::Undecided => "~",
+        Verdict::NotTestable => "∅",
+    }
+}
+
+/// All claims; those of one text stand under it together.
+pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
+    let mut out = String::from("<div class=\"filter\" role=\"group\" aria-label=\"Show claims\" hidden>");
+    for v in [Verdict::Reproduced, Verdict::NotReproduced, Verdict::Undecided, Verdict::NotTestable] {
+        let _ = write!(
+            out,
+            "<label><input type=\"checkbox\" checked value=\"{}\"> {} ({})</label>",
+            class(v),
+            v.words(),
+            count(claims, v)
+        );
+    }
+    out += "</div>\n<ul class=\"claims\">\n";
+    for tested in claims {
+        let v = tested.verdict;
+        let on = if tested.on.is_empty() {
+            String::new()
+        } else {
+            format!(" <span class=\"on\">{}</span>", text(&tested.on))
+        };
+        let tests: String = tested.tests.iter().map(|t| format!("<li>{}</li>", prose(t))).collect();
+        let note = if tested.claim.note.is_empty() {
+            String::new()
+        } else {
+            format!("<p class=\"note\">{}</p>", prose(&tested.claim.note))
+        };
+        let _ = writeln!(
+            out,
+            "<li class=\"claim {0}\" data-verdict=\"{0}\"><details name=\"{id}-claims\"><summary><span class=\"verdict\">{1} {2}</span>{on} \
+             <span>{3}</span></summary><p class=\"note\">Rests on {4}; on the paper’s own numbers: {5}.</p>{note}<ul>{tests}</ul></details></li>",
+            class(v),
+            mark(v),
+            v.words(),
+            prose(&tested.claim.text),
+            text(&tested.claim.rests_on.join(", ")),
+            in_paper(tested),
+        );
+    }
+    out + "</ul>\n<p class=\"note\">Reproduced: the whole 95 % interval of the difference satisfies the comparison. Not reproduced: none of it \
+           does. Undecided: some of it. Intervals are not corrected for the number of claims.</p>\n"
+}

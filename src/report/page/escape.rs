@@ -1,0 +1,52 @@
+//! Text into HTML. Knows the characters that HTML reads as its own.
+
+/// Safe between tags and inside quoted attributes.
+pub(super) fn text(raw: &str) -> String {
+    let mut out = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            // Not allowed in HTML, and an invitation to trouble.
+            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A token's text with its blanks to be seen.
+pub(super) fn token(raw: &str) -> String {
+    let shown: String = raw
+        .chars()
+        .map(|c| match c {
+            '\n' => '⏎',
+            '\t' => '⇥',
+            c => c,
+        })
+        .collect();
+    text(if shown.trim().is_empty() { "␣" } else { shown.trim() })
+}
+
+/// `` `code` `` of a note as `<code>`, the rest escaped.
+pub(super) fn prose(raw: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in raw.split('`').enumerate() {
+        if i % 2 == 1 { out += &format!("<code>{}</code>", text(part)) } else { out += &text(part) }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_escapes() {
+        assert_eq!(super::text("<swi> & \"x\" 'y'\u{0}"), "&lt;swi&gt; &amp; &quot;x&quot; &#39;y&#39;\u{fffd}");
+        assert_eq!(super::token("\n"), "␣");
+        assert_eq!(super::token(" a\nb "), "a⏎b");
+        assert_eq!(super::prose("run `a<b`."), "run <code>a&lt;b</code>.");
+    }
+}

@@ -1,0 +1,55 @@
+//! Figures inline, and what is missing. Knows SVG only as text that our own renderer wrote.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::escape::{prose, text};
+use super::missing;
+use crate::report::paper::Paper;
+use crate::report::recipes::Recipe;
+use crate::report::render::Rendered;
+
+pub(super) fn html(
+    paper: &Paper,
+    r: &Rendered<'_>,
+    recipes: &[(&'static str, Recipe)],
+    link: &impl Fn(&Path) -> String,
+) -> String {
+    let mut out = String::from("<div class=\"gallery\">\n");
+    for drawn in &r.figures {
+        let d = &drawn.drawing;
+        let words = paper.block(&d.label).map_or("", |b| b.words.as_str());
+        let theirs =
+            if words.is_empty() { String::new() } else { format!("<p class=\"note\">The paper: {}</p>", prose(words)) };
+        let _ = writeln!(
+            out,
+            "<figure class=\"plot\"><figcaption><b>{}</b> <code>{}</code> <span class=\"files\"><a href=\"{}\">svg</a> \
+             <a href=\"{}\">png</a></span></figcaption><div class=\"svg\" role=\"img\" aria-label=\"{}\">{}</div>\
+             <p class=\"note\">{}</p>{theirs}</figure>",
+            text(&d.title),
+            text(&d.label),
+            link(&drawn.files.svg),
+            link(&drawn.files.png),
+            text(&d.title),
+            drawn.svg,
+            prose(&d.note),
+        );
+    }
+    out += "</div>\n";
+    let undrawn: Vec<_> = r.undrawn.iter().filter(|u| u.reason.contains("needs")).collect();
+    if !undrawn.is_empty() {
+        out += "<h3>Not drawn</h3>\n<ul class=\"undrawn\">\n";
+        for u in undrawn {
+            let _ = writeln!(
+                out,
+                "<li><code>{}</code> {}: {}{}</li>",
+                text(&u.label),
+                text(&u.title),
+                prose(&u.reason),
+                missing(recipes, &u.label)
+            );
+        }
+        out += "</ul>\n";
+    }
+    out
+}

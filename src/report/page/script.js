@@ -1,0 +1,33 @@
+// Adds to a page that is complete without it: the panel of details, arrow keys inside a trace or grid, the filter of claims.
+for (const box of document.querySelectorAll('.problem, .lens')) {
+  const tip = box.querySelector('.tip');
+  const show = (event) => {
+    const p = event.target.closest('.p');
+    if (p && p.dataset.tip) { tip.textContent = p.dataset.tip; tip.hidden = false; }
+  };
+  for (const p of box.querySelectorAll('.p')) { p.dataset.tip = p.title; p.removeAttribute('title'); p.setAttribute('aria-label', p.dataset.tip); }
+  box.addEventListener('mouseover', show);
+  box.addEventListener('focusin', show);
+  // One tab stop a trace; the arrow keys move inside it.
+  for (const group of box.querySelectorAll('.trace, .grid')) {
+    const all = [...group.querySelectorAll('.p')];
+    all.forEach((p, i) => { p.tabIndex = i ? -1 : 0; });
+    const wide = group.matches('.grid') ? group.querySelectorAll('thead th').length : 0;
+    const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: wide || 1, ArrowUp: -(wide || 1), Home: -Infinity, End: Infinity };
+    group.addEventListener('keydown', (event) => {
+      const at = all.indexOf(document.activeElement), by = moves[event.key];
+      if (at < 0 || by === undefined) return;
+      event.preventDefault();
+      const to = by === -Infinity ? 0 : by === Infinity ? all.length - 1 : at + by;
+      if (!all[to]) return;
+      all[at].tabIndex = -1; all[to].tabIndex = 0; all[to].focus();
+    });
+  }
+}
+for (const filter of document.querySelectorAll('.filter')) {
+  filter.hidden = false;
+  filter.addEventListener('change', () => {
+    const on = new Set([...filter.querySelectorAll('input:checked')].map((i) => i.value));
+    for (const claim of filter.parentElement.querySelectorAll('.claim')) claim.hidden = !on.has(claim.dataset.verdict);
+  });
+}

@@ -1,0 +1,160 @@
+//! From folders of rows to tables, figures and the page: `report [FOLDER]...`. Knows where files go; what they hold is the
+//! other files' part. No model is opened.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
+
+use super::beside::{self, Beside};
+use super::drawings::{self, Drawing, Undrawn};
+use super::figures::{FigureFiles, save};
+use super::folder::Folder;
+use super::own;
+use super::page;
+use super::paper::Paper;
+use super::recipes::{self, Recipe};
+use super::tables::{Cell, Heading, Kind, Table};
+use super::verdicts::{self, Tested, Verdict};
+use super::write_atomic;
+
+/// A figure drawn, with its SVG for the page.
+pub struct Drawn {
+    pub drawing: Drawing,
+    pub files: FigureFiles,
+    pub svg: String,
+}
+
+/// Everything of one folder.
+pub struct Rendered<'a> {
+    pub folder: &'a Folder,
+    pub paper_tables: Vec<Beside>,
+    pub own_tables: Vec<Table>,
+    pub figures: Vec<Drawn>,
+    pub undrawn: Vec<Undrawn>,
+    pub claims: Vec<Tested<'a>>,
+}
+
+/// What a report did, for the terminal.
+pub struct Report {
+    pub page: PathBuf,
+    pub summary: String,
+}
+
+/// Which folders a report reads where none is named: those under `reports/` that hold rows.
+///
+/// # Errors
+/// None there.
+pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
+    let holds_rows = |path: &PathBuf| {
+        let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+        files.into_iter().any(|f| f.path().extension().is_some_and(|e| e == "parquet"))
+    };
+    let entries = std::fs::read_dir(reports).into_iter().flatten().flatten().map(|e| e.path());
+    let mut folders: Vec<PathBuf> = entries.filter(|p| p.is_dir()).filter(holds_rows).collect();
+    folders.sort();
+    if folders.is_empty() {
+        bail!("{}: no folder with rows; run `probe` first, or name a folder", reports.display());
+    }
+    Ok(folders)
+}
+
+/// Writes tables and figures into each folder and one page over all.
+///
+/// # Errors
+/// A disk that cannot be written; mistakes in the fixture or a recipe.
+pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
+    let paper = Paper::embedded()?;
+    let recipes = recipes::all()?;
+    let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
+    let html = page::html(&paper, &rendered, &recipes, page.parent().unwrap_or(Path::new("")));
+    write_atomic(page, html.as_bytes())?;
+    let summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
+    Ok(Report { page: page.to_path_buf(), summary })
+}
+
+fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Recipe)]) -> Result<Rendered<'a>> {
+    let what = || format!("rendering {}", folder.path.display());
+    let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
+    let claims = verdicts::test(paper, folder, at_scale);
+    let (paper_tables, own_tables) = (beside::tables(paper, folder)?, own::tables(folder)?);
+    let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
+    for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables).chain([&claims_table(&claims)?]) {
+        table.save(&stem("tables", &table.label)).with_context(what)?;
+    }
+    let (drawings, undrawn) = drawings::all(paper, folder);
+    let figures: Result<Vec<Drawn>> = drawings
+        .into_par_iter()
+        .map(|drawing| {
+            let files = save(&stem("figures", &drawing.label), &drawing.panels)?;
+            let svg = std::fs::read_to_string(&files.svg)?;
+            Ok(Drawn { drawing, files, svg })
+        })
+        .collect();
+    Ok(Rendered { folder, paper_tables, own_tables, figures: figures.with_context(what)?, undrawn, claims })
+}
+
+/// The claims as a table of text.
+fn claims_table(claims: &[Tested<'_>]) -> Result<Table> {
+    let names = ["claim", "rests on", "on the paper's own numbers", "our checkpoint", "verdict", "test"];
+    let columns = names.iter().map(|name| Heading::new(name, Kind::Text)).collect();
+    let mut table = Table::new("claims", "The paper's claims on our rows", columns);
+    for tested in claims {
+        let row = [
+            tested.claim.text.clone(),
+            tested.claim.rests_on.join(", "),
+            in_paper(tested).to_owned(),
+            tested.on.clone(),
+            tested.verdict.words().to_owned(),
+            tested.tests.join("; "),
+        ];
+        table.push(row.into_iter().map(Cell::Text).collect())?;
+    }
+    table.note = "Reproduced: the whole 95 % interval of the difference satisfies the comparison; not reproduced: none of it does; undecided: some of it. Intervals are not corrected for the number of claims.".into();
+    Ok(table)
+}
+
+/// What a claim's comparisons give on the paper's own numbers.
+pub fn in_paper(tested: &Tested<'_>) -> &'static str {
+    match tested.claim.holds_in_paper {
+        Some(true) => "holds",
+        Some(false) => "does not hold",
+        None => "no numbers",
+    }
+}
+
+/// How many claims have a verdict.
+pub fn count(claims: &[Tested<'_>], verdict: Verdict) -> usize {
+    claims.iter().filter(|t| t.verdict == verdict).count()
+}
+
+fn summary(r: &Rendered<'_>) -> String {
+    let with_rows = r.paper_tables.iter().filter(|b| b.ours > 0).count();
+    let missing: Vec<&str> =
+        r.undrawn.iter().filter(|u| u.reason.contains("needs")).map(|u| u.label.as_str()).collect();
+    let mut out = format!(
+        "{} ({})\n  tables   {} of the paper ({with_rows} with rows of ours), {} of ours  → {}\n  figures  {}  → {}\n",
+        r.folder.name,
+        r.folder.dataset(),
+        r.paper_tables.len(),
+        r.own_tables.len(),
+        r.folder.path.join("tables").display(),
+        r.figures.len(),
+        r.folder.path.join("figures").display(),
+    );
+    if !missing.is_empty() {
+        out += &format!("  no rows for {}\n", missing.join(", "));
+    }
+    let of = |v| count(&r.claims, v);
+    out += &format!(
+        "  claims   {} reproduced, {} not reproduced, {} undecided, {} not testable here\n",
+        of(Verdict::Reproduced),
+        of(Verdict::NotReproduced),
+        of(Verdict::Undecided),
+        of(Verdict::NotTestable)
+    );
+    for why in &r.folder.unreadable {
+        out += &format!("  left out: {why}\n");
+    }
+    out
+}
