@@ -25,7 +25,8 @@ const MODES: [(&str, f64); 7] = [
 fn main() -> anyhow::Result<()> {
     let problems = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100);
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
-    let lab = Lab { threads: 1, ..Lab::open(&run, "latent", Some(problems), 0)? };
+    let mut lab = Lab::open(&run, "latent", Some(problems), 0)?;
+    lab.threads = 1;
     let settings = Sweep::settings(&lab);
 
     let started = Instant::now();
