@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 use common::known::{EXIT_STEP, Kind};
 use switchyard::experiments::activation_patching::{self, Axis, Config as Patching, run_pairs};
@@ -214,10 +215,38 @@ fn activation_patching_of_micro_peaks_in_the_block() {
 #[test]
 fn the_benefit_of_switching_is_that_of_the_latents() {
     let of = |which| {
-        let (rows, problems) = switch_benefit::run(&common::known::lab(which, 60, 12)).expect("rows");
+        let lab = common::known::lab(which, 60, 12);
+        let settings = Sweep::settings(&lab);
+        let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+        let (rows, problems) = switch_benefit::run(&lab, &sweep).expect("rows");
         assert_eq!(problems.len(), 60);
         rows.into_iter().find(|r| r.group == "chosen").expect("problems that switch").benefit
     };
     assert_eq!(of(Kind::Working).value, 1.0);
     assert_eq!(of(Kind::Inert).value, 0.0);
+}
+
+#[test]
+fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let run = |folder: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        let command = command.current_dir(folder).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
+        command.arg(temp.path().join("out")).output().expect("intervene runs")
+    };
+    let output = run(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("--bin report"), "{said}");
+    for name in ["latent_intervention", "switch_benefit", "switch_problems", "activation_patching"] {
+        for phase in ["latent", "grpo"] {
+            let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
+            assert!(file.is_file(), "{} is missing", file.display());
+        }
+    }
+    assert!(temp.path().join("out/manifest.json").is_file());
+    let output = run(temp.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("fixtures/micro is not here"), "{said}");
 }

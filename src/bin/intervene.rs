@@ -13,6 +13,7 @@ use switchyard::commands::targets::Targets;
 use switchyard::commands::{exit, print};
 use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{self, Config, MODES, NULLS};
+use switchyard::experiments::sweep::Sweep;
 use switchyard::experiments::{activation_patching, switch_benefit};
 use switchyard::interventions::{Later, Steps};
 use switchyard::latent::Channel;
@@ -46,6 +47,9 @@ struct Args {
     /// Draws of the random modes
     #[arg(long, default_value_t = 5)]
     draws: usize,
+    /// Pairs of problems for activation patching
+    #[arg(long, default_value_t = 48)]
+    pairs: usize,
     /// Which experiments; all where none is named
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Only>,
@@ -98,21 +102,24 @@ fn go(args: &Args) -> Result<()> {
         draws: args.draws,
     };
     let labs = args.targets.open()?;
-    for lab in &labs {
-        latent_intervention::cells(lab, &config)?;
-    }
     let wants = |only: Only| args.only.is_empty() || args.only.contains(&only);
+    if wants(Only::LatentIntervention) {
+        labs.iter().try_for_each(|lab| latent_intervention::check_modes(lab, &config))?;
+    }
     for lab in &labs {
         let say = |what: &str| eprintln!("intervene: {}: {what}", lab.subject.name);
-        if wants(Only::LatentIntervention) {
+        let settings = Sweep::settings(lab);
+        let decode = wants(Only::LatentIntervention) || wants(Only::SwitchBenefit);
+        let sweep = decode.then(|| Sweep::new(lab, &settings)).transpose()?;
+        if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
             let started = Instant::now();
-            let rows = latent_intervention::run(lab, &config, say)?;
+            let rows = latent_intervention::run_on(sweep, lab, &config, None, say)?;
             save(args, lab, "latent_intervention", &rows, json!(config), started, latent_intervention::table(&rows))?;
         }
-        if wants(Only::SwitchBenefit) {
+        if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit)) {
             let started = Instant::now();
             say("every problem with a block and without");
-            let (rows, problems) = switch_benefit::run(lab)?;
+            let (rows, problems) = switch_benefit::run(lab, sweep)?;
             save(args, lab, "switch_problems", &problems, json!({}), started, String::new())?;
             save(args, lab, "switch_benefit", &rows, json!({}), started, switch_benefit::table(&rows))?;
         }
@@ -121,7 +128,8 @@ fn go(args: &Args) -> Result<()> {
                 say("no activation patching: it makes its pairs of problems from a generated task");
                 continue;
             }
-            let (started, config) = (Instant::now(), activation_patching::Config::default());
+            let (started, config) =
+                (Instant::now(), activation_patching::Config { pairs: args.pairs, ..Default::default() });
             say("activation patching");
             let rows = activation_patching::run(lab, &config)?;
             save(args, lab, "activation_patching", &rows, json!(config), started, activation_patching::table(&rows))?;

@@ -25,6 +25,9 @@ use crate::parallel;
 use crate::stats::{Bootstrap, Estimate};
 use crate::tasks::Split;
 
+/// Rows that run at once.
+const ROWS: usize = 256;
+
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -201,7 +204,10 @@ fn patch(subject: &Subject, number: usize, pair: &Pair) -> Result<Patched> {
     for spec in points() {
         hooks.replace(&spec, layers, |site, value| replace(site, value, &cells, &held))?;
     }
-    let mut found = leads(subject, &rows, pair, &mut hooks)?;
+    let mut found = vec![];
+    for chunk in rows.chunks(ROWS) {
+        found.extend(leads(subject, chunk, pair, &mut hooks)?);
+    }
     let corrupt = found.pop().context("no unpatched row")?;
     let effects = cells.iter().zip(found).map(|(&(layer, position), lead)| (layer, position, lead - corrupt));
     Ok(Patched { pair: number, whole: whole_clean - corrupt, effects: effects.collect() })

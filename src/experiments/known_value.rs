@@ -3,7 +3,7 @@
 //! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. Only problems that
 //! the normal run answers right take part, so that what their blocks should hold is what they were seen to use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use rand::{Rng, SeedableRng};
@@ -179,6 +179,11 @@ pub fn hits(plans: &[BTreeMap<usize, Exchange>], draws: &[&[Outcome]], seed: u64
             kept.push(f64::from(u8::from(outcomes[problem].correct)));
         }
     }
+    let problems = groups.iter().collect::<BTreeSet<_>>().len();
+    ensure!(
+        problems > 1,
+        "known_value: {problems} problem with a block to exchange; a rate needs 2, ask more problems"
+    );
     let bootstrap = Bootstrap::seeded(seed);
     let mean = |values: &[f64]| bootstrap.clustered_mean(values, &groups);
     let above_chance = bootstrap.clustered_paired(&chance, &hit, &groups)?;

@@ -88,32 +88,37 @@ pub struct Row {
     pub mean_change: f64,
 }
 
-/// Runs every mode; rows in the order of the settings.
+/// Decodes the problems and runs every mode; rows in the order of the settings.
 ///
 /// # Errors
-/// An unknown mode or step before any work; a mode that never fired or moved nothing; a self-patch that changed
-/// something; no problem on which the model switched.
+/// An unknown mode or step before any work; as [`run_on`].
 pub fn run(lab: &Lab, config: &Config, progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    let cells = cells(lab, config)?;
-    let needs_task = cells.iter().any(|c| c.is("known_value"));
-    let predict = if needs_task { Some(of_task(&lab.subject)?) } else { None };
-    let predict = predict.as_ref().map(|p| p as &Predict);
+    check_modes(lab, config)?;
     let settings = Sweep::settings(lab);
-    run_on(&Sweep::new(lab, &settings)?, lab, config, predict, progress)
+    run_on(&Sweep::new(lab, &settings)?, lab, config, None, progress)
 }
 
-/// The rows that a configuration asks for.
+/// Refuses what cannot be run on this checkpoint, before any work.
 ///
 /// # Errors
-/// As [`modes::cells`].
-pub fn cells(lab: &Lab, config: &Config) -> Result<Vec<Cell>> {
+/// An unknown mode, dose or step; `known_value` without a generated task.
+pub fn check_modes(lab: &Lab, config: &Config) -> Result<()> {
+    let cells = cells(lab, config)?;
+    if cells.iter().any(|c| c.is("known_value")) {
+        of_task(&lab.subject).map(drop)?;
+    }
+    Ok(())
+}
+
+fn cells(lab: &Lab, config: &Config) -> Result<Vec<Cell>> {
     modes::cells(&config.modes, &config.steps, config.draws, lab.subject.recipe.evaluation.k_cap)
 }
 
-/// The same on problems that are decoded already; `predict` is what `known_value` compares with.
+/// Runs every mode on problems that are decoded already. `predict` is what `known_value` compares with; `None` takes the
+/// arithmetic of the recipe's task.
 ///
 /// # Errors
-/// As [`run`].
+/// A mode that never fired or moved nothing; a self-patch that changed something; no problem on which the model switched.
 pub fn run_on(
     sweep: &Sweep,
     lab: &Lab,
@@ -124,17 +129,16 @@ pub fn run_on(
     let cells = cells(lab, config)?;
     sweep.switches()?;
     let wants = |name: &str| cells.iter().any(|c| c.is(name));
-    let plans = match predict.filter(|_| wants("known_value")) {
+    let plans = match predict {
+        _ if !wants("known_value") => vec![],
         Some(predict) => plan(sweep, &lab.subject, predict, config.draws, lab.seed)?,
-        None => vec![],
+        None => plan(sweep, &lab.subject, &of_task(&lab.subject)?, config.draws, lab.seed)?,
     };
-    ensure!(!wants("known_value") || !plans.is_empty(), "known_value needs a generated task");
     if wants("sibling") {
         progress("sampling sibling rollouts");
     }
     let siblings = if wants("sibling") { nulls::siblings(lab, sweep, config.draws)? } else { vec![] };
-    let rows = rows(sweep, lab, config, &cells, &plans, &siblings, &mut progress)?;
-    Ok(rows)
+    rows(sweep, lab, config, &cells, &plans, &siblings, &mut progress)
 }
 
 fn rows(

@@ -106,6 +106,7 @@ impl<'a> Sweep<'a> {
         let done = parallel::run(&parts, |part| {
             part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk)).collect::<Result<Vec<_>>>()
         })?;
+        not_stopped()?;
         let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
         for (batch, decoded, states) in done.into_iter().flatten() {
             batches.push(batch);
@@ -164,6 +165,7 @@ impl<'a> Sweep<'a> {
         let done = parallel::run(&parts, |part| {
             part.iter().map(|unit| self.unit(unit, all, later, channel)).collect::<Result<Vec<_>>>()
         })?;
+        not_stopped()?;
         let mut results: Vec<Continued> =
             all.iter().map(|_| Continued { outcomes: self.normal.clone(), ..Continued::default() }).collect();
         for (unit, (outcomes, firings)) in units.iter().zip(done.into_iter().flatten()) {
@@ -254,6 +256,12 @@ impl<'a> Sweep<'a> {
         ensure!(!self.bank.is_empty(), "{name}: no problem switched, there is no latent to intervene on");
         Ok(())
     }
+}
+
+/// Rows that were cut short by the user mean nothing.
+fn not_stopped() -> Result<()> {
+    ensure!(!crate::progress::stop_flag().load(std::sync::atomic::Ordering::Relaxed), "stopped: nothing was written");
+    Ok(())
 }
 
 fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {

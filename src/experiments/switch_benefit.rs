@@ -51,9 +51,7 @@ pub struct Problem {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab) -> Result<(Vec<Row>, Vec<Problem>)> {
-    let settings = Sweep::settings(lab);
-    let sweep = Sweep::new(lab, &settings)?;
+pub fn run(lab: &Lab, sweep: &Sweep) -> Result<(Vec<Row>, Vec<Problem>)> {
     let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
     let done = sweep.run(&both, Later::Recompute, Channel::Both)?;
     let (suppressed, forced) = (&done[0].outcomes, &done[1].outcomes);
