@@ -3,23 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use burn::tensor::Device;
 use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
-use switchyard::experiments::subject::Subject;
 use switchyard::experiments::teacher_forced::{self, Event};
+use switchyard::interventions::Steps;
 use switchyard::report::rows::read;
 
 fn micro() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro")
 }
 
-fn subject(phase: &str, problems: Option<usize>) -> Subject {
-    Subject::open(&micro(), phase, problems, &Device::flex()).expect("the micro fixture")
+fn lab(phase: &str, problems: Option<usize>, seed: u64) -> Lab {
+    Lab::open(&micro(), phase, problems, seed).expect("the micro fixture")
 }
 
-fn config(modes: &[&str], steps: &[usize]) -> Config {
-    Config { modes: modes.iter().map(|m| (*m).to_owned()).collect(), steps: steps.to_vec(), seed: 0 }
+fn config(modes: &[&str], steps: &[Steps]) -> Config {
+    let modes = modes.iter().map(|m| (*m).to_owned()).collect();
+    Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn the_committed_rows_come_out_again() {
     }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro/latent_intervention-latent.parquet");
     let held: Vec<Held> = read(&file).expect("the committed rows");
-    let rows = run(&subject("latent", None), &config(&MODES, &[]), |_| {}).expect("the experiment");
+    let rows = run(&lab("latent", None, 0), &config(&MODES, &[Steps::All]), |_| {}).expect("the experiment");
     assert_eq!(rows.len(), held.len());
     for (row, held) in rows.iter().zip(&held) {
         assert_eq!(row.mode, held.mode);
@@ -49,19 +49,9 @@ fn the_committed_rows_come_out_again() {
 }
 
 #[test]
-fn self_patch_is_inert_at_every_step_alone() {
-    let rows = run(&subject("grpo", Some(100)), &config(&["self_patch"], &[0, 2, 4]), |_| {}).expect("inert");
-    assert_eq!(rows.len(), 4, "normal and three steps");
-    assert!(rows[1..].iter().all(|r| r.firings > 0 && r.answer_changed.value == 0.0));
-}
-
-#[test]
 fn random_draws_follow_the_seed() {
-    let subject = subject("latent", Some(60));
-    let with = |seed| {
-        let config = Config { seed, ..config(&["random_norm"], &[]) };
-        run(&subject, &config, |_| {}).expect("rows").remove(1)
-    };
+    let with = |seed| run(&lab("latent", Some(60), seed), &config(&["random_norm"], &[Steps::All]), |_| {});
+    let with = |seed| with(seed).expect("rows").remove(1);
     assert_eq!(with(3), with(3));
     assert_ne!(with(3).mean_change, with(4).mean_change);
 }
@@ -81,10 +71,12 @@ fn what_does_not_exist_is_refused_before_any_work() {
     let micro = micro.to_str().expect("a path");
     for (args, needle) in [
         (vec![micro, "--modes", "zeroed"], "zeroed"),
+        (vec![micro, "--modes", "zero:2"], "no dose"),
+        (vec![micro, "--draws", "0"], "--draws"),
         (vec![micro, "--steps", "9"], "step 9"),
         (vec![micro, "--phase", "boundary"], "boundary"),
         (vec![micro, "--problems", "0"], "--problems"),
-        (vec!["nowhere"], "nowhere/recipe.toml"),
+        (vec!["nowhere"], "nowhere: "),
     ] {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let out = temp.path().join("out");

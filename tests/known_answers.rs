@@ -6,6 +6,7 @@ use common::known::{Kind, lab};
 use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
 use switchyard::experiments::staging::Event;
 use switchyard::experiments::teacher_forced;
+use switchyard::interventions::Steps;
 use switchyard::latent::Switching;
 
 #[test]
@@ -34,15 +35,15 @@ fn teacher_forcing_finds_the_switch_where_it_is() {
     assert!(of(Event::Other).p_swi.high < 1e-3);
 }
 
-fn intervene(which: Kind, modes: &[&str], steps: &[usize], seed: u64) -> Vec<Row> {
+fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<Row> {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();
-    let config = Config { modes, steps: steps.to_vec(), seed };
-    latent_intervention::run(&lab(which, 60, seed).subject, &config, |_| {}).expect("rows")
+    let config = Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() };
+    latent_intervention::run(&lab(which, 60, seed), &config, |_| {}).expect("rows")
 }
 
 #[test]
 fn interventions_find_that_the_latents_carry_the_answer() {
-    for row in intervene(Kind::Working, &MODES, &[], 3) {
+    for row in intervene(Kind::Working, &MODES, &[Steps::All], 3) {
         let diagnostic = row.diagnostic_accuracy.expect("problems that switched and were right");
         match row.mode.as_str() {
             "normal" | "self_patch" => {
@@ -55,7 +56,7 @@ fn interventions_find_that_the_latents_carry_the_answer() {
         }
     }
     // The state is handed on from step to step: any of them alone decides.
-    for row in &intervene(Kind::Working, &["resample"], &[0, 1, 2], 4)[1..] {
+    for row in &intervene(Kind::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4)[1..] {
         assert!(row.diagnostic_accuracy.is_some_and(|e| e.high < 0.45), "step {}", row.steps);
     }
 }
@@ -63,14 +64,14 @@ fn interventions_find_that_the_latents_carry_the_answer() {
 #[test]
 fn interventions_find_nothing_where_latents_are_inert() {
     let on_distribution = ["normal", "zero", "skip", "self_patch", "mean", "resample"];
-    for row in intervene(Kind::Inert, &on_distribution, &[], 5) {
+    for row in intervene(Kind::Inert, &on_distribution, &[Steps::All], 5) {
         assert_eq!((row.lost, row.gained, row.answer_changed.value), (0, 0, 0.0), "{}", row.mode);
         assert_eq!(row.p_holm, 1.0);
         assert!(row.mode == "normal" || row.mode == "skip" || row.firings > 0);
     }
     // The paper's random vector is no such control: it writes into every coordinate, those that mark a digit to be read
     // too, and so changes the answers of a model that never reads its latents.
-    let random = intervene(Kind::Inert, &["random_norm"], &[], 5).remove(1);
+    let random = intervene(Kind::Inert, &["random_norm"], &[Steps::All], 5).remove(1);
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
 

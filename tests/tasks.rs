@@ -404,3 +404,25 @@ fn settings_are_read_and_refused_by_name() {
         assert!(error.contains(name), "{error:?} does not name {name}");
     }
 }
+
+#[test]
+fn a_pair_differs_in_its_start_and_its_answer_only() {
+    for task in [Task::Chains(Chains::default()), Task::Affine(Affine::default())] {
+        for index in 0..60 {
+            let problem = task.problem(Split::Test, 3, index).expect("a problem");
+            let Some((clean, corrupt)) = task.pair(Split::Test, 3, index).expect("a pair") else { continue };
+            assert_eq!(clean, problem, "the first is the row itself");
+            assert_ne!(clean.answer, corrupt.answer);
+            let (a, b): (Vec<_>, Vec<_>) = (clean.question.split(' ').collect(), corrupt.question.split(' ').collect());
+            assert_eq!(a.len(), b.len());
+            assert_eq!(
+                a.iter().zip(&b).filter(|(a, b)| a != b).count(),
+                1,
+                "{} / {}",
+                clean.question,
+                corrupt.question
+            );
+        }
+    }
+    assert_eq!(Task::Graph(Graph::default()).pair(Split::Test, 3, 0).expect("no pair"), None);
+}

@@ -2,61 +2,165 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
-use burn::tensor::Device;
-use clap::Parser;
-use switchyard::experiments::latent_intervention::{self, Config, MODES};
-use switchyard::experiments::subject::Subject;
-use switchyard::report::rows::RowWriter;
+use clap::{Parser, ValueEnum};
+use serde::Serialize;
+use serde_json::{Value, json};
+use switchyard::commands::results::{Manifest, command, folder, setup};
+use switchyard::commands::targets::Targets;
+use switchyard::commands::{exit, print};
+use switchyard::experiments::lab::Lab;
+use switchyard::experiments::latent_intervention::{self, Config, MODES, NULLS};
+use switchyard::experiments::sweep::Sweep;
+use switchyard::experiments::{activation_patching, switch_benefit};
+use switchyard::interventions::{Later, Steps};
+use switchyard::latent::Channel;
+use switchyard::report::rows::{IDENTITY, RowWriter};
 
-/// Replace what enters the latent positions of a run's checkpoint and compare with normal decoding.
+/// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  intervene runs/micro\n  intervene runs/micro --modes zero,resample --steps 0,1,2,3,4 --problems 200"
+    after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
+                  intervene runs/micro --modes zero,resample --steps all,0,1,2.. --problems 200\n  \
+                  intervene --modes scale,rotate,rotate:10 --at kv --later frozen\n  \
+                  intervene --phase latent --modes known_value,empty_block,force_switch"
 )]
 struct Args {
-    /// A run folder of `train`.
-    run: PathBuf,
-    /// Which phase's checkpoint.
-    #[arg(long, default_value = "latent")]
-    phase: String,
-    #[arg(long, value_delimiter = ',', default_values_t = MODES.map(String::from))]
+    #[command(flatten)]
+    targets: Targets,
+    /// normal, zero, random_norm, skip, self_patch, mean, resample, gaussian, sibling, embedding, embedding_argmax,
+    /// scale[:α], rotate[:degrees], known_value, empty_block, force_switch, suppress_switch, null_batch, null_seed
+    #[arg(long, value_delimiter = ',', default_values_t = MODES.iter().chain(&NULLS).map(|m| (*m).to_owned()))]
     modes: Vec<String>,
-    /// Latent steps to act on, from 0, one row each; all together by default.
-    #[arg(long, value_delimiter = ',')]
-    steps: Vec<usize>,
-    /// Held-out problems; by default those of the run's evaluation.
-    #[arg(long)]
-    problems: Option<usize>,
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Where the rows go; by default the run's folder `reports`.
-    #[arg(long)]
+    /// Latent steps to act on, one row each: `all`, a step from 0, or `2..`
+    #[arg(long, value_delimiter = ',', default_value = "all")]
+    steps: Vec<Steps>,
+    /// What happens to later latents of the block
+    #[arg(long, value_enum, default_value_t = LaterArg::Recompute)]
+    later: LaterArg,
+    /// Whether the replaced input reaches the next latent, the cache, or both
+    #[arg(long, value_enum, default_value_t = AtArg::Both)]
+    at: AtArg,
+    /// Draws of the random modes
+    #[arg(long, default_value_t = 5)]
+    draws: usize,
+    /// Pairs of problems for activation patching
+    #[arg(long, default_value_t = 48)]
+    pairs: usize,
+    /// Which experiments; all where none is named
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Only>,
+    /// Where rows and manifest go; by default reports/<recipe>
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    match go(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+#[derive(Clone, Copy, ValueEnum)]
+enum LaterArg {
+    Recompute,
+    Frozen,
 }
 
-fn go(args: Args) -> Result<()> {
-    let subject = Subject::open(&args.run, &args.phase, args.problems, &Device::flex())?;
-    let config = Config { modes: args.modes, steps: args.steps, seed: args.seed };
-    let rows = latent_intervention::run(&subject, &config, |mode| eprintln!("intervene: {mode}"))?;
-    let out = args.out.unwrap_or_else(|| args.run.join("reports"));
-    let mut writer = RowWriter::create(&out, &format!("latent_intervention-{}", args.phase))?;
-    for row in &rows {
-        writer.push(row)?;
+#[derive(Clone, Copy, ValueEnum)]
+enum AtArg {
+    Embedding,
+    Kv,
+    Both,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Only {
+    /// What the modes do to answers
+    LatentIntervention,
+    /// Every problem with a block and without
+    SwitchBenefit,
+    /// Layer × latent step, layer × position (generated tasks)
+    ActivationPatching,
+}
+
+fn main() -> ExitCode {
+    exit(go(&Args::parse()))
+}
+
+fn go(args: &Args) -> Result<()> {
+    let config = Config {
+        modes: args.modes.clone(),
+        steps: args.steps.clone(),
+        later: match args.later {
+            LaterArg::Recompute => Later::Recompute,
+            LaterArg::Frozen => Later::Frozen,
+        },
+        at: match args.at {
+            AtArg::Embedding => Channel::Embedding,
+            AtArg::Kv => Channel::Kv,
+            AtArg::Both => Channel::Both,
+        },
+        draws: args.draws,
+    };
+    let labs = args.targets.open()?;
+    let wants = |only: Only| args.only.is_empty() || args.only.contains(&only);
+    if wants(Only::LatentIntervention) {
+        labs.iter().try_for_each(|lab| latent_intervention::check_modes(lab, &config))?;
     }
-    let files = writer.finish()?;
-    println!("{}\n{}", latent_intervention::table(&rows), files.parquet.display());
+    for lab in &labs {
+        let say = |what: &str| eprintln!("intervene: {}: {what}", lab.subject.name);
+        let settings = Sweep::settings(lab);
+        let decode = wants(Only::LatentIntervention) || wants(Only::SwitchBenefit);
+        let sweep = decode.then(|| Sweep::new(lab, &settings)).transpose()?;
+        if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
+            let started = Instant::now();
+            let rows = latent_intervention::run_on(sweep, lab, &config, None, say)?;
+            save(args, lab, "latent_intervention", &rows, json!(config), started, latent_intervention::table(&rows))?;
+        }
+        if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit)) {
+            let started = Instant::now();
+            say("every problem with a block and without");
+            let (rows, problems) = switch_benefit::run(lab, sweep)?;
+            save(args, lab, "switch_problems", &problems, json!({}), started, String::new())?;
+            save(args, lab, "switch_benefit", &rows, json!({}), started, switch_benefit::table(&rows))?;
+        }
+        if wants(Only::ActivationPatching) {
+            if lab.subject.recipe.task.is_none() && args.only.is_empty() {
+                say("no activation patching: it makes its pairs of problems from a generated task");
+                continue;
+            }
+            let (started, config) =
+                (Instant::now(), activation_patching::Config { pairs: args.pairs, ..Default::default() });
+            say("activation patching");
+            let rows = activation_patching::run(lab, &config)?;
+            save(args, lab, "activation_patching", &rows, json!(config), started, activation_patching::table(&rows))?;
+        }
+    }
+    if let Some(lab) = labs.first() {
+        let out = folder(args.out.as_deref(), lab);
+        print(&format!(
+            "\nTables, figures and a page beside the paper's:  cargo run --release --bin report -- {}\n",
+            out.display()
+        ))?;
+    }
     Ok(())
+}
+
+/// Rows, their line in the manifest, and what they say.
+fn save(
+    args: &Args,
+    lab: &Lab,
+    name: &str,
+    rows: &[impl Serialize],
+    settings: Value,
+    started: Instant,
+    table: String,
+) -> Result<()> {
+    let out = folder(args.out.as_deref(), lab);
+    let name = format!("{name}-{}", lab.subject.short_name());
+    let mut writer = RowWriter::create(&out, &name)?.requiring(&IDENTITY);
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    let files = writer.finish()?;
+    let setup = setup(lab, &lab.subject.fingerprint()?, settings);
+    Manifest::open(&out)?.add(&name, setup, &command("intervene"), started.elapsed().as_secs_f64())?;
+    print(&format!("\n## {name}\n\n{table}\n{}\n", files.parquet.display()))
 }

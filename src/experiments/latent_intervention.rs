@@ -1,210 +1,368 @@
 //! The paper's causal experiment (tab:intervention): decode with the latent inputs replaced, compare with *normal* on
-//! the same problems.
+//! the same problems. Per mode, dose and choice of steps one row; draws of a random mode are pooled.
+//!
+//! `logit_diff` is the lead of the gold answer's first token over the best other token (difference of logits, nats), at
+//! the position of the mode's own response that gives its answer; responses that give none are left out (its n says so).
 
-use std::cell::RefCell;
+use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 
-use super::subject::Subject;
-use crate::evaluation::{Scores, decode_settings, requests, score};
-use crate::interventions::{self, Bank, Firings};
-use crate::latent::{Decode, HiddenState, Switching, Trace, decode};
-use crate::model::{HookSpec, Hooks, Select};
-use crate::stats::{Estimate, Flips, changed, holm, wilson};
-
-/// Modes beyond [`interventions::NAMES`].
-pub const NORMAL: &str = "normal";
-pub const SKIP: &str = "skip";
-
-/// The default modes: the paper's four, and the controls it lacks.
-pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", SKIP, "self_patch", "mean", "resample"];
+use super::known_value::{Exchange, Hits, Predict, hits, of_task, plan};
+use super::lab::{Identity, Lab};
+use super::modes::{self, Cell, Kind, forces};
+pub use super::modes::{MODES, NORMAL, NULLS};
+use super::nulls;
+use super::sweep::{Continuation, Continued, Outcome, Sweep, What};
+use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Steps, Swap};
+use crate::latent::Channel;
+use crate::model::Activation;
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, wilson};
 
 /// Settings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub modes: Vec<String>,
-    /// Latent steps to act on (from 0); all where empty.
-    pub steps: Vec<usize>,
-    pub seed: u64,
+    /// One row each.
+    pub steps: Vec<Steps>,
+    pub later: Later,
+    pub at: Channel,
+    /// Draws of a random mode.
+    pub draws: usize,
 }
 
-/// One mode on one choice of steps.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            modes: MODES.map(String::from).to_vec(),
+            steps: vec![Steps::All],
+            later: Later::Recompute,
+            at: Channel::Both,
+            draws: 5,
+        }
+    }
+}
+
+/// One mode at one dose on one choice of steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    pub checkpoint: String,
-    pub dataset: String,
-    pub n: usize,
-    pub seed: u64,
+    #[serde(flatten)]
+    pub identity: Identity,
     pub mode: String,
-    /// `all`, or the step.
-    pub steps: String,
+    pub dose: Option<f64>,
+    /// `all`, a step, or `k..`.
+    pub steps: Steps,
+    pub later: Later,
+    pub at: Channel,
+    pub draws: usize,
+    /// Problems × draws; intervals resample problems.
     pub accuracy: Estimate,
-    /// Share of problems whose extracted answer differs from normal's.
+    /// Minus normal's, paired.
+    pub accuracy_change: Estimate,
+    /// Share of answers that differ from normal's.
     pub answer_changed: Estimate,
     /// On the problems where normal switched and was right.
     pub diagnostic_accuracy: Option<Estimate>,
+    /// Share of normal's wrong answers that are right.
+    pub wrong_to_right: Option<Estimate>,
+    /// Right under normal, wrong in most draws; a tie counts for neither.
     pub lost: usize,
     pub gained: usize,
     /// Exact McNemar against normal, all problems.
     pub p_value: f64,
-    /// The same, Holm-adjusted over the modes of this run.
+    /// The same, Holm-adjusted over the interventions of this run.
     pub p_holm: f64,
+    /// Lead of the gold answer, in nats.
+    pub logit_diff: Option<Estimate>,
+    /// Minus normal's, on problems where both give an answer.
+    pub logit_diff_change: Option<Estimate>,
+    pub hit_rate: Option<Estimate>,
+    pub chance: Option<Estimate>,
+    pub above_chance: Option<Estimate>,
+    pub kept: Option<Estimate>,
+    /// Latent inputs replaced.
     pub firings: usize,
     /// Mean ‖new − old‖ of a firing.
     pub mean_change: f64,
 }
 
-struct Outcome {
-    scores: Scores,
-    traces: Vec<Trace>,
-    answers: Vec<Option<String>>,
-    firings: Firings,
-}
-
-/// Runs every mode; rows in the order of the settings.
+/// Decodes the problems and runs every mode; rows in the order of the settings.
 ///
 /// # Errors
-/// An unknown mode or step before any work; a mode that never fired or moved nothing; a self-patch that changed
-/// something; no problem on which the model switched.
-pub fn run(subject: &Subject, config: &Config, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    for mode in &config.modes {
-        let known = mode == NORMAL || mode == SKIP || interventions::NAMES.contains(&mode.as_str());
-        ensure!(known, "unknown mode `{mode}`: expected some of {MODES:?}");
-    }
-    let cap = subject.recipe.evaluation.k_cap;
-    for step in &config.steps {
-        ensure!(*step < cap, "step {step} does not exist: a block has at most {cap} latent steps (from 0)");
-    }
-    progress(NORMAL);
-    let mut bank = Bank::default();
-    let normal = normal(subject, &mut bank)?;
-    ensure!(!bank.is_empty(), "{}: no problem switched, there is no latent to intervene on", subject.name);
-
-    let choices: Vec<Option<usize>> =
-        if config.steps.is_empty() { vec![None] } else { config.steps.iter().copied().map(Some).collect() };
-    let mut rows = vec![row(subject, config, NORMAL, "all", &normal, &normal)?];
-    for mode in config.modes.iter().filter(|m| *m != NORMAL) {
-        let choices = if mode == SKIP { &[None][..] } else { &choices };
-        for &step in choices {
-            let named = step.map_or_else(|| "all".to_owned(), |s| s.to_string());
-            progress(&format!("{mode} ({named})"));
-            let outcome = if mode == SKIP {
-                decode_with(subject, &mut Hooks::none(), Switching::Suppressed, Firings::default())?
-            } else {
-                intervene(subject, mode, step, &bank, config.seed)?
-            };
-            check(mode, &named, &normal, &outcome)?;
-            rows.push(row(subject, config, mode, &named, &normal, &outcome)?);
-        }
-    }
-    let p: Vec<f64> = rows.iter().skip(1).map(|r| r.p_value).collect();
-    for (row, adjusted) in rows.iter_mut().skip(1).zip(holm(&p)?) {
-        row.p_holm = adjusted;
-    }
-    Ok(rows)
+/// An unknown mode or step before any work; as [`run_on`].
+pub fn run(lab: &Lab, config: &Config, progress: impl FnMut(&str)) -> Result<Vec<Row>> {
+    check_modes(lab, config)?;
+    let settings = Sweep::settings(lab);
+    run_on(&Sweep::new(lab, &settings)?, lab, config, None, progress)
 }
 
-fn latents(step: Option<usize>) -> HookSpec {
-    HookSpec { pattern: "latent.hook_injected".into(), select: Select::Latent { block: None, step } }
-}
-
-fn normal(subject: &Subject, bank: &mut Bank) -> Result<Outcome> {
-    let cell = RefCell::new(bank);
-    let mut hooks = Hooks::none();
-    let layers = subject.model.layers.len();
-    hooks.observe(&latents(None), layers, |site, value| cell.borrow_mut().record(site, value))?;
-    decode_with(subject, &mut hooks, Switching::Free, Firings::default())
-}
-
-fn intervene(subject: &Subject, mode: &str, step: Option<usize>, bank: &Bank, seed: u64) -> Result<Outcome> {
-    let what = interventions::by_name(mode, bank, seed).with_context(|| format!("unknown mode `{mode}`"))?;
-    let firings = RefCell::new(Firings::default());
-    let mut hooks = Hooks::none();
-    interventions::attach(&mut hooks, &latents(step), subject.model.layers.len(), what.as_ref(), &firings)?;
-    let outcome = decode_with(subject, &mut hooks, Switching::Free, Firings::default())?;
-    hooks.finish()?;
-    drop(hooks);
-    Ok(Outcome { firings: firings.into_inner(), ..outcome })
-}
-
-fn decode_with(subject: &Subject, hooks: &mut Hooks, switching: Switching, firings: Firings) -> Result<Outcome> {
-    let Subject { model, corpus, recipe, .. } = subject;
-    let settings = decode_settings(&recipe.evaluation, corpus.end, switching);
-    let requests = requests(corpus);
-    let how = Decode { model, source: &HiddenState, switch: Some(corpus.switch), settings: &settings, cancel: None };
-    let mut traces = vec![];
-    for batch in requests.chunks(recipe.evaluation.batch) {
-        traces.extend(decode(how, batch, 1, hooks)?);
-    }
-    let answers: Result<Vec<_>> =
-        traces.iter().map(|t| Ok(corpus.answer(&corpus.vocabulary.decode_visible(&t.text())?))).collect();
-    Ok(Outcome { scores: score(&traces, corpus)?, traces, answers: answers?, firings })
-}
-
-fn check(mode: &str, steps: &str, normal: &Outcome, outcome: &Outcome) -> Result<()> {
-    match mode {
-        SKIP => ensure!(outcome.traces.iter().all(|t| !t.switched()), "skip: a block was opened all the same"),
-        "self_patch" => {
-            ensure!(outcome.firings.count > 0, "self_patch ({steps}) never fired");
-            ensure!(outcome.traces == normal.traces, "self_patch ({steps}) changed a token or a log-probability");
-        }
-        _ => {
-            ensure!(outcome.firings.count > 0, "{mode} ({steps}) never fired: 0 latent positions were replaced");
-            ensure!(
-                outcome.firings.moved > 0.0,
-                "{mode} ({steps}) fired {} times and moved nothing",
-                outcome.firings.count
-            );
-        }
+/// Refuses what cannot be run on this checkpoint, before any work.
+///
+/// # Errors
+/// An unknown mode, dose or step; `known_value` without a generated task.
+pub fn check_modes(lab: &Lab, config: &Config) -> Result<()> {
+    let cells = cells(lab, config)?;
+    if cells.iter().any(|c| c.is("known_value")) {
+        of_task(&lab.subject).map(drop)?;
     }
     Ok(())
 }
 
-fn row(subject: &Subject, config: &Config, mode: &str, steps: &str, normal: &Outcome, with: &Outcome) -> Result<Row> {
-    let correct = |o: &Outcome| -> Vec<bool> { o.scores.outcomes.iter().map(|o| o.correct).collect() };
-    let flips = Flips::count(&correct(normal), &correct(with))?;
-    let diagnostic: Vec<bool> = normal
-        .scores
-        .outcomes
-        .iter()
-        .zip(&with.scores.outcomes)
-        .filter(|(before, _)| before.switched && before.correct)
-        .map(|(_, after)| after.correct)
+fn cells(lab: &Lab, config: &Config) -> Result<Vec<Cell>> {
+    modes::cells(&config.modes, &config.steps, config.draws, lab.subject.recipe.evaluation.k_cap)
+}
+
+/// Runs every mode on problems that are decoded already. `predict` is what `known_value` compares with; `None` takes the
+/// arithmetic of the recipe's task.
+///
+/// # Errors
+/// A mode that never fired or moved nothing; a self-patch that changed something; no problem on which the model switched.
+pub fn run_on(
+    sweep: &Sweep,
+    lab: &Lab,
+    config: &Config,
+    predict: Option<&Predict>,
+    mut progress: impl FnMut(&str),
+) -> Result<Vec<Row>> {
+    let cells = cells(lab, config)?;
+    sweep.switches()?;
+    let wants = |name: &str| cells.iter().any(|c| c.is(name));
+    let plans = match predict {
+        _ if !wants("known_value") => vec![],
+        Some(predict) => plan(sweep, &lab.subject, predict, config.draws, lab.seed)?,
+        None => plan(sweep, &lab.subject, &of_task(&lab.subject)?, config.draws, lab.seed)?,
+    };
+    if wants("sibling") {
+        progress("sampling sibling rollouts");
+    }
+    let siblings = if wants("sibling") { nulls::siblings(lab, sweep, config.draws)? } else { vec![] };
+    rows(sweep, lab, config, &cells, &plans, &siblings, &mut progress)
+}
+
+fn rows(
+    sweep: &Sweep,
+    lab: &Lab,
+    config: &Config,
+    cells: &[Cell],
+    plans: &[BTreeMap<usize, Exchange>],
+    siblings: &[Bank],
+    progress: &mut impl FnMut(&str),
+) -> Result<Vec<Row>> {
+    let swaps: Vec<BTreeMap<usize, Swap>> =
+        plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
+    let model = &lab.subject.model;
+    let exit = Activation::Three(model.embed(&[vec![lab.subject.corpus.switch.swi_end]])?).to_vec()?;
+    let material = Material { bank: &sweep.bank, siblings, swaps: &swaps, model, exit: &exit };
+    // One intervention per draw, made before any is run.
+    let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
+    for cell in cells {
+        let of = |number: usize| match cell.kind {
+            Kind::Replace(about) => {
+                let seed = lab.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                Some((about.make)(&material, Draw { number, seed, dose: cell.dose.unwrap_or(0.0) }))
+            }
+            _ => None,
+        };
+        made.push((0..cell.draws).filter_map(of).collect());
+    }
+    let mut continuations = vec![];
+    for (cell, made) in cells.iter().zip(&made) {
+        let same_shape = cell.is("self_patch");
+        let mut add = |what| continuations.push(Continuation { what, same_shape });
+        match cell.kind {
+            Kind::Replace(_) => {
+                made.iter().for_each(|with| add(What::Replace { with: with.as_ref(), steps: cell.steps }));
+            }
+            Kind::Rule(rule) if forces(&rule) => add(What::Force),
+            Kind::Rule(rule) => add(What::Rule(rule.switching)),
+            _ => {}
+        }
+    }
+    progress(&format!("{} continuations of {} problems", continuations.len(), sweep.normal.len()));
+    let mut done = sweep.run(&continuations, config.later, config.at)?.into_iter();
+    let mut rows = vec![];
+    for cell in cells {
+        let results: Vec<Continued> = match cell.kind {
+            Kind::Normal => vec![Continued { outcomes: sweep.normal.clone(), ..Continued::default() }],
+            Kind::NullBatch => vec![nulls::other_batch(lab, sweep)?],
+            Kind::NullSeed => vec![],
+            _ => done.by_ref().take(cell.draws).collect(),
+        };
+        let (before, results) = match cell.kind {
+            Kind::NullSeed => {
+                let (first, second) = nulls::two_seeds(lab, sweep)?;
+                (first.outcomes, vec![second])
+            }
+            _ => (sweep.normal.clone(), results),
+        };
+        check(cell, sweep, &results)?;
+        let draws: Vec<&[Outcome]> = results.iter().map(|r| r.outcomes.as_slice()).collect();
+        let hits = if cell.is("known_value") { Some(hits(plans, &draws, lab.seed)?) } else { None };
+        let mut firings = Firings::default();
+        results.iter().for_each(|r| firings.add(&r.firings));
+        rows.push(row(lab, config, cell, &before, &draws, firings, hits)?);
+    }
+    let tested: Vec<usize> = (0..cells.len()).filter(|&i| cells[i].is_tested()).collect();
+    if !tested.is_empty() {
+        let p: Vec<f64> = tested.iter().map(|&i| rows[i].p_value).collect();
+        tested.iter().zip(holm(&p)?).for_each(|(&i, adjusted)| rows[i].p_holm = adjusted);
+    }
+    Ok(rows)
+}
+
+/// A mode that did nothing, or a control that did something, is an error.
+fn check(cell: &Cell, sweep: &Sweep, results: &[Continued]) -> Result<()> {
+    let label = cell.label();
+    let outcomes = || results.iter().flat_map(|r| &r.outcomes);
+    let count = results.iter().map(|r| r.firings.count).sum::<usize>();
+    match cell.kind {
+        Kind::Rule(rule) => {
+            let forks: usize = results.iter().map(|r| r.forks).sum();
+            ensure!(forks > 0, "{label} never fired: all {} problems switch of their own accord", sweep.normal.len());
+            let not = match rule.name {
+                "skip" | "suppress_switch" => outcomes().filter(|o| o.switched).count(),
+                "empty_block" => outcomes().filter(|o| o.latent_calls > 0).count(),
+                _ => outcomes().filter(|o| !o.switched).count(),
+            };
+            ensure!(not == 0, "{label} did not take hold on {not} of {} problems", sweep.normal.len());
+        }
+        Kind::Replace(_) => {
+            ensure!(count > 0, "{label} never fired: 0 latent positions were replaced");
+            if cell.is("self_patch") {
+                let changed = outcomes().filter(|o| !o.identical).count();
+                ensure!(changed == 0, "{label} changed a token or a log-probability of {changed} problems");
+                return Ok(());
+            }
+            let moved: f64 = results.iter().map(|r| r.firings.moved).sum();
+            ensure!(moved > 0.0, "{label} fired {count} times and moved nothing");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn row(
+    lab: &Lab,
+    config: &Config,
+    cell: &Cell,
+    before: &[Outcome],
+    draws: &[&[Outcome]],
+    firings: Firings,
+    hits: Option<Hits>,
+) -> Result<Row> {
+    let n = before.len();
+    let number = |yes: bool| f64::from(u8::from(yes));
+    let bootstrap = Bootstrap::seeded(lab.seed);
+    let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, &d[i])));
+    // Problems × draws, pooled; one draw is a plain share.
+    let share = |keep: &dyn Fn(usize) -> bool, yes: &dyn Fn(usize, &Outcome) -> bool| -> Result<Option<Estimate>> {
+        let (groups, values): (Vec<usize>, Vec<bool>) =
+            pairs().filter(|(i, _)| keep(*i)).map(|(i, o)| (i, yes(i, o))).unzip();
+        pooled(&bootstrap, &groups, &values, draws.len())
+    };
+    let all = |_: usize| true;
+    let right = |_: usize, o: &Outcome| o.correct;
+    let some = |estimate: Option<Estimate>| estimate.ok_or_else(|| anyhow::anyhow!("no problems"));
+    // Most draws decide; a tie leaves a problem as it was.
+    let majority: Vec<bool> = (0..n)
+        .map(|i| {
+            let correct = draws.iter().filter(|d| d[i].correct).count();
+            if 2 * correct == draws.len() { before[i].correct } else { 2 * correct > draws.len() }
+        })
         .collect();
-    let right = diagnostic.iter().filter(|c| **c).count();
-    let p_value = if mode == NORMAL { 1.0 } else { flips.p_value() };
+    let flips = Flips::count(&before.iter().map(|o| o.correct).collect::<Vec<_>>(), &majority)?;
+    let (groups, was, is): (Vec<usize>, Vec<f64>, Vec<f64>) =
+        pairs().map(|(i, o)| (i, number(before[i].correct), number(o.correct))).collect();
+    let p_value = if cell.is(NORMAL) { 1.0 } else { flips.p_value() };
+    let (at, leads): (Vec<usize>, Vec<f64>) = pairs().filter_map(|(i, o)| Some((i, o.margin?))).unzip();
+    let both: Vec<(usize, f64, f64)> = pairs().filter_map(|(i, o)| Some((i, before[i].margin?, o.margin?))).collect();
+    let (both_at, margin_was, margin_is): (Vec<usize>, Vec<f64>, Vec<f64>) = both.into_iter().collect();
     Ok(Row {
-        checkpoint: subject.name.clone(),
-        dataset: subject.dataset(),
-        n: with.scores.outcomes.len(),
-        seed: config.seed,
-        mode: mode.to_owned(),
-        steps: steps.to_owned(),
-        accuracy: with.scores.accuracy,
-        answer_changed: changed(&normal.answers, &with.answers)?,
-        diagnostic_accuracy: if diagnostic.is_empty() { None } else { Some(wilson(right, diagnostic.len(), 0.95)?) },
+        identity: lab.identity(n),
+        mode: cell.mode.clone(),
+        dose: cell.dose,
+        steps: cell.steps,
+        later: config.later,
+        at: config.at,
+        draws: draws.len(),
+        accuracy: some(share(&all, &right)?)?,
+        accuracy_change: bootstrap.clustered_paired(&was, &is, &groups)?,
+        answer_changed: some(share(&all, &|i, o| o.answer != before[i].answer)?)?,
+        diagnostic_accuracy: share(&|i| before[i].switched && before[i].correct, &right)?,
+        wrong_to_right: share(&|i| !before[i].correct, &right)?,
         lost: flips.lost,
         gained: flips.gained,
         p_value,
         p_holm: p_value,
-        firings: with.firings.count,
-        mean_change: with.firings.mean_norm(),
+        logit_diff: several(&at).then(|| bootstrap.clustered_mean(&leads, &at)).transpose()?,
+        logit_diff_change: several(&both_at)
+            .then(|| bootstrap.clustered_paired(&margin_was, &margin_is, &both_at))
+            .transpose()?,
+        hit_rate: hits.map(|h| h.hit_rate),
+        chance: hits.map(|h| h.chance),
+        above_chance: hits.map(|h| h.above_chance),
+        kept: hits.map(|h| h.kept),
+        firings: firings.count,
+        mean_change: firings.mean_norm(),
     })
+}
+
+/// Wilson's interval where rows are problems, a bootstrap over problems where each has several draws.
+fn pooled(bootstrap: &Bootstrap, groups: &[usize], values: &[bool], draws: usize) -> Result<Option<Estimate>> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let problems = values.len() / draws.max(1);
+    let agree = values.iter().all(|v| *v == values[0]);
+    if draws == 1 || agree || problems < 2 {
+        let successes = values.iter().filter(|v| **v).count() / draws.max(1);
+        return wilson(successes, problems.max(1), LEVEL).map(Some);
+    }
+    let values: Vec<f64> = values.iter().map(|v| f64::from(u8::from(*v))).collect();
+    bootstrap.clustered_mean(&values, groups).map(Some)
+}
+
+/// Whether a bootstrap has at least two units.
+fn several(groups: &[usize]) -> bool {
+    groups.iter().any(|g| *g != groups[0])
 }
 
 /// Markdown, one row a mode.
 pub fn table(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| mode | steps | accuracy [95 %] | answer changed | diagnostic accuracy | lost / gained | p (Holm) | firings | mean ‖Δ‖ |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| mode | steps | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
+    let or_dash = |e: Option<Estimate>, p: usize| e.map_or_else(|| "—".into(), |e| format!("{e:.p$}"));
     for r in rows {
-        let diagnostic = r.diagnostic_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
+        let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
         out += &format!(
-            "| {} | {} | {:.3} | {:.3} | {diagnostic} | {} / {} | {:.1e} | {} | {:.2} |\n",
-            r.mode, r.steps, r.accuracy, r.answer_changed, r.lost, r.gained, r.p_holm, r.firings, r.mean_change
+            "| {}{dose} | {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {:.2} |\n",
+            r.mode,
+            r.steps,
+            r.draws,
+            r.accuracy,
+            r.accuracy_change,
+            r.answer_changed,
+            or_dash(r.diagnostic_accuracy, 3),
+            r.lost,
+            r.gained,
+            r.p_holm,
+            or_dash(r.logit_diff, 2),
+            r.firings,
+            r.mean_change
         );
+    }
+    for r in rows {
+        if let (Some(hit), Some(chance), Some(above), Some(kept)) = (r.hit_rate, r.chance, r.above_chance, r.kept) {
+            out += &format!(
+                "\n{} ({}): the answer became the predicted one in {hit:.3}; chance {chance:.3}; above it {above:.3}; \
+                 it stayed in {kept:.3}\n",
+                r.mode, r.steps
+            );
+        }
     }
     out
 }

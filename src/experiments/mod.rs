@@ -4,12 +4,19 @@
 //! knows it, and `[settings.<name>]` of a recipe sets its `Config`. What experiments share (the model, the tagged
 //! solutions, the greedy traces) is the [`lab::Lab`]; each writes its rows as they come and returns a Markdown summary.
 
+pub mod activation_patching;
+mod answers;
 mod estimates;
+pub mod known_value;
 pub mod lab;
 pub mod latent_intervention;
+pub mod modes;
+mod nulls;
 pub mod phases;
 pub mod staging;
 pub mod subject;
+pub mod sweep;
+pub mod switch_benefit;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};

@@ -14,21 +14,26 @@ pub struct Bank {
 }
 
 impl Bank {
-    /// Keeps what stands at the selected latent positions.
+    /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
     ///
     /// # Errors
     /// A device that cannot hand its data over.
-    pub fn record(&mut self, site: &Site, value: &Activation) -> Result<()> {
+    pub fn record(&mut self, site: &Site, value: &Activation, problem: impl Fn(usize) -> usize) -> Result<()> {
         let dims = value.dims();
         let data = value.to_vec()?;
         let d = dims[2];
         for place in site.places {
             if let Step::Latent { block, step } = place.step {
                 let from = (place.batch * dims[1] + place.index) * d;
-                self.states.insert((place.row, block, step), data[from..from + d].to_vec());
+                self.states.insert((problem(place.row), block, step), data[from..from + d].to_vec());
             }
         }
         Ok(())
+    }
+
+    /// Keeps one state.
+    pub fn insert(&mut self, at: (usize, usize, usize), state: Vec<f32>) {
+        self.states.insert(at, state);
     }
 
     pub fn get(&self, problem: usize, block: usize, step: usize) -> Option<&[f32]> {

@@ -28,10 +28,6 @@ impl Mean {
 }
 
 impl Intervention for Mean {
-    fn name(&self) -> &'static str {
-        "mean"
-    }
-
     fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
         let Step::Latent { step, .. } = at.step else { return None };
         self.steps.get(step)?.clone()

@@ -1,95 +1,143 @@
-//! Interventions on latent states, one small documented value per file.
+//! Interventions on latent states, one small documented value per file; each says when it misleads.
 //!
-//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`).
-//! Later latents are recomputed from what follows. Every firing is counted, with the norm of its change.
+//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`); a
+//! [`Rule`] changes when blocks are opened and closed. To add one: a file here, and a line in [`ALL`] or [`RULES`].
+//! On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`Steps`],
+//! [`Later`], [`crate::latent::Channel`]). Every firing is counted, with the norm of its change.
 
+mod apply;
 mod bank;
+mod draw;
+mod embedding;
+mod empty_block;
+mod force_switch;
+mod gaussian;
+mod known_value;
 mod mean;
 mod random_norm;
 mod resample;
+mod rotate;
+mod scale;
 mod self_patch;
+mod sibling;
+mod skip;
+mod steps;
+mod suppress_switch;
 mod zero;
 
-use std::cell::RefCell;
+use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
-use burn::tensor::{Tensor, TensorData};
-
+pub use apply::{Arm, Arms, Firings, Later, latents};
 pub use bank::Bank;
+pub use embedding::{ArgmaxEmbedding, ExitEmbedding};
+pub use empty_block::EMPTY_BLOCK;
+pub use force_switch::FORCE_SWITCH;
+pub use gaussian::Gaussian;
+pub use known_value::{KnownValue, Swap};
 pub use mean::Mean;
 pub use random_norm::RandomNorm;
 pub use resample::Resample;
+pub use rotate::Rotate;
+pub use scale::Scale;
 pub use self_patch::SelfPatch;
+pub use sibling::Sibling;
+pub use skip::SKIP;
+pub use steps::Steps;
+pub use suppress_switch::SUPPRESS_SWITCH;
 pub use zero::Zero;
 
+use crate::latent::{Start, Switching};
+use crate::model::Decoder;
 use crate::model::hooks::Place;
-use crate::model::{Activation, HookSpec, Hooks};
 
-/// What replaces the input of one latent position. To add one: a file here, and a line in [`by_name`].
+/// What replaces the input of one latent position.
 pub trait Intervention: Send + Sync {
-    /// As it is named on the command line and in tables.
-    fn name(&self) -> &'static str;
-
-    /// The new input `[D]` at a place whose own would be `h` `[D]`; `None` leaves it alone (it then does not fire).
+    /// The new input `[D]` at a place whose own would be `h` `[D]` (`at.row` is the problem); `None` leaves it alone (it
+    /// then does not fire).
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
 }
 
-/// Names that [`by_name`] knows.
-pub const NAMES: [&str; 5] = ["zero", "random_norm", "self_patch", "mean", "resample"];
-
-/// An intervention by name. `bank` holds the states of a normal run on the same problems.
-pub fn by_name<'a>(name: &str, bank: &'a Bank, seed: u64) -> Option<Box<dyn Intervention + 'a>> {
-    Some(match name {
-        "zero" => Box::new(Zero),
-        "random_norm" => Box::new(RandomNorm { seed }),
-        "self_patch" => Box::new(SelfPatch { bank }),
-        "mean" => Box::new(Mean::per_step(bank)),
-        "resample" => Box::new(Resample::new(bank, seed)),
-        _ => return None,
-    })
+/// A change of when blocks are opened and closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub name: &'static str,
+    /// From where it differs from a normal run.
+    pub start: Start,
+    pub switching: Switching,
 }
 
-/// How often an intervention fired and how far it moved the states.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Firings {
-    pub count: usize,
-    /// Σ ‖new − old‖.
-    pub moved: f64,
+/// What interventions are made of.
+#[derive(Clone, Copy)]
+pub struct Material<'a> {
+    /// The states of a normal run on the same problems.
+    pub bank: &'a Bank,
+    /// Those of sampled rollouts, one bank a draw.
+    pub siblings: &'a [Bank],
+    /// Who is exchanged for whom, one map a draw.
+    pub swaps: &'a [BTreeMap<usize, Swap>],
+    pub model: &'a Decoder,
+    /// `E[</swi>]`.
+    pub exit: &'a [f32],
 }
 
-impl Firings {
-    pub fn mean_norm(&self) -> f64 {
-        self.moved / self.count.max(1) as f64
-    }
+/// Which of several draws, at which dose.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    pub number: usize,
+    pub seed: u64,
+    pub dose: f64,
 }
 
-/// Attaches an intervention to the latent positions that `spec` selects.
-///
-/// # Errors
-/// A spec that does not resolve; later, an input of another width.
-pub fn attach<'h>(
-    hooks: &mut Hooks<'h>,
-    spec: &HookSpec,
-    layers: usize,
-    what: &'h dyn Intervention,
-    firings: &'h RefCell<Firings>,
-) -> Result<()> {
-    hooks.replace(spec, layers, move |site, value| {
-        let x = value.three()?;
-        let dims = x.dims();
-        let d = dims[2];
-        let mut data = x.clone().try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading a latent: {e:?}"))?;
-        let mut count = firings.borrow_mut();
-        for place in site.places {
-            let from = (place.batch * dims[1] + place.index) * d;
-            let old = &data[from..from + d];
-            let Some(new) = what.input(place, old) else { continue };
-            ensure!(new.len() == d, "{}: an input of width {}, expected {d}", what.name(), new.len());
-            count.count += 1;
-            count.moved += old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
-            data[from..from + d].copy_from_slice(&new);
-        }
-        Ok(Activation::Three(Tensor::from_data(TensorData::new(data, dims), (&x.device(), x.dtype()))))
-    })?;
-    Ok(())
+/// An intervention by its name on the command line and in tables.
+pub struct About {
+    pub name: &'static str,
+    /// Whether draws differ.
+    pub random: bool,
+    /// What it is tried at unless a dose is named (`scale:0.5`); empty where there is no dose.
+    pub doses: &'static [f64],
+    pub make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
 }
+
+/// Every replacement of latent inputs.
+pub const ALL: &[About] = &[
+    About { name: "zero", random: false, doses: &[], make: |_, _| Box::new(Zero) },
+    About { name: "random_norm", random: true, doses: &[], make: |_, d| Box::new(RandomNorm { seed: d.seed }) },
+    About { name: "self_patch", random: false, doses: &[], make: |m, _| Box::new(SelfPatch { bank: m.bank }) },
+    About { name: "mean", random: false, doses: &[], make: |m, _| Box::new(Mean::per_step(m.bank)) },
+    About { name: "gaussian", random: true, doses: &[], make: |m, d| Box::new(Gaussian::per_step(m.bank, d.seed)) },
+    About { name: "resample", random: true, doses: &[], make: |m, d| Box::new(Resample::new(m.bank, d.seed)) },
+    About { name: "sibling", random: true, doses: &[], make: |m, d| Box::new(Sibling { bank: &m.siblings[d.number] }) },
+    About {
+        name: "embedding",
+        random: false,
+        doses: &[],
+        make: |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() }),
+    },
+    About {
+        name: "embedding_argmax",
+        random: false,
+        doses: &[],
+        make: |m, _| Box::new(ArgmaxEmbedding { model: m.model }),
+    },
+    About {
+        name: "scale",
+        random: false,
+        doses: &[0.25, 0.5, 0.75, 1.25, 1.5, 2.0],
+        make: |_, d| Box::new(Scale { factor: d.dose as f32 }),
+    },
+    About {
+        name: "rotate",
+        random: true,
+        doses: &[15.0, 30.0, 45.0, 60.0, 90.0, 180.0],
+        make: |_, d| Box::new(Rotate { degrees: d.dose, seed: d.seed }),
+    },
+    About {
+        name: "known_value",
+        random: true,
+        doses: &[],
+        make: |m, d| Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] }),
+    },
+];
+
+/// Every change of when blocks are opened and closed.
+pub const RULES: [Rule; 4] = [SKIP, EMPTY_BLOCK, FORCE_SWITCH, SUPPRESS_SWITCH];

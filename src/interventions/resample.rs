@@ -1,8 +1,8 @@
 //! The state of the same step of another problem.
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::Rng;
 
+use super::draw::keyed;
 use super::{Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
@@ -11,36 +11,29 @@ use crate::model::hooks::Place;
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).
 #[derive(Clone, Debug)]
 pub struct Resample<'a> {
-    /// Per step: problem, block and state of every donor.
-    donors: Vec<Vec<(usize, usize, &'a [f32])>>,
+    bank: &'a Bank,
+    /// Problem and block of every donor, in the order of the problems.
+    donors: Vec<(usize, usize)>,
     seed: u64,
 }
 
 impl<'a> Resample<'a> {
     pub fn new(bank: &'a Bank, seed: u64) -> Self {
-        Self { donors: (0..bank.steps()).map(|step| bank.of_step(step).collect()).collect(), seed }
+        Self { bank, donors: bank.of_step(0).map(|(problem, block, _)| (problem, block)).collect(), seed }
     }
 }
 
 impl Intervention for Resample<'_> {
-    fn name(&self) -> &'static str {
-        "resample"
-    }
-
     fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
         let Step::Latent { block, step } = at.step else { return None };
-        // One donor block for all steps of a block, so that its states belong together.
-        let mut key = [0_u8; 32];
-        for (chunk, value) in key.chunks_mut(8).zip([self.seed, at.row as u64, block as u64, 1]) {
-            chunk.copy_from_slice(&value.to_le_bytes());
-        }
-        let first = self.donors.first()?;
-        let others: Vec<_> = first.iter().filter(|(problem, _, _)| *problem != at.row).collect();
-        if others.is_empty() {
+        let own = self.donors.partition_point(|(p, _)| *p < at.row)..self.donors.partition_point(|(p, _)| *p <= at.row);
+        let others = self.donors.len() - own.len();
+        if others == 0 {
             return None;
         }
-        let (problem, from_block, _) = others[ChaCha8Rng::from_seed(key).random_range(0..others.len())];
-        let donor = self.donors.get(step)?.iter().find(|(p, b, _)| p == problem && b == from_block)?;
-        Some(donor.2.to_vec())
+        // One donor block for all steps of a block, so that its states belong together.
+        let drawn = keyed([self.seed, at.row as u64, block as u64, 1]).random_range(0..others);
+        let (problem, from) = self.donors[if drawn < own.start { drawn } else { drawn + own.len() }];
+        self.bank.get(problem, from, step).map(<[f32]>::to_vec)
     }
 }

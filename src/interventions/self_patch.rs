@@ -11,10 +11,6 @@ pub struct SelfPatch<'a> {
 }
 
 impl Intervention for SelfPatch<'_> {
-    fn name(&self) -> &'static str {
-        "self_patch"
-    }
-
     fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
         let Step::Latent { block, step } = at.step else { return None };
         self.bank.get(at.row, block, step).map(<[f32]>::to_vec)

@@ -8,10 +8,6 @@ use crate::model::hooks::Place;
 pub struct Zero;
 
 impl Intervention for Zero {
-    fn name(&self) -> &'static str {
-        "zero"
-    }
-
     fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
         Some(vec![0.0; h.len()])
     }

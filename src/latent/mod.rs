@@ -4,7 +4,9 @@
 //! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known rows, [`decode()`] what it samples.
 
 mod decode;
+mod fork;
 pub mod replay;
+mod row;
 pub mod sampling;
 pub mod sequence;
 pub mod source;
@@ -13,6 +15,8 @@ pub mod trace;
 mod unroll;
 
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode, text_mask};
+pub use fork::{Branch, Channel, Fork, Prefix, Start};
+pub use row::Decoded;
 pub use sampling::Sampling;
 pub use sequence::{Sequence, SwitchIds};
 pub use source::{FixedEmbedding, HiddenState, LatentSource, VocabularyMixture};

@@ -78,6 +78,13 @@ pub fn entropy(log_probs: &[f64]) -> f64 {
     -log_probs.iter().filter(|p| p.is_finite()).map(|p| p.exp() * p).sum::<f64>()
 }
 
+/// How far `token` leads the best other one, in logits (the normaliser cancels); `None` where it cannot be drawn.
+pub fn lead(log_probs: &[f64], token: u32) -> Option<f64> {
+    let own = log_probs.get(token as usize).copied().filter(|p| p.is_finite())?;
+    let others = log_probs.iter().enumerate().filter(|(t, _)| *t != token as usize).map(|(_, p)| *p);
+    Some(own - others.fold(f64::NEG_INFINITY, f64::max)).filter(|lead| lead.is_finite())
+}
+
 /// The first of the most probable tokens.
 pub fn argmax(log_probs: &[f64]) -> u32 {
     let mut best = 0;

@@ -99,6 +99,39 @@ impl<'m> Stream<'m> {
         Self { cache: self.cache.keep(rows), rows: pick(&self.rows), next: pick(&self.next), last, ..self.clone() }
     }
 
+    /// The same rows under other names: what hooks see.
+    #[must_use]
+    pub(super) fn renamed(self, rows: Vec<usize>) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// The rows of several streams over one model as one batch, in their order.
+    ///
+    /// # Errors
+    /// No streams, or one that was never fed.
+    pub(super) fn join(parts: &[Self]) -> Result<Self> {
+        let Some(first) = parts.first() else { anyhow::bail!("no streams to join") };
+        let mut last = vec![];
+        for part in parts {
+            let Some(state) = part.last.clone() else { anyhow::bail!("a stream that was never fed cannot be joined") };
+            last.push(state);
+        }
+        let cache = KvCache::join(&parts.iter().map(|part| &part.cache).collect::<Vec<_>>());
+        let rows = parts.iter().flat_map(|part| part.rows.clone()).collect();
+        let next = parts.iter().flat_map(|part| part.next.clone()).collect();
+        Ok(Self { cache, rows, next, last: Some(Tensor::cat(last, 0)), ..first.clone() })
+    }
+
+    /// The last hidden states of a stream that was fed the same pieces.
+    pub(super) fn take_last(&mut self, other: &Self) {
+        self.last.clone_from(&other.last);
+    }
+
+    /// The keys and values of a stream that was fed the same pieces.
+    pub(super) fn take_cache(&mut self, other: Self) {
+        self.cache = other.cache;
+    }
+
     /// Logits at each row's last position, `[B, V]`, with `boundary.hook_logits`. `steps` says what those positions are.
     ///
     /// # Errors

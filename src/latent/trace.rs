@@ -55,6 +55,13 @@ pub struct Position {
     pub p_exit: Option<f64>,
 }
 
+impl Position {
+    /// A `</swi>`.
+    pub(super) fn closing(token: u32, kind: Kind, logprob: Option<f64>) -> Self {
+        Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None }
+    }
+}
+
 /// One decoded row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {

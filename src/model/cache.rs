@@ -166,6 +166,32 @@ impl KvCache {
         )
     }
 
+    /// The rows of several caches of one model as one batch; shorter ones get holes at the end.
+    #[must_use]
+    pub fn join(parts: &[&Self]) -> Self {
+        let width = parts.iter().map(|part| part.width()).max().unwrap_or(0);
+        let layers = parts.iter().map(|part| part.layers.len()).max().unwrap_or(0);
+        let padded = |x: Tensor<4>| {
+            let [b, h, t, dh] = x.dims();
+            if t == width {
+                return x;
+            }
+            let holes = Tensor::zeros([b, h, width - t, dh], (&x.device(), x.dtype()));
+            Tensor::cat(vec![x, holes], 2)
+        };
+        let joined = |layer: usize| {
+            let held: Option<Vec<_>> = parts.iter().map(|part| part.layer(layer)).collect();
+            let (k, v): (Vec<_>, Vec<_>) = held?.into_iter().map(|(k, v)| (padded(k), padded(v))).unzip();
+            (!k.is_empty()).then(|| Held::exact(Tensor::cat(k, 0), Tensor::cat(v, 0)))
+        };
+        let slots = parts.iter().flat_map(|part| part.slots.clone());
+        let slots = slots.map(|mut row: Vec<Option<usize>>| {
+            row.resize(width, None);
+            row
+        });
+        Self { layers: (0..layers).map(joined).collect(), slots: slots.collect() }
+    }
+
     /// The first `width` slots.
     #[must_use]
     pub fn truncate(&self, width: usize) -> Self {

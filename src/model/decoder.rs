@@ -174,6 +174,19 @@ impl Decoder {
         }
     }
 
+    /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.
+    pub fn next_token(&self, h: &[f32]) -> Option<u32> {
+        if h.len() != self.config.hidden_size {
+            return None;
+        }
+        let table = self.embed_tokens.val();
+        let state = TensorData::new(h.to_vec(), [1, 1, h.len()]);
+        let logits = self.unembed(Tensor::from_data(state, (&table.device(), table.dtype())));
+        let logits = logits.try_into_vec_as::<f32>().ok()?;
+        let best = logits.iter().enumerate().fold(0, |best, (i, x)| if *x > logits[best] { i } else { best });
+        u32::try_from(best).ok()
+    }
+
     /// Ids → logits in one uncached call of unpadded rows, `[B][L]` → `[B, L, V]`.
     ///
     /// # Errors

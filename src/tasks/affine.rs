@@ -197,6 +197,10 @@ impl Family for Affine {
         holds.then(|| plan.values(Some((step, value)))[plan.hops.len()].to_string())
     }
 
+    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
+        Some(Plan { start, ..plan.clone() })
+    }
+
     fn program(plan: Plan) -> Program {
         Program::Affine(plan)
     }

@@ -107,6 +107,10 @@ pub trait Family {
     fn structure(plan: &Self::Plan) -> u64;
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan) -> Written;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
+    /// The same structure from another start value; `None` where the family has no such thing.
+    fn with_start(_plan: &Self::Plan, _start: u32) -> Option<Self::Plan> {
+        None
+    }
     fn program(plan: Self::Plan) -> Program;
 }
 
@@ -160,6 +164,17 @@ impl Task {
         }
     }
 
+    /// Row `index` and its twin: same structure, names and order, another start value and another answer. `None` where the
+    /// family has no start value or none leads elsewhere.
+    pub fn pair(&self, split: Split, seed: u64, index: u64) -> Result<Option<(TaskProblem, TaskProblem)>> {
+        self.check()?;
+        match self {
+            Task::Chains(family) => generate_pair(family, family.modulus, split, seed, index),
+            Task::Affine(family) => generate_pair(family, family.modulus, split, seed, index),
+            Task::Graph(_) | Task::Multiply(_) => Ok(None),
+        }
+    }
+
     /// The rows of a range of indices.
     pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
         indices.map(|index| self.problem(split, seed, index)).collect()
@@ -172,29 +187,42 @@ const DRAWS_PER_SUBJECT: usize = 512;
 const SUBJECTS_TRIED: usize = 32;
 
 fn generate<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
+    let (mut rng, subject, plan) = drawn(family, split, seed, index)?;
+    Ok(written(family, &mut rng, plan, subject, (split, seed, index)))
+}
+
+fn generate_pair<F: Family>(
+    family: &F,
+    modulus: u32,
+    split: Split,
+    seed: u64,
+    index: u64,
+) -> Result<Option<(TaskProblem, TaskProblem)>> {
+    let (rng, subject, plan) = drawn(family, split, seed, index)?;
+    let starts: Vec<F::Plan> = (0..modulus).filter_map(|start| F::with_start(&plan, start)).collect();
+    // The same generator: the same names in the same order.
+    let write = |plan| written(family, &mut rng.clone(), plan, subject, (split, seed, index));
+    let problem = write(plan);
+    let mut others: Vec<TaskProblem> =
+        starts.into_iter().map(write).filter(|other| other.answer != problem.answer).collect();
+    if others.is_empty() {
+        return Ok(None);
+    }
+    let pick = draw::mix(seed ^ index) as usize % others.len();
+    Ok(Some((problem, others.swap_remove(pick))))
+}
+
+/// A plan of the right split, with the generator that goes on to write it.
+fn drawn<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<(ChaCha8Rng, &'static str, F::Plan)> {
     let mut rng = draw::row_rng(F::NAME, split, seed, index);
     let level = family.levels().at(index);
     for _ in 0..SUBJECTS_TRIED {
         let subject = family.subject(&mut rng, split);
         for _ in 0..DRAWS_PER_SUBJECT {
             let plan = family.plan(&mut rng, subject, level);
-            if Split::of(F::structure(&plan)) != split {
-                continue;
+            if Split::of(F::structure(&plan)) == split {
+                return Ok((rng, subject, plan));
             }
-            let text = family.write(&mut rng, &plan);
-            return Ok(TaskProblem {
-                id: format!("{}-{}-{seed}-{index}", F::NAME, split.name()),
-                family: F::NAME.to_string(),
-                subject: subject.to_string(),
-                level,
-                question: text.question,
-                solution: text.solution,
-                answer: text.answer,
-                answer_words: text.answer_words,
-                steps: text.steps,
-                split,
-                program: F::program(plan),
-            });
         }
     }
     bail!(
@@ -203,4 +231,27 @@ fn generate<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Resul
         split.name(),
         SUBJECTS_TRIED * DRAWS_PER_SUBJECT
     )
+}
+
+fn written<F: Family>(
+    family: &F,
+    rng: &mut ChaCha8Rng,
+    plan: F::Plan,
+    subject: &str,
+    (split, seed, index): (Split, u64, u64),
+) -> TaskProblem {
+    let text = family.write(rng, &plan);
+    TaskProblem {
+        id: format!("{}-{}-{seed}-{index}", F::NAME, split.name()),
+        family: F::NAME.to_string(),
+        subject: subject.to_string(),
+        level: family.levels().at(index),
+        question: text.question,
+        solution: text.solution,
+        answer: text.answer,
+        answer_words: text.answer_words,
+        steps: text.steps,
+        split,
+        program: F::program(plan),
+    }
 }

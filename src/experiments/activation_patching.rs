@@ -1,0 +1,327 @@
+//! Where the difference between two problems lives: activation patching over layer × latent step and layer × position.
+//!
+//! Pairs are problems of the same structure and names whose start value differs. Both are decoded normally; a pair is
+//! usable where the two responses agree up to some visible token (the read-out) and have opened a block before it. The
+//! corrupt row is then run again with one activation of the residual stream taken from the clean row, and
+//! `effect` is the share of the difference of logits (the clean row's token minus the corrupt row's, at the read-out) that
+//! comes back: Σ (patched − corrupt) / Σ (clean − corrupt). Latents after a patched one follow from it.
+//!
+//! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
+//! Misleads where several places carry the value: each alone may be worth nothing (a backup), or all of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use super::subject::Subject;
+use super::sweep::Sweep;
+use crate::latent::trace::Kind as Is;
+use crate::latent::{Decode, Gradient, HiddenState, Request, Sequence, Trace, decode, unroll};
+use crate::model::hooks::Site;
+use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
+use crate::parallel;
+use crate::stats::{Bootstrap, Estimate};
+use crate::tasks::Split;
+
+/// Rows that run at once.
+const ROWS: usize = 256;
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Pairs that are drawn; not all are usable.
+    pub candidates: usize,
+    /// Usable pairs that are patched, at most.
+    pub pairs: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { candidates: 300, pairs: 48 }
+    }
+}
+
+/// What indexes the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Latent step of the last block before the read-out, over all pairs.
+    Step,
+    /// Position of the row, over the pairs with the most common layout.
+    Position,
+}
+
+/// One cell of a heat map.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// `n` counts pairs.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub axis: Axis,
+    pub layer: usize,
+    pub index: usize,
+    /// What stands at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
+    pub token: Option<String>,
+    pub effect: Estimate,
+}
+
+/// A usable pair: the two rows up to the read-out, which the last position decides.
+struct Pair {
+    clean: Sequence,
+    corrupt: Sequence,
+    /// What each run says at the read-out.
+    says: [u32; 2],
+}
+
+/// One patch: layer and position, and what it does to the read-out.
+type Effect = (usize, usize, f64);
+
+/// What a pair was found to do.
+struct Patched {
+    pair: usize,
+    /// Clean minus corrupt.
+    whole: f64,
+    effects: Vec<Effect>,
+}
+
+/// Runs the experiment on pairs of the recipe's task.
+///
+/// # Errors
+/// A checkpoint without a generated task, or whose task has no pairs; as [`run_pairs`].
+pub fn run(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
+    let Subject { recipe, corpus, name, .. } = &lab.subject;
+    let task = recipe.task.as_ref();
+    let task = task.with_context(|| format!("{name}: activation_patching needs a generated task to make pairs of"))?;
+    let mut pairs = vec![];
+    for index in 0..config.candidates as u64 {
+        let Some((clean, corrupt)) = task.pair(Split::Test, recipe.seed, index)? else { continue };
+        let encode = |question: &str| corpus.template.encode_prompt(&corpus.vocabulary, question);
+        pairs.push((encode(&clean.question)?, encode(&corrupt.question)?));
+    }
+    ensure!(!pairs.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
+    run_pairs(lab, config, &pairs)
+}
+
+/// The same on given pairs of prompts, clean and corrupt.
+///
+/// # Errors
+/// Fewer than two usable pairs, and as the model's.
+pub fn run_pairs(lab: &Lab, config: &Config, prompts: &[(Vec<u32>, Vec<u32>)]) -> Result<Vec<Row>> {
+    let pairs = usable(lab, prompts, config.pairs)?;
+    ensure!(
+        pairs.len() > 1,
+        "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
+        lab.subject.name,
+        pairs.len(),
+        prompts.len()
+    );
+    let numbered: Vec<(usize, &Pair)> = pairs.iter().enumerate().collect();
+    let parts = parallel::cut(&numbered, lab.threads);
+    let subject = &lab.subject;
+    let done = parallel::run(&parts, |part| part.iter().map(|&(i, pair)| patch(subject, i, pair)).collect())?;
+    let done: Vec<Patched> = done.into_iter().flat_map(|part: Vec<Patched>| part).collect();
+    let mut rows = steps(lab, &pairs, &done)?;
+    rows.extend(positions(lab, &pairs, &done)?);
+    Ok(rows)
+}
+
+/// Decodes both prompts of every pair and keeps the pairs that agree up to a read-out behind a block.
+fn usable(lab: &Lab, prompts: &[(Vec<u32>, Vec<u32>)], limit: usize) -> Result<Vec<Pair>> {
+    let subject = &lab.subject;
+    let settings = Sweep::settings(lab);
+    let switch = Some(subject.corpus.switch);
+    let how = Decode { model: &subject.model, source: &HiddenState, switch, settings: &settings, cancel: None };
+    let mut pairs = vec![];
+    for chunk in prompts.chunks(subject.recipe.evaluation.batch.max(1)) {
+        let both = chunk.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
+        let requests: Vec<Request> =
+            both.map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 }).collect();
+        let traces = decode(how, &requests, 1, &mut Hooks::none())?;
+        for two in traces.chunks_exact(2).filter(|two| two[0].prompt.len() == two[1].prompt.len()) {
+            if let Some(pair) = pair(&two[0], &two[1], subject.corpus.switch.latent, pairs.len())? {
+                pairs.push(pair);
+            }
+            if pairs.len() == limit {
+                return Ok(pairs);
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+fn pair(clean: &Trace, corrupt: &Trace, latent: u32, number: usize) -> Result<Option<Pair>> {
+    let both = || clean.positions.iter().zip(&corrupt.positions);
+    let Some(at) = both().position(|(a, b)| a.token != b.token || a.kind != b.kind) else { return Ok(None) };
+    let (a, b) = (&clean.positions[at], &corrupt.positions[at]);
+    let opened = clean.positions[..at].iter().any(|p| p.kind == Is::Latent);
+    if !opened || a.kind != Is::Text || b.kind != Is::Text {
+        return Ok(None);
+    }
+    let row = |trace: &Trace| {
+        let ids = trace.prompt.iter().copied().chain(trace.positions[..at].iter().map(|p| p.token)).collect();
+        Sequence::new(number, ids, trace.prompt.len(), Some(latent))
+    };
+    Ok(Some(Pair { clean: row(clean)?, corrupt: row(corrupt)?, says: [a.token, b.token] }))
+}
+
+fn points() -> [HookSpec; 2] {
+    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"]
+        .map(|pattern| HookSpec { pattern: pattern.into(), select: Select::All })
+}
+
+/// Layer 0 is the input of the first block, layer l the stream after block l.
+fn layer_of(site: &Site) -> usize {
+    let after = usize::from(site.point.kind == Kind::ResidPost);
+    site.point.layer.unwrap_or(0) + after
+}
+
+/// Every layer and position of one pair, one row each.
+fn patch(subject: &Subject, number: usize, pair: &Pair) -> Result<Patched> {
+    let layers = subject.model.layers.len();
+    let width = pair.clean.ids.len();
+    let mut held: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
+    let cell = std::cell::RefCell::new(&mut held);
+    let mut hooks = Hooks::none();
+    for spec in points() {
+        hooks.observe(&spec, layers, |site, value| {
+            let (data, dims) = (value.to_vec()?, value.dims());
+            for place in site.places {
+                let from = (place.batch * dims[1] + place.index) * dims[2];
+                cell.borrow_mut().insert((layer_of(site), place.position), data[from..from + dims[2]].to_vec());
+            }
+            Ok(())
+        })?;
+    }
+    let whole_clean = leads(subject, std::slice::from_ref(&pair.clean), pair, &mut hooks)?[0];
+    drop(hooks);
+    let cells: Vec<(usize, usize)> = (0..=layers).flat_map(|l| (0..width).map(move |p| (l, p))).collect();
+    // The last row is not patched.
+    let rows: Vec<Sequence> = (0..=cells.len()).map(|row| Sequence { row, ..pair.corrupt.clone() }).collect();
+    let mut hooks = Hooks::none();
+    for spec in points() {
+        hooks.replace(&spec, layers, |site, value| replace(site, value, &cells, &held))?;
+    }
+    let mut found = vec![];
+    for chunk in rows.chunks(ROWS) {
+        found.extend(leads(subject, chunk, pair, &mut hooks)?);
+    }
+    let corrupt = found.pop().context("no unpatched row")?;
+    let effects = cells.iter().zip(found).map(|(&(layer, position), lead)| (layer, position, lead - corrupt));
+    Ok(Patched { pair: number, whole: whole_clean - corrupt, effects: effects.collect() })
+}
+
+fn replace(
+    site: &Site,
+    value: Activation,
+    cells: &[(usize, usize)],
+    held: &BTreeMap<(usize, usize), Vec<f32>>,
+) -> Result<Activation> {
+    let layer = layer_of(site);
+    let mine: Vec<_> = site.places.iter().filter(|p| cells.get(p.row) == Some(&(layer, p.position))).collect();
+    if mine.is_empty() {
+        return Ok(value);
+    }
+    let dims = value.dims();
+    let mut data = value.to_vec()?;
+    for place in mine {
+        let state = held.get(&(layer, place.position)).context("a place that the clean row lacks")?;
+        let from = (place.batch * dims[1] + place.index) * dims[2];
+        data[from..from + dims[2]].copy_from_slice(state);
+    }
+    let old = value.three()?;
+    let data = burn::tensor::TensorData::new(data, old.dims());
+    Ok(Activation::Three(burn::tensor::Tensor::from_data(data, (&old.device(), old.dtype()))))
+}
+
+/// Lead of the clean row's token over the corrupt row's at the end of each row.
+fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -> Result<Vec<f64>> {
+    let all = unroll(&subject.model, rows, &HiddenState, Gradient::Through, hooks)?;
+    let last = pair.clean.ids.len() - 1;
+    let at: Vec<_> = (0..rows.len()).map(|row| (row, last)).collect();
+    let logits = subject.model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+    let vocab = logits.dims()[1];
+    let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
+    let [clean, corrupt] = pair.says.map(|token| token as usize);
+    Ok(logits.chunks_exact(vocab).map(|row| f64::from(row[clean]) - f64::from(row[corrupt])).collect())
+}
+
+/// Layer × latent step of the last block before the read-out.
+fn steps(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
+    let mut cells: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
+    for patched in done {
+        let steps = &pairs[patched.pair].clean.steps;
+        let last =
+            steps.iter().filter_map(|s| if let Step::Latent { block, .. } = s { Some(*block) } else { None }).max();
+        for &(layer, position, effect) in &patched.effects {
+            if let Step::Latent { block, step } = steps[position]
+                && Some(block) == last
+            {
+                cells.entry((layer, step)).or_default().push((effect, patched.whole));
+            }
+        }
+    }
+    cells
+        .into_iter()
+        .filter(|(_, seen)| seen.len() > 1)
+        .map(|((layer, index), seen)| row(lab, Axis::Step, layer, index, None, &seen))
+        .collect()
+}
+
+/// Layer × position, over the most common layout.
+fn positions(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
+    let mut layouts: BTreeMap<&[Step], Vec<&Patched>> = BTreeMap::new();
+    done.iter().for_each(|p| layouts.entry(&pairs[p.pair].clean.steps).or_default().push(p));
+    let Some((steps, members)) = layouts.into_iter().max_by_key(|(_, members)| members.len()) else {
+        return Ok(vec![]);
+    };
+    if members.len() < 2 {
+        return Ok(vec![]);
+    }
+    let mut cells: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
+    for patched in &members {
+        for &(layer, position, effect) in &patched.effects {
+            cells.entry((layer, position)).or_default().push((effect, patched.whole));
+        }
+    }
+    let token = |position: usize| -> String {
+        if let Step::Latent { .. } = steps[position] {
+            return steps[position].to_string();
+        }
+        let mut ids =
+            members.iter().flat_map(|m| [&pairs[m.pair].clean, &pairs[m.pair].corrupt]).map(|s| s.ids[position]);
+        let first = ids.next().unwrap_or_default();
+        let same = ids.all(|id| id == first);
+        if same { lab.subject.corpus.vocabulary.token(first).unwrap_or_default() } else { "*".into() }
+    };
+    cells
+        .into_iter()
+        .map(|((layer, index), seen)| row(lab, Axis::Position, layer, index, Some(token(index)), &seen))
+        .collect()
+}
+
+fn row(lab: &Lab, axis: Axis, layer: usize, index: usize, token: Option<String>, seen: &[(f64, f64)]) -> Result<Row> {
+    let effect = Bootstrap::seeded(lab.seed).units(seen.len(), |counts| {
+        let sum = |f: &dyn Fn(&(f64, f64)) -> f64| -> f64 {
+            seen.iter().zip(counts).map(|(s, &times)| f64::from(times) * f(s)).sum()
+        };
+        sum(&|s| s.0) / sum(&|s| s.1)
+    })?;
+    Ok(Row { identity: lab.identity(seen.len()), axis, layer, index, token, effect })
+}
+
+/// Markdown: layer × latent step.
+pub fn table(rows: &[Row]) -> String {
+    let of = |layer, index| rows.iter().find(|r| r.axis == Axis::Step && r.layer == layer && r.index == index);
+    let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index + 1).max().unwrap_or(0);
+    let layers = rows.iter().map(|r| r.layer + 1).max().unwrap_or(0);
+    let heads: String = (0..steps).map(|s| format!(" step {s} |")).collect();
+    let mut out = format!("Recovered logit difference [95 %].\n\n| layer |{heads}\n|{}\n", " --- |".repeat(steps + 1));
+    for layer in 0..layers {
+        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), |r: &Row| format!(" {:.2} |", r.effect));
+        out += &format!("| {layer} |{}\n", (0..steps).map(cell).collect::<String>());
+    }
+    out
+}

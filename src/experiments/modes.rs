@@ -1,0 +1,151 @@
+//! The modes of an intervention experiment: names as written on the command line → what is run, in which draws.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::interventions::{ALL, About, FORCE_SWITCH, RULES, Rule, Steps};
+
+/// The unchanged run.
+pub const NORMAL: &str = "normal";
+/// The unchanged run in batches of another size, from its prompts: greedy decoding must not notice.
+pub const NULL_BATCH: &str = "null_batch";
+/// Two sampled runs with other seeds: how much answers move when nothing is done.
+pub const NULL_SEED: &str = "null_seed";
+
+/// The default modes: the paper's four, and the controls it lacks.
+pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", "skip", "self_patch", "mean", "resample"];
+/// What the answers' own noise is measured with.
+pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
+
+/// What a mode does.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Normal,
+    NullBatch,
+    NullSeed,
+    Rule(Rule),
+    Replace(&'static About),
+}
+
+/// One row of the table.
+#[derive(Clone)]
+pub struct Cell {
+    pub mode: String,
+    pub kind: Kind,
+    pub dose: Option<f64>,
+    pub steps: Steps,
+    pub draws: usize,
+}
+
+impl Cell {
+    pub fn is(&self, name: &str) -> bool {
+        self.mode == name
+    }
+
+    /// For messages: `rotate:30 (2..)`.
+    pub fn label(&self) -> String {
+        let dose = self.dose.map(|d| format!(":{d}")).unwrap_or_default();
+        format!("{}{dose} ({})", self.mode, self.steps)
+    }
+
+    /// Whether it belongs to the family of tests that Holm's correction spans.
+    pub fn is_tested(&self) -> bool {
+        matches!(self.kind, Kind::Rule(_) | Kind::Replace(_))
+    }
+}
+
+/// Every name that [`cells`] takes.
+pub fn names() -> Vec<&'static str> {
+    let rules = RULES.iter().map(|r| r.name);
+    [NORMAL].into_iter().chain(NULLS).chain(rules).chain(ALL.iter().map(|a| a.name)).collect()
+}
+
+/// Rows in the order of the modes, *normal* first whether named or not; each mode at each of its doses and steps.
+///
+/// # Errors
+/// An unknown mode, a dose where there is none, no draws, a step that no block can have.
+pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Result<Vec<Cell>> {
+    ensure!(draws >= 1, "--draws must be at least 1, found 0");
+    ensure!(!steps.is_empty(), "--steps is empty: write `all`, a step from 0, or `2..`");
+    for step in steps {
+        ensure!(step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps (from 0)");
+    }
+    let once = |name: &str, kind| Cell { mode: name.to_owned(), kind, dose: None, steps: Steps::All, draws: 1 };
+    let mut cells = vec![once(NORMAL, Kind::Normal)];
+    for written in modes.iter().filter(|m| *m != NORMAL) {
+        let (name, dose) = match written.split_once(':') {
+            Some((name, dose)) => {
+                let dose: f64 = dose.parse().with_context(|| format!("mode `{written}`: `{dose}` is not a dose"))?;
+                ensure!(dose.is_finite(), "mode `{written}`: the dose must be a finite number");
+                (name, Some(dose))
+            }
+            None => (written.as_str(), None),
+        };
+        let plain = match name {
+            NULL_BATCH => Some(Kind::NullBatch),
+            NULL_SEED => Some(Kind::NullSeed),
+            _ => RULES.iter().find(|r| r.name == name).map(|r| Kind::Rule(*r)),
+        };
+        if let Some(kind) = plain {
+            ensure!(dose.is_none(), "mode `{written}`: {name} has no dose");
+            cells.push(once(name, kind));
+            continue;
+        }
+        let Some(about) = ALL.iter().find(|a| a.name == name) else {
+            bail!("unknown mode `{written}`: there are {}", names().join(", "));
+        };
+        ensure!(dose.is_none() || !about.doses.is_empty(), "mode `{written}`: {name} has no dose");
+        let doses: Vec<Option<f64>> = match dose {
+            Some(dose) => vec![Some(dose)],
+            None if about.doses.is_empty() => vec![None],
+            None => about.doses.iter().copied().map(Some).collect(),
+        };
+        for dose in doses {
+            for &steps in steps {
+                let draws = if about.random { draws } else { 1 };
+                cells.push(Cell { mode: name.to_owned(), kind: Kind::Replace(about), dose, steps, draws });
+            }
+        }
+    }
+    for (i, cell) in cells.iter().enumerate() {
+        ensure!(!cells[..i].iter().any(|c| c.label() == cell.label()), "{} is named twice", cell.label());
+    }
+    Ok(cells)
+}
+
+/// Whether a rule starts over from the prompt.
+pub fn forces(rule: &Rule) -> bool {
+    rule.name == FORCE_SWITCH.name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(modes: &[&str], steps: &[Steps]) -> Result<Vec<Cell>> {
+        cells(&modes.iter().map(|m| (*m).to_owned()).collect::<Vec<_>>(), steps, 3, 5)
+    }
+
+    #[test]
+    fn a_mode_is_run_at_each_of_its_doses_and_steps() {
+        let cells = of(&["zero", "scale:0.5", "rotate", "skip"], &[Steps::All, Steps::From(2)]).expect("cells");
+        let count = |name| cells.iter().filter(|c| c.is(name)).count();
+        assert_eq!((count(NORMAL), count("zero"), count("scale"), count("rotate"), count("skip")), (1, 2, 2, 12, 1));
+        assert!(cells.iter().all(|c| c.draws == if c.is("rotate") { 3 } else { 1 }));
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused_by_name() {
+        for (mode, needle) in [
+            ("zeroed", "zeroed"),
+            ("zero:2", "no dose"),
+            ("scale:x", "`x`"),
+            ("skip:1", "no dose"),
+            ("rotate:inf", "finite"),
+        ] {
+            let error = of(&[mode], &[Steps::All]).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.contains(needle), "{mode}: {error}");
+        }
+        assert!(of(&["zero"], &[Steps::Only(5)]).is_err_and(|e| e.to_string().contains("step 5")));
+        assert!(of(&["zero", "zero"], &[Steps::All]).is_err());
+    }
+}

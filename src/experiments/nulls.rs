@@ -1,0 +1,96 @@
+//! What happens when nothing is done: other batches, other seeds; and the sampled rollouts that `sibling` patches with.
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+
+use super::answers::Reader;
+use super::lab::Lab;
+use super::sweep::{Continued, Sweep};
+use crate::interventions::{Bank, latents};
+use crate::latent::{
+    Branch, Decode, DecodeSettings, Decoded, Fork, HiddenState, Prefix, Request, Sampling, Start, Switching,
+};
+use crate::model::Hooks;
+
+/// Rows of a batch of the null run, unless that is the size of the normal one.
+const OTHER: usize = 64;
+
+/// A sampled rollout of every problem, with its states.
+struct Sampled {
+    decoded: Vec<Decoded>,
+    bank: Bank,
+}
+
+fn sample(lab: &Lab, requests: &[Request], settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
+    let subject = &lab.subject;
+    let reader = Reader::new(&subject.corpus)?;
+    let how = Decode {
+        model: &subject.model,
+        source: &HiddenState,
+        switch: Some(subject.corpus.switch),
+        settings,
+        cancel: Some(crate::progress::stop_flag()),
+    };
+    let bank = RefCell::new(Bank::default());
+    let mut decoded = vec![];
+    for chunk in requests.chunks(batch) {
+        let watch: Vec<Option<u32>> = chunk.iter().map(|r| reader.gold_token(r.problem)).collect();
+        let prefix = Prefix::prompts(how, chunk, &watch)?;
+        let fork = |(request, r): (usize, &Request)| Fork {
+            request,
+            id: r.problem,
+            rollout: r.rollout + rollout,
+            switching: Switching::Free,
+            force_at: None,
+        };
+        let forks: Vec<Fork> = chunk.iter().enumerate().map(fork).collect();
+        let mut hooks = Hooks::none();
+        hooks.observe(&latents(), subject.model.layers.len(), |site, value| {
+            bank.borrow_mut().record(site, value, |id| id)
+        })?;
+        decoded.extend(prefix.fork(how, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
+    }
+    Ok(Sampled { decoded, bank: bank.into_inner() })
+}
+
+fn sampling(lab: &Lab) -> DecodeSettings {
+    let temperature = lab.subject.recipe.grpo.temperature;
+    DecodeSettings { sampling: Sampling { temperature, seed: lab.seed, ..Sampling::default() }, ..Sweep::settings(lab) }
+}
+
+/// The states of sampled rollouts (at the temperature of the recipe's rollouts), one bank a draw.
+///
+/// # Errors
+/// As the decoder's.
+pub fn siblings(lab: &Lab, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
+    let settings = sampling(lab);
+    let batch = lab.subject.recipe.evaluation.batch;
+    (0..draws).map(|draw| Ok(sample(lab, &sweep.requests, &settings, draw, batch)?.bank)).collect()
+}
+
+/// Two sampled runs of every problem.
+///
+/// # Errors
+/// As the decoder's.
+pub fn two_seeds(lab: &Lab, sweep: &Sweep) -> Result<(Continued, Continued)> {
+    let settings = sampling(lab);
+    let batch = lab.subject.recipe.evaluation.batch;
+    let run = |rollout| continued(lab, &sample(lab, &sweep.requests, &settings, rollout, batch)?.decoded, sweep);
+    Ok((run(0)?, run(1)?))
+}
+
+/// The normal run again, from its prompts, in batches of another size.
+///
+/// # Errors
+/// As the decoder's.
+pub fn other_batch(lab: &Lab, sweep: &Sweep) -> Result<Continued> {
+    let batch = if lab.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
+    continued(lab, &sample(lab, &sweep.requests, &Sweep::settings(lab), 0, batch)?.decoded, sweep)
+}
+
+fn continued(lab: &Lab, decoded: &[Decoded], sweep: &Sweep) -> Result<Continued> {
+    let reader = Reader::new(&lab.subject.corpus)?;
+    let outcomes = decoded.iter().zip(&sweep.traces).map(|(d, t)| reader.outcome(d, Some(t)));
+    Ok(Continued { outcomes: outcomes.collect::<Result<_>>()?, ..Continued::default() })
+}

@@ -1,0 +1,281 @@
+//! Many ways to go on from the same prefix: prompts and the text before the first block are computed once, every fork of a
+//! problem (modes × steps × draws) decodes in one batch.
+//!
+//! Problems that open no block are decoded once for all. Knows how to decode and grade forks, not what they mean.
+
+use std::cell::RefCell;
+
+use anyhow::{Result, ensure};
+
+use super::answers::Reader;
+use super::lab::Lab;
+use super::subject::Subject;
+use crate::evaluation::{decode_settings, requests};
+use crate::interventions::{Arm, Arms, Bank, Firings, Intervention, Later, Steps, latents};
+use crate::latent::trace::Kind;
+use crate::latent::{
+    Branch, Channel, Decode, DecodeSettings, Decoded, Fork, HiddenState, Prefix, Request, Start, Switching, Trace,
+};
+use crate::model::Hooks;
+use crate::parallel;
+
+/// Keys and values of one batch of forks stay below this many bytes.
+const CACHE_BYTES: usize = 256 << 20;
+/// Rows of a batch of forks at most: beyond it a batch gains nothing.
+const ROWS: usize = 1024;
+
+/// What became of one problem under one continuation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub correct: bool,
+    /// The extracted answer.
+    pub answer: Option<String>,
+    /// Logit of the gold answer's first token minus that of the best other one, where the response gives its answer.
+    pub margin: Option<f64>,
+    pub switched: bool,
+    pub latent_calls: usize,
+    /// The same tokens and log-probabilities as the normal run, bit for bit.
+    pub identical: bool,
+}
+
+/// One continuation of every problem.
+pub struct Continuation<'a> {
+    pub what: What<'a>,
+    /// Decode in batches of exactly the normal run's shape, so that equal inputs give equal bits.
+    pub same_shape: bool,
+}
+
+/// How a continuation differs from the normal run.
+#[derive(Clone, Copy)]
+pub enum What<'a> {
+    /// Other inputs at latent positions.
+    Replace { with: &'a dyn Intervention, steps: Steps },
+    /// Another rule of switching, from the first `<swi>` on.
+    Rule(Switching),
+    /// Problems that opened no block open one where p(`<swi>`) was highest.
+    Force,
+}
+
+/// Outcomes in the order of the problems, and what was replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Continued {
+    pub outcomes: Vec<Outcome>,
+    pub firings: Firings,
+    /// Problems that were decoded anew.
+    pub forks: usize,
+}
+
+struct Batch<'a> {
+    first: usize,
+    prefix: Prefix<'a>,
+}
+
+/// The held-out problems of a checkpoint, decoded normally, ready to be forked.
+pub struct Sweep<'a> {
+    subject: &'a Subject,
+    threads: usize,
+    reader: Reader<'a>,
+    settings: &'a DecodeSettings,
+    batches: Vec<Batch<'a>>,
+    pub requests: Vec<Request>,
+    /// The normal run.
+    pub traces: Vec<Trace>,
+    pub normal: Vec<Outcome>,
+    /// Its latent states.
+    pub bank: Bank,
+}
+
+/// Forks of one batch that decode together: problem, continuation.
+struct Unit {
+    batch: usize,
+    start: Start,
+    members: Vec<(usize, usize)>,
+}
+
+impl<'a> Sweep<'a> {
+    /// Decodes every problem normally and keeps where each can be forked.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn new(lab: &'a Lab, settings: &'a DecodeSettings) -> Result<Self> {
+        let subject = &lab.subject;
+        let reader = Reader::new(&subject.corpus)?;
+        let requests = requests(&subject.corpus);
+        let chunks: Vec<&[Request]> = requests.chunks(subject.recipe.evaluation.batch).collect();
+        let parts = parallel::cut(&chunks, lab.threads);
+        let done = parallel::run(&parts, |part| {
+            part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk)).collect::<Result<Vec<_>>>()
+        })?;
+        not_stopped()?;
+        let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
+        for (batch, decoded, states) in done.into_iter().flatten() {
+            batches.push(batch);
+            for decoded in decoded {
+                normal.push(reader.outcome(&decoded, Some(&decoded.trace))?);
+                traces.push(decoded.trace);
+            }
+            bank.merge(states);
+        }
+        Ok(Self { subject, threads: lab.threads, reader, settings, batches, requests, traces, normal, bank })
+    }
+
+    fn batch(
+        subject: &'a Subject,
+        reader: &Reader,
+        settings: &'a DecodeSettings,
+        requests: &[Request],
+    ) -> Result<(Batch<'a>, Vec<Decoded>, Bank)> {
+        let first = requests.first().map_or(0, |r| r.problem);
+        let how = Self::how(subject, settings);
+        let watch: Vec<Option<u32>> = requests.iter().map(|r| reader.gold_token(r.problem)).collect();
+        let prefix = Prefix::new(how, requests, &watch)?;
+        let held: Vec<usize> = (0..requests.len()).filter(|&r| prefix.ended(r).is_none()).collect();
+        let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
+        let bank = RefCell::new(Bank::default());
+        if !held.is_empty() {
+            let mut hooks = Hooks::none();
+            let layers = subject.model.layers.len();
+            hooks.observe(&latents(), layers, |site, value| bank.borrow_mut().record(site, value, |id| first + id))?;
+            let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();
+            let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
+            held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
+        }
+        let decoded = decoded.into_iter().flatten().collect();
+        Ok((Batch { first, prefix }, decoded, bank.into_inner()))
+    }
+
+    /// As an evaluation decodes: greedily.
+    pub fn settings(lab: &Lab) -> DecodeSettings {
+        decode_settings(&lab.subject.recipe.evaluation, lab.subject.corpus.end, Switching::Free)
+    }
+
+    fn how<'s>(subject: &'s Subject, settings: &'s DecodeSettings) -> Decode<'s> {
+        let cancel = Some(crate::progress::stop_flag());
+        let switch = Some(subject.corpus.switch);
+        Decode { model: &subject.model, source: &HiddenState, switch, settings, cancel }
+    }
+
+    /// Runs every continuation on every problem; results in the order of the continuations.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn run(&self, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Continued>> {
+        let units = self.units(all);
+        let parts = parallel::cut(&units, self.threads);
+        let done = parallel::run(&parts, |part| {
+            part.iter().map(|unit| self.unit(unit, all, later, channel)).collect::<Result<Vec<_>>>()
+        })?;
+        not_stopped()?;
+        let mut results: Vec<Continued> =
+            all.iter().map(|_| Continued { outcomes: self.normal.clone(), ..Continued::default() }).collect();
+        for (unit, (outcomes, firings)) in units.iter().zip(done.into_iter().flatten()) {
+            for (&(request, c), outcome) in unit.members.iter().zip(outcomes) {
+                results[c].outcomes[self.batches[unit.batch].first + request] = outcome;
+                results[c].forks += 1;
+            }
+            results.iter_mut().zip(&firings).for_each(|(result, more)| result.firings.add(more));
+        }
+        Ok(results)
+    }
+
+    fn units(&self, all: &[Continuation]) -> Vec<Unit> {
+        let mut units = vec![];
+        let limit = self.rows_at_once();
+        for (batch, Batch { prefix, first }) in self.batches.iter().enumerate() {
+            let n = self.batches.get(batch + 1).map_or(self.requests.len(), |next| next.first) - first;
+            let (ended, held): (Vec<usize>, Vec<usize>) = (0..n).partition(|&r| prefix.ended(r).is_some());
+            let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
+                (0..all.len()).filter(|&c| wanted(&all[c])).collect()
+            };
+            let forced = select(&|c| matches!(c.what, What::Force));
+            let alone = select(&|c| c.same_shape);
+            let shared = select(&|c| !c.same_shape && !matches!(c.what, What::Force));
+            for c in alone {
+                let members: Vec<_> = held.iter().map(|&r| (r, c)).collect();
+                units.push(Unit { batch, start: Start::Switch, members });
+            }
+            for (start, requests, which) in [(Start::Switch, &held, shared), (Start::Prompt, &ended, forced)] {
+                let members: Vec<_> = requests.iter().flat_map(|&r| which.iter().map(move |&c| (r, c))).collect();
+                // As even as the limit allows.
+                let size = members.len().div_ceil(members.len().div_ceil(limit).max(1)).max(1);
+                units.extend(members.chunks(size).map(|m| Unit { batch, start, members: m.to_vec() }));
+            }
+        }
+        units.retain(|unit| !unit.members.is_empty());
+        units
+    }
+
+    fn rows_at_once(&self) -> usize {
+        let config = self.subject.model.config();
+        let longest = self.requests.iter().map(|r| r.prompt.len()).max().unwrap_or(0) + self.settings.max_new_tokens;
+        let row = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4 * longest;
+        (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
+    }
+
+    fn unit(
+        &self,
+        unit: &Unit,
+        all: &[Continuation],
+        later: Later,
+        channel: Channel,
+    ) -> Result<(Vec<Outcome>, Vec<Firings>)> {
+        let Batch { first, prefix } = &self.batches[unit.batch];
+        let (mut arms, mut forks) = (vec![], vec![]);
+        for (id, &(request, counter)) in unit.members.iter().enumerate() {
+            let problem = first + request;
+            let arm = |what, steps| Arm { problem, what, steps, counter };
+            let (arm, switching, force_at) = match all[counter].what {
+                What::Replace { with, steps } => (arm(Some(with), steps), Switching::Free, None),
+                What::Rule(switching) => (arm(None, Steps::All), switching, None),
+                What::Force => (arm(None, Steps::All), Switching::Free, Some(closest(&self.traces[problem]))),
+            };
+            arms.push(arm);
+            forks.push(fork(request, id, &self.requests[problem], switching, force_at));
+        }
+        let arms = Arms::new(arms, later, &self.bank, all.len());
+        let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
+        let layers = self.subject.model.layers.len();
+        arms.attach(&mut hooks, layers)?;
+        arms.attach_frozen(&mut other, layers)?;
+        let how = Self::how(self.subject, self.settings);
+        let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
+        drop((hooks, other));
+        let outcome = |((request, _), decoded): (&(usize, usize), &Decoded)| {
+            self.reader.outcome(decoded, self.traces.get(first + request))
+        };
+        let outcomes = unit.members.iter().zip(&done).map(outcome).collect::<Result<Vec<_>>>()?;
+        Ok((outcomes, arms.firings()))
+    }
+
+    /// Refuses a checkpoint that never switches: there would be nothing to intervene on.
+    ///
+    /// # Errors
+    /// No latent in any problem.
+    pub fn switches(&self) -> Result<()> {
+        let name = &self.subject.name;
+        ensure!(!self.bank.is_empty(), "{name}: no problem switched, there is no latent to intervene on");
+        Ok(())
+    }
+}
+
+/// Rows that were cut short by the user mean nothing.
+fn not_stopped() -> Result<()> {
+    ensure!(!crate::progress::stop_flag().load(std::sync::atomic::Ordering::Relaxed), "stopped: nothing was written");
+    Ok(())
+}
+
+fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {
+    Fork { request, id, rollout: of.rollout, switching, force_at }
+}
+
+/// The visible position of a response without blocks at which `<swi>` was most probable (the first of several).
+fn closest(trace: &Trace) -> usize {
+    let visible = trace.positions.iter().filter(|p| p.kind != Kind::Latent);
+    let p = |(_, p): &(usize, f64)| *p;
+    let candidates = visible.enumerate().map(|(i, at)| (i, at.p_swi.unwrap_or(0.0)));
+    let best = candidates.fold(None, |best: Option<(usize, f64)>, next| match best {
+        Some(best) if p(&best) >= p(&next) => Some(best),
+        _ => Some(next),
+    });
+    best.map_or(0, |(i, _)| i)
+}

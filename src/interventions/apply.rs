@@ -1,0 +1,140 @@
+//! Interventions on the rows of a forked decode: each row has its own, its own steps, and is counted apart.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::{Bank, Intervention, Steps};
+use crate::model::hooks::{Place, Site};
+use crate::model::{Activation, HookSpec, Hooks, Select, Step};
+
+/// What happens to the latents of a block after a replaced one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Later {
+    /// They follow from it.
+    #[default]
+    Recompute,
+    /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
+    /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
+    Frozen,
+}
+
+/// What one row does at its latents.
+#[derive(Clone, Copy)]
+pub struct Arm<'a> {
+    pub problem: usize,
+    /// `None`: nothing, it is a normal row.
+    pub what: Option<&'a dyn Intervention>,
+    pub steps: Steps,
+    /// Where its firings are counted.
+    pub counter: usize,
+}
+
+/// How often an intervention fired and how far it moved the states.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Firings {
+    pub count: usize,
+    /// Σ ‖new − old‖.
+    pub moved: f64,
+}
+
+impl Firings {
+    pub fn mean_norm(&self) -> f64 {
+        self.moved / self.count.max(1) as f64
+    }
+
+    pub fn add(&mut self, other: &Firings) {
+        self.count += other.count;
+        self.moved += other.moved;
+    }
+}
+
+/// The arms of a forked decode, by row, and what they have done so far.
+pub struct Arms<'a> {
+    arms: Vec<Arm<'a>>,
+    later: Later,
+    bank: &'a Bank,
+    firings: RefCell<Vec<Firings>>,
+    /// Rows and blocks in which something was replaced.
+    touched: RefCell<BTreeSet<(usize, usize)>>,
+}
+
+/// Every latent position's input.
+pub fn latents() -> HookSpec {
+    HookSpec { pattern: "latent.hook_injected".into(), select: Select::Latent { block: None, step: None } }
+}
+
+impl<'a> Arms<'a> {
+    /// `bank` holds the states of a normal run, `counters` is how many firings are told apart.
+    pub fn new(arms: Vec<Arm<'a>>, later: Later, bank: &'a Bank, counters: usize) -> Self {
+        let firings = RefCell::new(vec![Firings::default(); counters]);
+        Self { arms, later, bank, firings, touched: RefCell::default() }
+    }
+
+    /// Hooks that replace and freeze.
+    ///
+    /// # Errors
+    /// None in practice: the hook exists in every model.
+    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
+        hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, true))?;
+        Ok(())
+    }
+
+    /// Hooks that freeze only: for the half of a position that sees its input as it was.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_frozen<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
+        if self.later == Later::Frozen {
+            hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, false))?;
+        }
+        Ok(())
+    }
+
+    pub fn firings(self) -> Vec<Firings> {
+        self.firings.into_inner()
+    }
+
+    fn replace(&self, site: &Site, value: Activation, replacing: bool) -> Result<Activation> {
+        let x = value.three()?;
+        let dims = x.dims();
+        let d = dims[2];
+        let mut data = x.clone().try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading a latent: {e:?}"))?;
+        for place in site.places {
+            let from = (place.batch * dims[1] + place.index) * d;
+            let old = &mut data[from..from + d];
+            if let Some(frozen) = self.frozen(place) {
+                old.copy_from_slice(frozen);
+            } else if replacing && let Some(new) = self.fire(place, old)? {
+                old.copy_from_slice(&new);
+            }
+        }
+        Ok(Activation::Three(Tensor::from_data(TensorData::new(data, dims), (&x.device(), x.dtype()))))
+    }
+
+    fn frozen(&self, place: &Place) -> Option<&[f32]> {
+        let (arm, Step::Latent { block, step }) = (self.arms.get(place.row)?, place.step) else { return None };
+        let behind = self.later == Later::Frozen && !arm.steps.admits(step);
+        let touched = behind && self.touched.borrow().contains(&(place.row, block));
+        if touched { self.bank.get(arm.problem, block, step) } else { None }
+    }
+
+    fn fire(&self, place: &Place, old: &[f32]) -> Result<Option<Vec<f32>>> {
+        let (Some(arm), Step::Latent { block, step }) = (self.arms.get(place.row), place.step) else {
+            return Ok(None);
+        };
+        let Some(what) = arm.what.filter(|_| arm.steps.admits(step)) else { return Ok(None) };
+        // Randomness and donors belong to the problem, not to the row of this batch.
+        let Some(new) = what.input(&Place { row: arm.problem, ..*place }, old) else { return Ok(None) };
+        ensure!(new.len() == old.len(), "a latent input of width {}, expected {}", new.len(), old.len());
+        let firing = &mut self.firings.borrow_mut()[arm.counter];
+        firing.count += 1;
+        firing.moved += old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+        self.touched.borrow_mut().insert((place.row, block));
+        Ok(Some(new))
+    }
+}

@@ -1,0 +1,34 @@
+//! A token's embedding instead of the state: of `</swi>`, or of the token that the state would say.
+
+use super::Intervention;
+use crate::model::hooks::Place;
+use crate::model::{Activation, Decoder};
+
+/// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
+/// those of text, which a model that has only ever seen states there may treat as noise.
+#[derive(Clone, Debug)]
+pub struct ExitEmbedding {
+    pub row: Vec<f32>,
+}
+
+impl Intervention for ExitEmbedding {
+    fn input(&self, _at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+        Some(self.row.clone())
+    }
+}
+
+/// The embedding of the most probable next token of the state (any token, the special ones too): what text in its place
+/// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
+/// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought.
+#[derive(Clone, Copy, Debug)]
+pub struct ArgmaxEmbedding<'a> {
+    pub model: &'a Decoder,
+}
+
+impl Intervention for ArgmaxEmbedding<'_> {
+    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        let token = self.model.next_token(h)?;
+        let row = self.model.embed(&[vec![token]]).ok()?;
+        Activation::Three(row).to_vec().ok()
+    }
+}

@@ -1,0 +1,73 @@
+//! A draw from the normal distribution with the mean and covariance of the states of the same step.
+
+use super::draw::{keyed, normal};
+use super::{Bank, Intervention, Mean};
+use crate::model::Step;
+use crate::model::hooks::Place;
+
+/// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
+/// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:
+/// states lie in clusters (one a value, say), and a normal cloud fills the space between them.
+#[derive(Clone, Debug)]
+pub struct Gaussian<'a> {
+    mean: Mean,
+    /// Per step: every state.
+    states: Vec<Vec<&'a [f32]>>,
+    seed: u64,
+}
+
+impl<'a> Gaussian<'a> {
+    pub fn per_step(bank: &'a Bank, seed: u64) -> Self {
+        let states = (0..bank.steps()).map(|step| bank.of_step(step).map(|(_, _, h)| h).collect()).collect();
+        Self { mean: Mean::per_step(bank), states, seed }
+    }
+}
+
+impl Intervention for Gaussian<'_> {
+    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        let Step::Latent { block, step } = at.step else { return None };
+        let states = self.states.get(step).filter(|s| s.len() > 1)?;
+        let mean: Vec<f64> = self.mean.input(at, h)?.into_iter().map(f64::from).collect();
+        let mut rng = keyed([self.seed, at.row as u64, block as u64, step as u64]);
+        let width = ((states.len() - 1) as f64).sqrt();
+        let mut out = mean.clone();
+        for state in states {
+            let z = normal(&mut rng) / width;
+            out.iter_mut().zip(*state).zip(&mean).for_each(|((o, x), m)| *o += z * (f64::from(*x) - m));
+        }
+        Some(out.into_iter().map(|x| x as f32).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_have_the_moments_of_the_bank() {
+        let mut bank = Bank::default();
+        // Two coordinates that move together, and a constant one.
+        for i in 0..50_usize {
+            let x = i as f32 / 10.0;
+            bank.insert((i, 0, 0), vec![x, 2.0 * x + (i % 3) as f32, 7.0]);
+        }
+        let draws: Vec<Vec<f32>> = (0..4000)
+            .map(|seed| {
+                let at = Place { batch: 0, index: 0, row: 0, position: 0, step: Step::Latent { block: 0, step: 0 } };
+                Gaussian::per_step(&bank, seed).input(&at, &[0.0; 3]).expect("a draw")
+            })
+            .collect();
+        let moments = |rows: &[Vec<f32>]| {
+            let n = rows.len() as f64;
+            let mean = |k: usize| rows.iter().map(|r| f64::from(r[k])).sum::<f64>() / n;
+            let (a, b) = (mean(0), mean(1));
+            let cov = rows.iter().map(|r| (f64::from(r[0]) - a) * (f64::from(r[1]) - b)).sum::<f64>() / (n - 1.0);
+            (a, b, mean(2), cov)
+        };
+        let held: Vec<Vec<f32>> = bank.of_step(0).map(|(_, _, h)| h.to_vec()).collect();
+        let (want, have) = (moments(&held), moments(&draws));
+        assert!((want.0 - have.0).abs() < 0.1 && (want.1 - have.1).abs() < 0.2, "{want:?} {have:?}");
+        assert!((have.2 - 7.0).abs() < 1e-4);
+        assert!((want.3 / have.3 - 1.0).abs() < 0.1, "{want:?} {have:?}");
+    }
+}

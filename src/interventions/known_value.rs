@@ -1,0 +1,34 @@
+//! A latent block that holds s_j exchanged for one that holds s_j′: the answer must then follow from s_j′.
+
+use std::collections::BTreeMap;
+
+use super::{Bank, Intervention};
+use crate::model::Step;
+use crate::model::hooks::Place;
+
+/// Which block of a problem is exchanged, and for which of another problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    pub block: usize,
+    pub donor: usize,
+    pub donor_block: usize,
+}
+
+/// Replaces the states of one block by those of another problem's block at the same steps. Who is exchanged for whom, and
+/// what the answer should be, is worked out where the problems are known. The strongest evidence here: not that something
+/// breaks, but that the answer becomes a particular other one. Misleads: the donor's block carries whatever else it holds
+/// (operands, its place in the chain), so a miss does not show that the value is absent; and a hit by luck has a chance
+/// level, which is reported beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownValue<'a> {
+    pub bank: &'a Bank,
+    pub swaps: &'a BTreeMap<usize, Swap>,
+}
+
+impl Intervention for KnownValue<'_> {
+    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+        let Step::Latent { block, step } = at.step else { return None };
+        let swap = self.swaps.get(&at.row).filter(|swap| swap.block == block)?;
+        self.bank.get(swap.donor, swap.donor_block, step).map(<[f32]>::to_vec)
+    }
+}

@@ -1,0 +1,17 @@
+//! The state times a factor: dose–response in norm.
+
+use super::Intervention;
+use crate::model::hooks::Place;
+
+/// Misleads: a pre-norm decoder divides its input by its norm before every block, so a factor acts only through the
+/// residual sum, where it changes how much of the state survives beside what the blocks add. 0 is `zero`, 1 is inert.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub factor: f32,
+}
+
+impl Intervention for Scale {
+    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        Some(h.iter().map(|x| x * self.factor).collect())
+    }
+}

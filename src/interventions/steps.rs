@@ -1,0 +1,88 @@
+//! Which latent steps of a block an intervention acts on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Written `all`, `2` (that step only, from 0) or `2..` (from it on).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Steps {
+    #[default]
+    All,
+    Only(usize),
+    From(usize),
+}
+
+impl Steps {
+    pub fn admits(self, step: usize) -> bool {
+        match self {
+            Steps::All => true,
+            Steps::Only(k) => step == k,
+            Steps::From(k) => step >= k,
+        }
+    }
+
+    /// The first step that it names.
+    pub fn first(self) -> usize {
+        match self {
+            Steps::All => 0,
+            Steps::Only(k) | Steps::From(k) => k,
+        }
+    }
+}
+
+impl FromStr for Steps {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || format!("`{text}` names no latent steps: write `all`, a step from 0, or `2..`");
+        match (text, text.strip_suffix("..")) {
+            ("all", _) => Ok(Steps::All),
+            (_, Some(from)) => Ok(Steps::From(from.parse().with_context(wrong)?)),
+            _ => Ok(Steps::Only(text.parse().with_context(wrong)?)),
+        }
+    }
+}
+
+impl fmt::Display for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Steps::All => f.write_str("all"),
+            Steps::Only(k) => write!(f, "{k}"),
+            Steps::From(k) => write!(f, "{k}.."),
+        }
+    }
+}
+
+impl From<Steps> for String {
+    fn from(steps: Steps) -> Self {
+        steps.to_string()
+    }
+}
+
+impl TryFrom<String> for Steps {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_as_they_are_written() {
+        for text in ["all", "0", "3", "2.."] {
+            assert_eq!(text.parse::<Steps>().expect("steps").to_string(), text);
+        }
+        assert!("2..".parse::<Steps>().is_ok_and(|s| !s.admits(1) && s.admits(5) && s.first() == 2));
+        for text in ["", "..2", "-1", "a", "1..2"] {
+            assert!(text.parse::<Steps>().is_err_and(|e| e.to_string().contains(text)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One decode, many continuations: prompts and the text before the first block are computed once and forked.
+//!
+//! A [`Prefix`] holds rows at two points: after their prompts, and before the decision that would open their first
+//! block. [`Prefix::fork`] goes on from either, each fork with its own rule of switching and its own number, which is what
+//! hooks see as the row. Knows nothing of what the forks are for.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::decode::{Decode, Request, Switching, continue_rows, drive, prefill};
+use super::row::{Decoded, Row};
+use super::stream::{Piece, Stream};
+use crate::model::{Hooks, Step};
+
+/// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
+/// attend to them) and its output (the next latent's input, and the logits that decide whether to leave the block).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    /// Both are those of the replaced input.
+    #[default]
+    Both,
+    /// The output is that of the replaced input; the cache keeps the keys and values of the input as it was.
+    Embedding,
+    /// The cache holds the keys and values of the replaced input; the output is that of the input as it was.
+    Kv,
+}
+
+/// The hooks of a decode and how far their replacements at latent positions reach.
+pub struct Branch<'b, 'h> {
+    pub hooks: &'b mut Hooks<'h>,
+    /// For [`Channel::Embedding`] and [`Channel::Kv`]: the hooks of the half that sees the input as it was.
+    twin: Option<(Channel, &'b mut Hooks<'h>)>,
+}
+
+impl<'b, 'h> Branch<'b, 'h> {
+    pub fn whole(hooks: &'b mut Hooks<'h>) -> Self {
+        Self { hooks, twin: None }
+    }
+
+    /// `other` are the hooks of the half where nothing is replaced.
+    pub fn reaching(channel: Channel, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
+        Self { hooks, twin: (channel != Channel::Both).then_some((channel, other)) }
+    }
+
+    pub(super) fn advance(&mut self, stream: &mut Stream, pieces: &[Piece]) -> Result<()> {
+        let latent = pieces.iter().any(|p| matches!(p.steps.first(), Some(Step::Latent { .. })));
+        match &mut self.twin {
+            Some((channel, other)) if latent => {
+                // The same call twice over the same cache, then one half of each.
+                let mut normal = stream.clone();
+                normal.advance(pieces, other)?;
+                stream.advance(pieces, self.hooks)?;
+                match channel {
+                    Channel::Kv => stream.take_last(&normal),
+                    _ => stream.take_cache(normal),
+                }
+            }
+            _ => {
+                stream.advance(pieces, self.hooks)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a fork leaves the shared prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// After the prompt.
+    Prompt,
+    /// Before the first `<swi>`; only rows that would emit one are there.
+    Switch,
+}
+
+/// One continuation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// Which request of the prefix.
+    pub request: usize,
+    /// What hooks see as the row.
+    pub id: usize,
+    /// Names the randomness, as [`Request::rollout`].
+    pub rollout: usize,
+    pub switching: Switching,
+    /// `<swi>` is emitted at this visible response position, whatever the model says.
+    pub force_at: Option<usize>,
+}
+
+/// Rows decoded as far as every continuation shares them.
+pub struct Prefix<'m> {
+    prompts: Stream<'m>,
+    starts: Vec<Row>,
+    /// Rows held before their first block, as one batch.
+    held: Option<Stream<'m>>,
+    rows: Vec<(Row, Option<usize>)>,
+}
+
+impl<'m> Prefix<'m> {
+    /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
+    /// each request whose lead over the others is recorded ([`Decoded::margins`]).
+    ///
+    /// # Errors
+    /// As [`super::decode()`].
+    pub fn new(how: Decode<'m>, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
+        let Self { prompts, starts, .. } = Self::prompts(how, requests, watch)?;
+        let mut holding = starts.clone();
+        holding.iter_mut().for_each(|row| row.hold = true);
+        let driven = drive(how, prompts.clone(), holding, &mut Branch::whole(&mut Hooks::none()))?;
+        let mut parts = vec![];
+        let mut rows = vec![];
+        for (mut row, at) in driven {
+            let at = at.map(|(stream, index)| {
+                parts.push(stream.keep(&[index]));
+                parts.len() - 1
+            });
+            (row.hold, row.held) = (false, false);
+            rows.push((row, at));
+        }
+        let held = if parts.is_empty() { None } else { Some(Stream::join(&parts)?) };
+        Ok(Self { prompts, starts, held, rows })
+    }
+
+    /// Feeds the prompts only: forks start there.
+    ///
+    /// # Errors
+    /// As [`super::decode()`].
+    pub fn prompts(how: Decode<'m>, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
+        ensure!(watch.len() == requests.len(), "{} watched tokens for {} requests", watch.len(), requests.len());
+        let prompts = prefill(how, requests, &mut Hooks::none())?;
+        let start = |(request, &watch): (&Request, &Option<u32>)| {
+            let mut row = Row::new(request, request.rollout, how.settings.switching);
+            row.watch = watch;
+            row
+        };
+        Ok(Self { prompts, starts: requests.iter().zip(watch).map(start).collect(), held: None, rows: vec![] })
+    }
+
+    /// The row's whole decode, where it opens no block.
+    pub fn ended(&self, request: usize) -> Option<Decoded> {
+        let (row, at) = self.rows.get(request)?;
+        at.is_none().then(|| row.clone().decoded())
+    }
+
+    /// Continues every fork in one batch, in their order.
+    ///
+    /// # Errors
+    /// No fork, a fork from a block that its row does not open, and as [`super::decode()`].
+    pub fn fork(&self, how: Decode, start: Start, forks: &[Fork], branch: &mut Branch) -> Result<Vec<Decoded>> {
+        ensure!(!forks.is_empty(), "nothing to decode: no forks");
+        let (mut from, mut rows) = (vec![], vec![]);
+        for fork in forks {
+            let row = match start {
+                Start::Prompt => {
+                    from.push(fork.request);
+                    self.starts.get(fork.request)
+                }
+                Start::Switch => {
+                    let (row, at) = self.rows.get(fork.request).context("a fork of no request")?;
+                    from.push((*at).with_context(|| format!("request {} opens no block to fork from", fork.request))?);
+                    Some(row)
+                }
+            };
+            let mut row = row.context("a fork of no request")?.clone();
+            row.trace.rollout = fork.rollout;
+            row.switching = fork.switching;
+            row.force_at = fork.force_at;
+            rows.push(row);
+        }
+        let stream = match start {
+            Start::Prompt => Some(&self.prompts),
+            Start::Switch => self.held.as_ref(),
+        };
+        let stream = stream.context("no row opens a block")?.keep(&from);
+        let stream = stream.renamed(forks.iter().map(|f| f.id).collect());
+        Ok(continue_rows(how, stream, rows, branch)?.into_iter().map(Row::decoded).collect())
+    }
+}

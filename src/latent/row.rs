@@ -1,0 +1,191 @@
+//! One row of a decode: its mode (text, inside a block, ended), what it feeds next, what it leaves behind.
+
+use super::decode::{Decode, Request, Switching, text_mask};
+use super::sampling::{self, Key};
+use super::sequence::SwitchIds;
+use super::stream::Piece;
+use super::trace::{End, Kind, Position, Trace};
+use crate::model::Step;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Text,
+    /// Inside block `block`; `step` latents have been fed.
+    Block {
+        block: usize,
+        step: usize,
+    },
+}
+
+/// One row in progress.
+#[derive(Clone)]
+pub(super) struct Row {
+    pub trace: Trace,
+    mode: Mode,
+    pub switching: Switching,
+    /// `<swi>` is emitted at this visible response position whatever the model says.
+    pub force_at: Option<usize>,
+    /// Stop before the first `<swi>`.
+    pub hold: bool,
+    pub held: bool,
+    /// A token whose lead over every other is recorded at each text position.
+    pub watch: Option<u32>,
+    margins: Vec<Option<f64>>,
+    /// Response positions so far that are not latent.
+    visible: usize,
+    blocks: usize,
+    /// What the last fed position was.
+    pub at: Step,
+    pub end: Option<End>,
+}
+
+/// A finished row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    pub trace: Trace,
+    /// Per position: logit of the watched token minus that of the best other one, at text positions.
+    pub margins: Vec<Option<f64>>,
+}
+
+impl Row {
+    pub fn new(request: &Request, rollout: usize, switching: Switching) -> Self {
+        let trace = Trace {
+            problem: request.problem,
+            rollout,
+            prompt: request.prompt.clone(),
+            positions: vec![],
+            end: End::Budget,
+        };
+        Self {
+            trace,
+            mode: Mode::Text,
+            switching,
+            force_at: (switching == Switching::Forced).then_some(0),
+            hold: false,
+            held: false,
+            watch: None,
+            margins: vec![],
+            visible: 0,
+            blocks: 0,
+            at: Step::Prompt,
+            end: None,
+        }
+    }
+
+    /// Whether it goes on.
+    pub fn is_live(&self) -> bool {
+        self.end.is_none() && !self.held
+    }
+
+    pub fn decoded(self) -> Decoded {
+        let Self { mut trace, margins, end, .. } = self;
+        trace.end = end.unwrap_or(End::Budget);
+        Decoded { trace, margins }
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            problem: self.trace.problem as u64,
+            rollout: self.trace.rollout as u64,
+            position: (self.trace.prompt.len() + self.trace.positions.len()) as u64,
+        }
+    }
+
+    /// Decides what this row feeds next, from the logits at its last position. An empty piece means it has ended.
+    pub fn choose(&mut self, logits: &[f32], how: &Decode) -> Piece {
+        if logits.iter().any(|x| !x.is_finite()) {
+            self.end = Some(End::NonFinite);
+            return Piece::default();
+        }
+        match (self.mode, how.switch) {
+            (Mode::Block { block, step }, Some(ids)) => self.in_block(logits, how, ids, block, step),
+            _ => self.in_text(logits, how),
+        }
+    }
+
+    fn in_text(&mut self, logits: &[f32], how: &Decode) -> Piece {
+        let settings = how.settings;
+        let mut masked = settings.masked.clone();
+        masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, self.switching)));
+        let plain = sampling::log_softmax(logits, 1.0, &masked);
+        let scaled;
+        let at_temperature = if settings.sampling.scale() == 1.0 {
+            &plain
+        } else {
+            scaled = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
+            &scaled
+        };
+        let force = self.force_at == Some(self.visible);
+        let token = match how.switch {
+            Some(ids) if force => ids.swi,
+            _ => sampling::draw(at_temperature, &settings.sampling, self.key()),
+        };
+        let is_swi = how.switch.is_some_and(|ids| ids.swi == token);
+        if is_swi && self.hold {
+            self.held = true;
+            return Piece::default();
+        }
+        let position = Position {
+            token,
+            kind: if is_swi { Kind::Swi } else { Kind::Text },
+            logprob: Some(at_temperature[token as usize]),
+            entropy: Some(sampling::entropy(&plain)),
+            p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
+            p_exit: None,
+        };
+        let lead = self.watch.and_then(|watched| sampling::lead(&plain, watched));
+        self.margins.resize(self.trace.positions.len(), None);
+        self.margins.push(lead);
+        if is_swi {
+            self.mode = Mode::Block { block: self.blocks, step: 0 };
+            self.blocks += 1;
+        }
+        self.push_visible(position, how)
+    }
+
+    fn in_block(&mut self, logits: &[f32], how: &Decode, ids: SwitchIds, block: usize, step: usize) -> Piece {
+        let settings = how.settings;
+        if self.switching == Switching::Empty {
+            self.mode = Mode::Text;
+            return self.push_visible(Position::closing(ids.swi_end, Kind::SwiEndForced, None), how);
+        }
+        if step > 0 {
+            let plain = sampling::log_softmax(logits, 1.0, &[]);
+            if let Some(last) = self.trace.positions.last_mut() {
+                last.p_exit = Some(plain[ids.swi_end as usize].exp());
+                last.entropy = Some(sampling::entropy(&plain));
+            }
+            let at_temperature = sampling::log_softmax(logits, settings.sampling.scale(), &[]);
+            let may_exit = step >= settings.k_min;
+            let sampled = may_exit && sampling::draw(&at_temperature, &settings.sampling, self.key()) == ids.swi_end;
+            if sampled || step >= settings.k_cap {
+                self.mode = Mode::Text;
+                let kind = if sampled { Kind::SwiEndSampled } else { Kind::SwiEndForced };
+                let logprob = sampled.then(|| at_temperature[ids.swi_end as usize]);
+                return self.push_visible(Position::closing(ids.swi_end, kind, logprob), how);
+            }
+        }
+        let latent =
+            Position { token: ids.latent, kind: Kind::Latent, logprob: None, entropy: None, p_swi: None, p_exit: None };
+        self.trace.positions.push(latent);
+        self.mode = Mode::Block { block, step: step + 1 };
+        self.at = Step::Latent { block, step };
+        Piece::one(ids.latent, self.at)
+    }
+
+    fn push_visible(&mut self, position: Position, how: &Decode) -> Piece {
+        let token = position.token;
+        self.trace.positions.push(position);
+        self.at = Step::Text(self.visible);
+        self.visible += 1;
+        if how.settings.stop.contains(&token) {
+            self.end = Some(End::Stop);
+            return Piece::default();
+        }
+        if self.visible >= how.settings.max_new_tokens {
+            self.end = Some(End::Budget);
+            return Piece::default();
+        }
+        Piece::one(token, self.at)
+    }
+}

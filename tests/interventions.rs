@@ -1,0 +1,252 @@
+//! Interventions on the committed micro checkpoints and on models built by hand: controls that must be inert under every
+//! setting, settings that must differ as they say, and the value that a latent holds.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use common::known::{EXIT_STEP, Kind};
+use switchyard::experiments::activation_patching::{self, Axis, Config as Patching, run_pairs};
+use switchyard::experiments::lab::Lab;
+use switchyard::experiments::latent_intervention::{Config, Row, run, run_on};
+use switchyard::experiments::sweep::{Continuation, Sweep, What};
+use switchyard::experiments::switch_benefit;
+use switchyard::interventions::{Later, Steps, Zero};
+use switchyard::latent::{Channel, Switching};
+
+const CHANNELS: [Channel; 3] = [Channel::Both, Channel::Embedding, Channel::Kv];
+const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
+
+fn micro(phase: &str, problems: usize) -> Lab {
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    Lab::open(&run, phase, Some(problems), 0).expect("the micro fixture")
+}
+
+fn config(modes: &[&str], steps: &[Steps]) -> Config {
+    let modes = modes.iter().map(|m| (*m).to_owned()).collect();
+    Config { modes, steps: steps.to_vec(), draws: 2, ..Config::default() }
+}
+
+fn of<'r>(rows: &'r [Row], mode: &str) -> &'r Row {
+    rows.iter().find(|r| r.mode == mode).expect("a row of the mode")
+}
+
+#[test]
+fn self_patch_is_bit_identical_under_every_setting() {
+    for phase in ["latent", "grpo"] {
+        let lab = micro(phase, 60);
+        for later in LATERS {
+            for at in CHANNELS {
+                let steps = [Steps::All, Steps::Only(0), Steps::Only(4), Steps::From(2)];
+                let config = Config { later, at, ..config(&["self_patch"], &steps) };
+                let rows = run(&lab, &config, |_| {}).expect("nothing changes");
+                assert_eq!(rows.len(), 5, "normal and four choices of steps");
+                assert!(
+                    rows[1..].iter().all(|r| r.firings > 0 && r.mean_change == 0.0 && r.answer_changed.value == 0.0)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn doing_nothing_flips_nothing() {
+    let rows = run(&micro("latent", 150), &config(&["null_batch", "scale:0.999999"], &[Steps::All]), |_| {});
+    let rows = rows.expect("rows");
+    assert_eq!((of(&rows, "null_batch").lost, of(&rows, "null_batch").gained), (0, 0));
+    assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
+    assert_eq!(of(&rows, "scale").answer_changed.value, 0.0);
+}
+
+#[test]
+fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
+    let lab = micro("latent", 80);
+    let (_, suppressed) = lab.decode(Switching::Suppressed, lab.subject.recipe.evaluation.k_min).expect("decoded");
+    let (scores, free) = lab.decoded().expect("decoded");
+    let settings = Sweep::settings(&lab);
+    let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+    let tokens = |traces: &[switchyard::latent::Trace]| traces.iter().map(|t| t.visible()).collect::<Vec<_>>();
+    assert_eq!(tokens(&sweep.traces), tokens(free));
+    assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
+    let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
+    let done = sweep.run(&[skip], Later::Recompute, Channel::Both).expect("skip").remove(0);
+    for (outcome, trace) in done.outcomes.iter().zip(&suppressed) {
+        let text = lab.subject.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
+        assert_eq!(outcome.answer, lab.subject.corpus.answer(&text));
+    }
+}
+
+#[test]
+fn settings_do_what_they_say() {
+    // One replaced step of several. Frozen and without a cache row of its own, a change has nowhere to go.
+    let lab = micro("latent", 100);
+    let with = |later, at| {
+        let config = Config { later, at, ..config(&["zero"], &[Steps::Only(1)]) };
+        run(&lab, &config, |_| {}).expect("rows").remove(1)
+    };
+    let row = with(Later::Frozen, Channel::Embedding);
+    assert!(row.firings > 0 && row.mean_change > 1.0 && row.answer_changed.value == 0.0, "{row:?}");
+    let changed = |later, at| with(later, at).answer_changed.value;
+    assert!(changed(Later::Recompute, Channel::Both) > 0.2);
+    assert!(changed(Later::Recompute, Channel::Embedding) > 0.2, "through the next latent");
+    assert!(changed(Later::Recompute, Channel::Kv) > 0.2, "through attention");
+    assert!(changed(Later::Frozen, Channel::Both) <= changed(Later::Recompute, Channel::Both));
+}
+
+#[test]
+fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
+    let lab = common::known::lab(Kind::Working, 30, 7);
+    let settings = Sweep::settings(&lab);
+    let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+    let right = |at, steps| {
+        let zero = Continuation { what: What::Replace { with: &Zero, steps }, same_shape: false };
+        let done = sweep.run(&[zero], Later::Recompute, at).expect("zero").remove(0);
+        done.outcomes.iter().filter(|o| o.switched && o.correct).count()
+    };
+    let switched = sweep.normal.iter().filter(|o| o.switched).count();
+    assert!(switched > 8);
+    // The last latent is read through its keys and values; its output decides the exit only, and what a longer block adds
+    // has no counter to be read by.
+    let last = Steps::Only(EXIT_STEP - 1);
+    assert_eq!(right(Channel::Embedding, last), switched);
+    assert_eq!(right(Channel::Kv, last), 0);
+    // The first hands its state on through its output; nobody attends to it.
+    assert_eq!(right(Channel::Kv, Steps::Only(0)), switched);
+    assert_eq!(right(Channel::Embedding, Steps::Only(0)), 0);
+}
+
+#[test]
+fn the_value_in_a_latent_decides_the_answer() {
+    let lab = common::known::lab(Kind::Working, 80, 8);
+    // The one step's value is the answer.
+    let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
+    let rows = |lab: &Lab, steps: &[Steps]| {
+        let settings = Sweep::settings(lab);
+        let sweep = Sweep::new(lab, &settings).expect("a sweep");
+        run_on(&sweep, lab, &config(&["known_value"], steps), Some(&predict), |_| {}).expect("rows")
+    };
+    for row in &rows(&lab, &[Steps::All, Steps::Only(0), Steps::Only(2)])[1..] {
+        let (hit, chance) = (row.hit_rate.expect("a rate"), row.chance.expect("chance"));
+        assert_eq!((hit.value, row.kept.expect("kept").value), (1.0, 0.0), "steps {}", row.steps);
+        assert!((chance.value - 1.0 / 6.0).abs() < 0.05, "{chance}");
+    }
+    let inert = &rows(&common::known::lab(Kind::Inert, 80, 8), &[Steps::All])[1];
+    assert_eq!(inert.hit_rate.expect("a rate").value, 0.0);
+    assert_eq!(inert.kept.expect("kept").value, 1.0);
+}
+
+#[test]
+fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
+    let rows = run(&micro("latent", 150), &config(&["known_value"], &[Steps::All]), |_| {}).expect("rows");
+    let row = of(&rows, "known_value");
+    assert!(row.hit_rate.expect("a rate").low > 0.8, "{:?}", row.hit_rate);
+    assert!(row.chance.expect("chance").high < 0.3);
+}
+
+#[test]
+fn what_cannot_be_run_says_why() {
+    let mut lab = common::known::lab(Kind::Working, 40, 9);
+    let error = run(&lab, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("other problems");
+    assert!(error.to_string().contains("known_value"), "{error}");
+    lab.subject.recipe.task = None;
+    let error = run(&lab, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("no task");
+    assert!(error.to_string().contains("generated task"), "{error}");
+    let error = run(&lab, &config(&["scale:1"], &[Steps::All]), |_| {}).expect_err("inert");
+    assert!(error.to_string().contains("moved nothing"), "{error}");
+    let error = run(&lab, &config(&["zero"], &[Steps::Only(7)]), |_| {}).expect_err("never reached");
+    assert!(error.to_string().contains("never fired"), "{error}");
+}
+
+#[test]
+fn rules_open_and_close_blocks_as_they_say() {
+    let modes = ["empty_block", "force_switch", "suppress_switch", "gaussian", "sibling", "embedding_argmax"];
+    let rows = run(&micro("latent", 100), &config(&modes, &[Steps::All]), |_| {}).expect("rows");
+    assert_eq!(rows.len(), 7);
+    let by: BTreeMap<&str, &Row> = rows.iter().map(|r| (r.mode.as_str(), r)).collect();
+    assert!(by["empty_block"].diagnostic_accuracy.is_some_and(|e| e.high < 0.5));
+    assert_eq!(by["force_switch"].diagnostic_accuracy.map(|e| e.value), Some(1.0), "own switches are left alone");
+    assert!(by["sibling"].mean_change < by["gaussian"].mean_change);
+}
+
+#[test]
+fn activation_patching_finds_the_state_where_it_was_put() {
+    let lab = common::known::lab(Kind::Working, 10, 11);
+    let vocabulary = &lab.subject.corpus.vocabulary;
+    let prompt = |digit: usize| {
+        let question = format!("a b s {digit} :");
+        lab.subject.corpus.template.encode_prompt(vocabulary, &question).expect("a prompt")
+    };
+    let pairs: Vec<_> = (0..7).map(|v| (prompt(v), prompt((v + 3) % 7))).collect();
+    let rows = run_pairs(&lab, &Patching::default(), &pairs).expect("rows");
+    let at = |axis, layer, index| {
+        let row = rows.iter().find(|r| r.axis == axis && r.layer == layer && r.index == index);
+        row.expect("a cell").effect.value
+    };
+    let near = |effect: f64, wanted: f64| assert!((effect - wanted).abs() < 0.15, "{effect}, not {wanted}");
+    // Layer 2 (index 2: after block 1) makes the state, block 2 lets `#` read that of the last latent.
+    let last = EXIT_STEP - 1;
+    for step in 0..=last {
+        near(at(Axis::Step, 0, step), 1.0);
+        near(at(Axis::Step, 2, step), 1.0);
+    }
+    // After its last block a latent's state is handed on, but the last one's has nowhere to go.
+    near(at(Axis::Step, 4, 0), 1.0);
+    near(at(Axis::Step, 4, last), 0.0);
+    // `<bos> a b s 3 :`: the digit itself, and the letters that mean nothing.
+    near(at(Axis::Position, 0, 4), 1.0);
+    near(at(Axis::Position, 0, 1), 0.0);
+    let digit = rows.iter().find(|r| r.axis == Axis::Position && r.index == 4).expect("the digit");
+    assert_eq!(digit.token.as_deref(), Some("*"), "pairs differ there");
+}
+
+#[test]
+fn activation_patching_of_micro_peaks_in_the_block() {
+    let lab = micro("latent", 10);
+    let rows = activation_patching::run(&lab, &Patching { candidates: 120, pairs: 12 }).expect("rows");
+    let steps: Vec<_> = rows.iter().filter(|r| r.axis == Axis::Step).collect();
+    assert_eq!(steps.len(), 5 * 5, "five layers, embeddings counted, by five latent steps");
+    assert!(steps.iter().any(|r| r.effect.value > 0.5), "{steps:?}");
+    let error = activation_patching::run(&lab, &Patching { candidates: 1, pairs: 1 }).expect_err("no pairs");
+    assert!(error.to_string().contains("activation_patching needs 2"), "{error}");
+}
+
+#[test]
+fn the_benefit_of_switching_is_that_of_the_latents() {
+    let of = |which| {
+        let lab = common::known::lab(which, 60, 12);
+        let settings = Sweep::settings(&lab);
+        let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+        let (rows, problems) = switch_benefit::run(&lab, &sweep).expect("rows");
+        assert_eq!(problems.len(), 60);
+        rows.into_iter().find(|r| r.group == "chosen").expect("problems that switch").benefit
+    };
+    assert_eq!(of(Kind::Working).value, 1.0);
+    assert_eq!(of(Kind::Inert).value, 0.0);
+}
+
+#[test]
+fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let run = |folder: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        let command = command.current_dir(folder).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
+        command.arg(temp.path().join("out")).output().expect("intervene runs")
+    };
+    let output = run(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("--bin report"), "{said}");
+    for name in ["latent_intervention", "switch_benefit", "switch_problems", "activation_patching"] {
+        for phase in ["latent", "grpo"] {
+            let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
+            assert!(file.is_file(), "{} is missing", file.display());
+        }
+    }
+    assert!(temp.path().join("out/manifest.json").is_file());
+    let output = run(temp.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("fixtures/micro is not here"), "{said}");
+}
