@@ -45,7 +45,8 @@ mod tests {
     #[test]
     fn nothing_escapes() {
         assert_eq!(super::text("<swi> & \"x\" 'y'\u{0}"), "&lt;swi&gt; &amp; &quot;x&quot; &#39;y&#39;\u{fffd}");
-        assert_eq!(super::token("\n"), "␣");
+        assert_eq!(super::token("\n"), "⏎");
+        assert_eq!(super::token(" "), "␣");
         assert_eq!(super::token(" a\nb "), "a⏎b");
         assert_eq!(super::prose("run `a<b`."), "run <code>a&lt;b</code>.");
     }
