@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use switchyard::experiments::lab::{Lab, threads};
-use switchyard::experiments::layer_probe::{self, Features, Layers, Named, Protocol};
+use switchyard::experiments::layer_probe::{self, Features, Layers, Matched, Protocol};
 use switchyard::experiments::staging::Event;
 use switchyard::experiments::subject::Subject;
 use switchyard::experiments::{ALL, Settings, exit_probability, phases, switch_window, teacher_forced};
@@ -86,7 +86,8 @@ fn blocks_are_left_at_the_step_that_was_trained() {
 
 #[test]
 fn depth_and_latent_steps_carry_what_they_should() {
-    let rows = probes(&lab("latent", 200), &quick());
+    let lab = lab("latent", 200);
+    let rows = probes(&lab, &quick());
     let switch = |protocol, features, layer| {
         let found = rows
             .iter()
@@ -101,9 +102,11 @@ fn depth_and_latent_steps_carry_what_they_should() {
     let last = switch(Protocol::Grouped, Features::ResidPost, 4);
     assert!(last.low > switch(Protocol::Grouped, Features::Shuffled, 4).value);
     assert!(last.value > switch(Protocol::Grouped, Features::Untrained, 4).high);
-    let (low, high) = (last.value - 0.05, last.value + 0.05);
-    let margin = switch(Protocol::Grouped, Features::Margin, 4).value;
-    assert!(low < margin && margin < high, "the last layer holds what the model itself decides by: {margin}, {last}");
+    // The last layer holds at least what the model itself decides by.
+    let margin = switch(Protocol::Grouped, Features::Margin, 4);
+    assert!(margin.low > 0.6 && margin.value < last.high, "{margin} against {last}");
+    // Negatives come from the same problem, so labels permuted within it carry nothing.
+    assert!(switch(Protocol::Grouped, Features::Shuffled, 4).covers(0.5));
     assert!(rows.iter().all(|r| r.layer + r.from_last == 5));
 
     let value = |target: &str, features| {
@@ -115,6 +118,16 @@ fn depth_and_latent_steps_carry_what_they_should() {
     assert!(accuracy("value:s_j-1@1").low > 0.7 && accuracy("value:s_j@5").low > 0.7);
     assert!(accuracy("value:s_j@1").high < 0.4);
     assert!(rows.iter().any(|r| r.target == "value:s1@5"));
+
+    // Over the whole corpus there are more rows, and token identity still says nothing.
+    let corpus = layer_probe::Config { matched: Matched::Corpus, layers: Layers::Listed(vec![4]), ..quick() };
+    let wide = probes(&lab, &layer_probe::Config { untrained: false, values: false, ..corpus });
+    let of = |rows: &[layer_probe::Row], features| {
+        let found = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == features);
+        found.map(|r| (r.rows, r.balanced_accuracy.value)).expect("a probe")
+    };
+    assert_eq!(of(&wide, Features::Token).1, 0.5);
+    assert!(of(&wide, Features::Token).0 > of(&rows, Features::Token).0);
 }
 
 #[test]
@@ -167,7 +180,7 @@ fn data_without_a_boundary_says_so() {
     assert!(said.contains("never switched"), "{said}");
     let few = lab_of(subject("latent", 6));
     let said = error(layer_probe::probe(&few, &quick(), |_| Ok(())));
-    assert!(said.contains("problems"), "{said}");
+    assert!(said.contains("problem"), "{said}");
     let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
     assert!(error(layer_probe::probe(&few, &absent, |_| Ok(()))).contains("layer 9 does not exist"));
 }
@@ -218,7 +231,8 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
         println!("skipped: SWITCHYARD_GSM8K (a test.jsonl) is not set");
         return;
     };
-    let like = Recipe::like("smollm2-gsm8k").expect("the preset");
+    let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
+    like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
     let subject = Subject::of_model(&gguf, None, &like, Some(&data), Some(24), &Device::flex()).expect("the model");
     let lab = lab_of(subject);
@@ -228,9 +242,13 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");
     assert!(p(Event::SwiStart).high < 0.3 && p(Event::Random).high < 0.1, "{forced:?}");
     assert_eq!(switch_window::rows(&lab, &switch_window::Config::default()).expect("rows").len(), 17);
-    let rows = probes(&lab, &layer_probe::Config { layers: Layers::Named(Named::Paper), untrained: false, ..quick() });
-    // Both protocols: token, margin, embedding and seven layers; control labels under ours. No known values.
-    assert_eq!(rows.len(), 2 * 10 + 7);
+    let layers = Layers::Listed(vec![15, 30]);
+    let rows = probes(&lab, &layer_probe::Config { layers, untrained: false, ..quick() });
+    // Both protocols: token, margin, embedding and two layers; control labels under ours. No known values.
+    assert_eq!(rows.len(), 2 * 5 + 2);
+    let token = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == Features::Token);
+    // Boundaries stand on many types; matched within problems none of them tells anything.
+    assert!((token.expect("a probe").balanced_accuracy.value - 0.5).abs() < 1e-9, "{token:?}");
     match exit_probability::rows(&lab) {
         Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "nothing taught it to leave: {rows:?}"),
         Err(said) => assert!(said.to_string().contains("never switched"), "{said:#}"),

@@ -1,8 +1,8 @@
 //! At which depth can it be read (tab:probe, fig:layer-probe): that `<swi>` comes next, and what value a latent step holds?
 //!
 //! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols stand side by
-//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives of the same token types, split
-//! by problem, control labels). Under the first a probe can be near perfect by reading which token stands there; the
+//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives of the same token type in the same
+//! problem, split by problem, control labels). Under the first a probe can be near perfect by reading which token stands there; the
 //! baselines say how much of a score that is: token identity, the embedding, the same network with random weights, and the
 //! model's own margin of `<swi>` at its last layer, which a probe there should not beat by much.
 
@@ -32,6 +32,8 @@ const PAPER_LAYERS: usize = 36;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub layers: Layers,
+    /// Where the grouped protocol's negatives come from.
+    pub matched: Matched,
     /// Rows of both protocols together; above it, the last problems are left out.
     pub max_positions: usize,
     /// Features held at once; more layers than fit are run in several passes.
@@ -49,6 +51,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             layers: Layers::Named(Named::Auto),
+            matched: Matched::Problem,
             max_positions: 10_000,
             memory_mb: 256,
             untrained: true,
@@ -58,6 +61,18 @@ impl Default for Config {
             value: ValueProtocol { c_grid: vec![1e-2, 1e-1], ..ValueProtocol::default() },
         }
     }
+}
+
+/// Among which positions a boundary finds its negative of the same token type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Matched {
+    /// Its own problem: what a probe knows of the token or of the problem is then worth nothing.
+    Problem,
+    /// Any problem: more rows. The problem's kind (how uncertain, how many steps) tells something too, and where boundaries
+    /// stand on many rare types token identity scores below chance: a type that is all positive in the training problems
+    /// must be all negative in the others.
+    Corpus,
 }
 
 /// Which layers: `"auto"`, `"all"`, `"paper"`, or a list of numbers from 1 (after the first block).

@@ -1,11 +1,12 @@
 //! Which positions a probe for the switch is fitted on. Knows ids and places, not features.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::Matched;
 use crate::experiments::staging::{Event, Place, Staged, places};
 
 /// A position is (problem, position).
@@ -31,8 +32,9 @@ pub struct Set {
 }
 
 /// Boundaries and negatives: as many random ones (paper), and ones of the same token types (grouped). Of every type as
-/// many positives as negatives are kept, so that the type says nothing about the label. At most `max` positions in all.
-pub fn choose(staged: &Staged, seed: u64, max: usize) -> Positions {
+/// many positives as negatives are kept, so that the type says nothing about the label; `matched` says among which
+/// positions. At most `max` positions in all.
+pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Positions {
     let mut all = places(staged, seed);
     let of = |all: &[Place], event| -> Vec<At> {
         all.iter().filter(|p| p.event == event).map(|p| (p.problem, p.position)).collect()
@@ -56,16 +58,18 @@ pub fn choose(staged: &Staged, seed: u64, max: usize) -> Positions {
         from
     };
     let random = draw(&plain, starts.len());
-    let by_type = |places: &[At]| {
-        let mut types: BTreeMap<u32, Vec<At>> = BTreeMap::new();
-        places.iter().for_each(|at| types.entry(token(at)).or_default().push(*at));
-        types
+    let by_kind = |places: &[At]| {
+        let mut kinds: BTreeMap<(u32, Option<usize>), Vec<At>> = BTreeMap::new();
+        let among = |at: &At| (matched == Matched::Problem).then_some(at.0);
+        places.iter().for_each(|at| kinds.entry((token(at), among(at))).or_default().push(*at));
+        kinds
     };
-    let (yes, no) = (by_type(&starts), by_type(&plain));
-    let (mut kept_yes, mut kept_no, mut same_type) = (vec![], vec![], starts.len());
+    let (yes, no) = (by_kind(&starts), by_kind(&plain));
+    let types: BTreeSet<u32> = starts.iter().map(token).collect();
+    let same_type = starts.len() + plain.iter().filter(|at| types.contains(&token(at))).count();
+    let (mut kept_yes, mut kept_no) = (vec![], vec![]);
     for (kind, yes) in &yes {
         let no = no.get(kind).map(Vec::as_slice).unwrap_or_default();
-        same_type += no.len();
         let n = yes.len().min(no.len());
         kept_yes.extend(draw(yes, n));
         kept_no.extend(draw(no, n));

@@ -32,10 +32,10 @@ type Push<'a> = &'a mut dyn FnMut(Row) -> Result<()>;
 /// As [`super::run`].
 pub fn probe(lab: &Lab, config: &Config, layers: &[usize], push: Push) -> Result<()> {
     let staged = lab.staged()?;
-    let at = choose(staged, lab.seed, config.max_positions);
+    let at = choose(staged, lab.seed, config.max_positions, config.matched);
     ensure!(
         !at.grouped.rows.is_empty(),
-        "no position without <swi> has the token type of one before <swi>: there is nothing to tell apart"
+        "no position without <swi> has the token type of one before it in its problem: there is nothing to tell apart"
     );
     let model = &lab.subject.model;
     let run = Run { lab, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
