@@ -53,8 +53,18 @@ fn accuracy_is_what_training_reported() {
         assert!(of(&rows, "forced").blocks.expect("a mean").low >= 1.0);
         assert_eq!(of(&rows, "k_min:5").accuracy, scores.accuracy, "the evaluation's own K_min is 5");
         assert!(rows.iter().all(|r| r.group != "k_min:8"), "K_min 8 lies above the cap of 5");
+        let lowest = of(&rows, "k_min:0");
+        assert!(lowest.lost == Some(0) && lowest.gained == Some(0), "it leaves by itself after 5 steps: {lowest:?}");
+        assert!(lowest.forced_exits.is_some_and(|e| e.value < 0.02 && e.high > 0.0));
         let levels: usize = rows.iter().filter(|r| r.group.starts_with("level:")).map(|r| r.identity.n).sum();
         assert_eq!(levels, 500, "every problem has one level");
+        if phase == "latent" {
+            let config = accuracy::Config { k_min: vec![8], raise_cap: true };
+            let rows = accuracy::rows(&lab, &config).expect("rows");
+            let longer = of(&rows, "k_min:8");
+            assert_eq!((longer.k_min, longer.k_cap), (8, 8));
+            assert!(longer.lost > longer.gained, "it was trained on 5 steps: {longer:?}");
+        }
 
         let each = outcomes::rows(&lab).expect("rows");
         let right = each.iter().filter(|r| r.correct).count();

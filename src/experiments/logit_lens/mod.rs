@@ -9,8 +9,8 @@
 //! with step 0 are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
 //!
 //! The greedy traces are run again from their known ids and reduced wave by wave; no activation outlives its wave, but for
-//! the sample of text positions that the tuned lens learns from. A model that never switches is made to
-//! (`switching` = forced).
+//! the sample of text positions that the tuned lens learns from. A model that switches on fewer than two
+//! problems is made to (`switching` = forced).
 
 mod reading;
 mod residuals;
@@ -131,7 +131,8 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
     config.check(blocks)?;
     let layers = config.layers(blocks);
     let free = lab.decoded()?.1;
-    if free.iter().any(Trace::switched) {
+    // An interval takes two problems.
+    if free.iter().filter(|trace| trace.switched()).count() > 1 {
         return grid(lab, config, &layers, free)?.rows(lab, config.top, Switching::Free);
     }
     let (_, forced) = lab.decode(Switching::Forced, lab.subject.recipe.evaluation.k_min)?;
@@ -204,7 +205,7 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
 pub fn table(rows: &[Row]) -> String {
     let mut out = String::new();
     if rows.iter().any(|r| r.switching == Switching::Forced) {
-        out += "The model never switched: <swi> was forced at the first position.\n\n";
+        out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
     }
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
             | --- | --- | --- | --- | --- |\n";

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Row;
 use super::residuals::rows_of;
 use super::translators::Translators;
-use crate::experiments::estimates::mean;
+use crate::experiments::estimates::{mean, share};
 use crate::experiments::lab::Lab;
 use crate::latent::{Switching, sampling};
 use crate::model::Decoder;
@@ -146,8 +146,10 @@ impl Grid {
                 let values = cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[k]));
                 mean(lab.seed, values).with_context(|| format!("{} lens, step {step}, layer {layer}", lens.name()))
             };
+            let agree: Vec<(usize, bool)> =
+                cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[4] > 0.5)).collect();
             let (Some(entropy), Some(p_exit), Some(exit_rank), Some(kl), Some(agreement)) =
-                (over(0)?, over(1)?, over(2)?, over(3)?, over(4)?)
+                (over(0)?, over(1)?, over(2)?, over(3)?, share(lab.seed, &agree)?)
             else {
                 continue;
             };
