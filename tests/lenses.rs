@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::lab::Lab;
+use switchyard::experiments::logit_lens::Lens;
 use switchyard::experiments::subject::Subject;
-use switchyard::experiments::{ALL, Settings, accuracy, entropy, outcomes, positions, traces};
+use switchyard::experiments::{ALL, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::trace::{End, Kind};
 use switchyard::latent::{HiddenState, Switching};
 use switchyard::recipe::Recipe;
@@ -52,8 +53,18 @@ fn accuracy_is_what_training_reported() {
         assert!(of(&rows, "forced").blocks.expect("a mean").low >= 1.0);
         assert_eq!(of(&rows, "k_min:5").accuracy, scores.accuracy, "the evaluation's own K_min is 5");
         assert!(rows.iter().all(|r| r.group != "k_min:8"), "K_min 8 lies above the cap of 5");
+        let lowest = of(&rows, "k_min:0");
+        assert!(lowest.lost == Some(0) && lowest.gained == Some(0), "it leaves by itself after 5 steps: {lowest:?}");
+        assert!(lowest.forced_exits.is_some_and(|e| e.value < 0.02 && e.high > 0.0));
         let levels: usize = rows.iter().filter(|r| r.group.starts_with("level:")).map(|r| r.identity.n).sum();
         assert_eq!(levels, 500, "every problem has one level");
+        if phase == "latent" {
+            let config = accuracy::Config { k_min: vec![8], raise_cap: true };
+            let rows = accuracy::rows(&lab, &config).expect("rows");
+            let longer = of(&rows, "k_min:8");
+            assert_eq!((longer.k_min, longer.k_cap), (8, 8));
+            assert!(longer.lost > longer.gained, "it was trained on 5 steps: {longer:?}");
+        }
 
         let each = outcomes::rows(&lab).expect("rows");
         let right = each.iter().filter(|r| r.correct).count();
@@ -128,7 +139,7 @@ fn positions_rebuild_the_traces() {
 fn rows_read_back() {
     let lab = micro("grpo", Some(60));
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in ["accuracy", "outcomes", "traces", "entropy", "positions"] {
+    for name in ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
         let mut writer = RowWriter::create(folder.path(), name).expect("a writer").requiring(&IDENTITY);
         let summary = experiment.run(&lab, &Settings::default(), &mut writer).expect("rows");
@@ -140,8 +151,66 @@ fn rows_read_back() {
     assert_eq!(read::<traces::Row>(&file("traces")).expect("typed rows"), direct);
     let direct = positions::rows(&lab, &positions::Config::default()).expect("rows");
     assert_eq!(read::<positions::Row>(&file("positions")).expect("typed rows"), direct);
+    let direct = logit_lens::rows(&lab, &logit_lens::Config::default()).expect("rows");
+    assert_eq!(read::<logit_lens::Row>(&file("logit_lens")).expect("typed rows"), direct, "or the seed does not rule");
     let direct = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
     assert_eq!(read::<accuracy::Row>(&file("accuracy")).expect("typed rows"), direct);
+}
+
+#[test]
+fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
+    let lab = micro("latent", Some(200));
+    let rows = logit_lens::rows(&lab, &logit_lens::Config::default()).expect("rows");
+    let at = |lens, step, layer| {
+        let found = rows.iter().find(|r| (r.lens, r.step, r.layer) == (lens, step, layer));
+        found.unwrap_or_else(|| panic!("no row of {lens:?}, step {step}, layer {layer}"))
+    };
+    assert_eq!(rows.len(), 2 * 6 * 5, "two lenses, text and five steps, the embedding and four blocks");
+    let (_, decoded) = lab.decoded().expect("the decode");
+    for step in 0..=5 {
+        for lens in [Lens::Logit, Lens::Tuned] {
+            let last = at(lens, step, 4);
+            assert!(last.kl.high < 1e-6, "{last:?}");
+            assert_eq!(last.agreement.value, 1.0);
+        }
+    }
+    // What the decoder saw at each latent, wave by wave and batch by batch, is what the lens reads from known ids.
+    for step in 1..=5 {
+        let held: Vec<f64> = decoded.iter().flat_map(|t| t.blocks()).map(|block| block.p_exit[step - 1]).collect();
+        let last = at(Lens::Logit, step, 4);
+        assert_eq!(last.positions, held.len());
+        // Blocks weigh the same in both means.
+        assert!((last.p_exit.value - held.iter().sum::<f64>() / held.len() as f64).abs() < 1e-4, "{last:?}");
+    }
+    assert!(at(Lens::Logit, 5, 4).exit_rank.value < 1.01, "after five steps </swi> is the most probable token");
+    for layer in 0..3 {
+        let (logit, tuned) = (at(Lens::Logit, 0, layer), at(Lens::Tuned, 0, layer));
+        assert!(tuned.kl.high < logit.kl.low, "layer {layer}: tuned {}, logit {}", tuned.kl, logit.kl);
+        assert!(tuned.agreement.low > logit.agreement.high, "layer {layer}");
+        assert_eq!(tuned.positions, logit.positions);
+    }
+    // The embedding layer of a latent is the hidden state of the position before it: its own next-token distribution.
+    for step in 2..=5 {
+        assert_eq!(top(at(Lens::Logit, step, 0)), top(at(Lens::Logit, step - 1, 4)), "step {step}");
+    }
+}
+
+/// The most probable token of a row.
+fn top(row: &logit_lens::Row) -> String {
+    let tokens: Vec<(String, f64)> = serde_json::from_str(&row.top).expect("[[token, p], …]");
+    tokens[0].0.clone()
+}
+
+#[test]
+fn lens_settings_are_checked_before_any_work() {
+    let lab = micro("latent", Some(20));
+    let with = |config| logit_lens::rows(&lab, &config).expect_err("refused").to_string();
+    assert!(with(logit_lens::Config { layers: vec![5], ..Default::default() }).contains("layer 5"));
+    assert!(with(logit_lens::Config { folds: 1, ..Default::default() }).contains("folds"));
+    assert!(with(logit_lens::Config { learning_rate: 0.0, ..Default::default() }).contains("learning_rate"));
+    let plain = logit_lens::Config { layers: vec![2], steps: 0, ..Default::default() };
+    let rows = logit_lens::rows(&lab, &plain).expect("rows");
+    assert!(rows.iter().all(|r| r.lens == Lens::Logit && [2, 4].contains(&r.layer)), "no steps, no tuned lens");
 }
 
 /// SmolLM2 with rows for the switch tokens that it has never seen.
@@ -176,4 +245,10 @@ fn a_model_that_never_saw_swi_has_rows_all_the_same() {
     assert_eq!(traces::rows(&lab).expect("rows")[0].identity.n, 3);
     assert!(entropy::rows(&lab).expect("rows").iter().any(|r| r.kind == "text" && r.entropy.is_some()));
     assert!(!positions::rows(&lab, &positions::Config::default()).expect("rows").is_empty());
+    let lens = logit_lens::Config { layers: vec![0, 15, 29], steps: 6, text_positions: 4, ..Default::default() };
+    let rows = logit_lens::rows(&lab, &lens).expect("rows");
+    assert!(rows.iter().any(|r| r.step > 0 && r.layer == 15 && r.lens == Lens::Tuned));
+    assert!(rows.iter().filter(|r| r.layer == 30).all(|r| r.kl.high < 1e-5 && r.agreement.value == 1.0));
+    let entropy = |r: &logit_lens::Row| r.entropy.low >= 0.0 && r.entropy.high <= f64::ln(49_200.0);
+    assert!(rows.iter().all(|r| entropy(r) && r.switching == Switching::Forced));
 }

@@ -77,6 +77,7 @@ experiments! {
     traces,
     entropy,
     positions,
+    logit_lens,
     teacher_forced,
     switch_window,
     exit_probability,

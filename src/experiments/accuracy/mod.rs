@@ -25,15 +25,17 @@ pub const ABOUT: &str =
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Values of `K_min` to decode with; the evaluation's own is always among the rows. Those above its `k_cap` are left
-    /// out: the cap would have to rise with them, and the rows would differ in two things.
+    /// Values of `K_min` to decode with; the evaluation's own is always among the rows.
     pub k_min: Vec<usize>,
+    /// Also those above the evaluation's `k_cap`, with the cap raised to them: such a row differs in two things. Otherwise
+    /// they are left out.
+    pub raise_cap: bool,
 }
 
 impl Default for Config {
     /// The paper's sweep, and 1.
     fn default() -> Self {
-        Self { k_min: vec![0, 1, 2, 4, 8, 16] }
+        Self { k_min: vec![0, 1, 2, 4, 8, 16], raise_cap: false }
     }
 }
 
@@ -76,8 +78,7 @@ pub struct Row {
 pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
     let rows = rows(lab, config)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
-    let switched = rows.iter().any(|r| r.group == "switched");
-    Ok(table(&rows, &note(lab, config, switched)))
+    Ok(table(&rows, &note(lab, config, &rows)))
 }
 
 /// All rows: groups of the free decode, then the other ways of decoding.
@@ -116,27 +117,37 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
 /// The values that are decoded with, in order, the evaluation's own among them.
 fn sweep(lab: &Lab, config: &Config) -> Vec<usize> {
     let evaluation = &lab.subject.recipe.evaluation;
-    let mut values: Vec<usize> = config.k_min.iter().copied().filter(|k| *k <= evaluation.k_cap).collect();
+    let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
+    let mut values: Vec<usize> = config.k_min.iter().copied().filter(runs).collect();
     values.push(evaluation.k_min);
     values.sort_unstable();
     values.dedup();
     values
 }
 
-/// What the cap did to the sweep.
-fn note(lab: &Lab, config: &Config, switched: bool) -> String {
+/// What the sweep can and cannot say.
+fn note(lab: &Lab, config: &Config, rows: &[Row]) -> String {
+    if rows.iter().all(|r| r.group != "switched") {
+        return "No problem switched: K_min is never asked, there is no sweep.\n".into();
+    }
     let evaluation = &lab.subject.recipe.evaluation;
     let cap = evaluation.k_cap;
     let above: Vec<String> = config.k_min.iter().filter(|k| **k > cap).map(usize::to_string).collect();
     let mut note = String::new();
-    if !switched {
-        note += "No problem switched: K_min is never asked, there is no sweep.\n";
-    }
-    if !above.is_empty() {
-        note += &format!("K_min {} not run: the evaluation's k_cap is {cap}.\n", above.join(", "));
+    match (above.is_empty(), config.raise_cap) {
+        (true, _) => {}
+        (false, true) => note += &format!("K_min {} ran with k_cap raised from {cap} to it.\n", above.join(", ")),
+        (false, false) => {
+            note += &format!("K_min {} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n", above.join(", "));
+        }
     }
     if evaluation.k_min == cap {
         note += &format!("K_min = k_cap = {cap} in this evaluation: every block has {cap} latent steps.\n");
+    }
+    let swept = || rows.iter().filter(|r| r.group.starts_with("k_min:"));
+    let same = |r: &Row| Some(r.latent_calls) == swept().next().map(|first| first.latent_calls);
+    if swept().count() > 1 && swept().all(same) {
+        note += "K_min changed nothing: no block would have ended earlier.\n";
     }
     note
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Row;
 use crate::evaluation::{Outcome, Scores};
-use crate::experiments::estimates::mean;
+use crate::experiments::estimates::{mean, share as share_of};
 use crate::experiments::lab::Lab;
 use crate::latent::Trace;
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
@@ -94,8 +94,8 @@ impl<'a> Decoded<'a> {
         let mean_of = |of: &dyn Fn(&Case) -> usize| {
             mean(seed, cases.iter().map(|c| (c.outcome.problem, of(c) as f64))).with_context(|| group.to_owned())
         };
-        let exits =
-            cases.iter().flat_map(|c| c.forced.iter().map(|forced| (c.outcome.problem, f64::from(*forced))));
+        let exits: Vec<(usize, bool)> =
+            cases.iter().flat_map(|c| c.forced.iter().map(|&forced| (c.outcome.problem, forced))).collect();
         Ok(Row {
             identity: self.lab.identity(cases.len()),
             group: group.to_owned(),
@@ -109,7 +109,7 @@ impl<'a> Decoded<'a> {
             latent_calls: mean_of(&|c| c.outcome.latent_calls)?,
             visible_tokens: mean_of(&|c| c.outcome.visible_tokens)?,
             truncated: share(&|c| c.outcome.truncated)?,
-            forced_exits: mean(seed, exits)?,
+            forced_exits: share_of(seed, &exits)?,
             difference: None,
             lost: None,
             gained: None,

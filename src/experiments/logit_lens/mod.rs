@@ -1,0 +1,233 @@
+//! What each layer would say next at each latent step: the logit lens (nostalgebraist 2020) and, beside it, the tuned lens
+//! (Belrose et al. 2023). Layer 0 is the input of the first block, layer l the output of block l; the last is the model's
+//! own distribution.
+//!
+//! A lens reads an early layer in the last layer's coordinates. Where the logit lens says nothing, the layer may still hold
+//! the answer in a basis of its own: the tuned lens learns an affine map per layer that undoes the change of basis, trained
+//! by KL to the model's own distribution at *text* positions of *other problems* (cross-fitted by problem, so that every
+//! number here is of unseen problems). KL and top-1 agreement with the last layer say how far either can be trusted: rows
+//! with step 0 are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
+//!
+//! The greedy traces are run again from their known ids and reduced wave by wave; no activation outlives its wave, but for
+//! the sample of text positions that the tuned lens learns from. A model that switches on fewer than two
+//! problems is made to (`switching` = forced).
+
+mod reading;
+mod residuals;
+mod translators;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use rand::SeedableRng;
+use rand::seq::index::sample;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Identity, Lab};
+use crate::latent::{Sequence, Switching, Trace};
+use crate::model::Step;
+use crate::parallel;
+use crate::report::rows::RowWriter;
+use crate::stats::{Estimate, grouped_kfold};
+use reading::{Grid, Key};
+use residuals::{Sampled, walk};
+use translators::{Translators, train};
+
+pub use reading::Lens;
+
+/// What it asks.
+pub const ABOUT: &str = "what each layer would say next at each latent step: logit lens and tuned lens";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
+    pub layers: Vec<usize>,
+    /// Tokens of `top`.
+    pub top: usize,
+    /// Text positions of each problem that the tuned lens learns from or is examined on.
+    pub text_positions: usize,
+    /// Parts of the problems: each is read with translators trained on the others.
+    pub folds: usize,
+    /// Optimiser steps of the translators; 0 for no tuned lens.
+    pub steps: usize,
+    pub batch: usize,
+    /// Adam's, decaying linearly to 0.
+    pub learning_rate: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { layers: vec![], top: 5, text_positions: 8, folds: 2, steps: 300, batch: 256, learning_rate: 2e-3 }
+    }
+}
+
+impl Config {
+    fn check(&self, blocks: usize) -> Result<()> {
+        for layer in &self.layers {
+            ensure!(*layer <= blocks, "logit_lens.layers: layer {layer} does not exist, the model has 0 to {blocks}");
+        }
+        ensure!(self.folds >= 2, "logit_lens.folds must be at least 2, found {}", self.folds);
+        ensure!(self.batch >= 1 && self.text_positions >= 1, "logit_lens: batch and text_positions must be at least 1");
+        let rate = self.learning_rate;
+        ensure!(rate > 0.0 && rate.is_finite(), "logit_lens.learning_rate must be above 0, found {rate}");
+        Ok(())
+    }
+
+    /// The layers read, in order.
+    fn layers(&self, blocks: usize) -> Vec<usize> {
+        let mut layers: BTreeSet<usize> = self.layers.iter().copied().collect();
+        if layers.is_empty() {
+            layers.extend(0..blocks);
+        }
+        layers.insert(blocks);
+        layers.into_iter().collect()
+    }
+}
+
+/// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub switching: Switching,
+    pub lens: Lens,
+    /// Latent step from 1; 0 for unseen text positions.
+    pub step: usize,
+    pub layer: usize,
+    pub positions: usize,
+    /// Nats.
+    pub entropy: Estimate,
+    /// p(`</swi>`).
+    pub p_exit: Estimate,
+    /// Of `</swi>`, from 1.
+    pub exit_rank: Estimate,
+    /// JSON `[[token, mean probability], …]`. A token counts where it is among the [`reading::KEPT`] most probable.
+    pub top: String,
+    /// KL from the model's own distribution to the lens', nats.
+    pub kl: Estimate,
+    /// Share of positions where both name the same token.
+    pub agreement: Estimate,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A layer that does not exist, no latent step even where switching is forced, a single problem.
+pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(lab, config)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a lens, step and layer.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
+    let blocks = lab.subject.model.config().num_hidden_layers;
+    config.check(blocks)?;
+    let layers = config.layers(blocks);
+    let free = lab.decoded()?.1;
+    // An interval takes two problems.
+    if free.iter().filter(|trace| trace.switched()).count() > 1 {
+        return grid(lab, config, &layers, free)?.rows(lab, config.top, Switching::Free);
+    }
+    let (_, forced) = lab.decode(Switching::Forced, lab.subject.recipe.evaluation.k_min)?;
+    grid(lab, config, &layers, &forced)?.rows(lab, config.top, Switching::Forced)
+}
+
+/// Every reading of these traces, reduced.
+fn grid(lab: &Lab, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
+    let subject = &lab.subject;
+    let switch = &subject.corpus.switch;
+    let sequences: Result<Vec<Sequence>> = traces.iter().map(|trace| trace.sequence(switch)).collect();
+    let sequences = sequences?;
+    ensure!(traces.len() >= config.folds, "{} problems cannot fill {} folds", traces.len(), config.folds);
+
+    let text: BTreeSet<(usize, usize)> = sequences.iter().flat_map(|s| text_places(s, config, lab.seed, switch.swi)).collect();
+    let text = Sampled::collect(lab, layers, &sequences, &text)?;
+    let problems: Vec<usize> = (0..traces.len()).collect();
+    let switched: Vec<bool> = traces.iter().map(Trace::switched).collect();
+    let splits = grouped_kfold(&problems, &switched, config.folds, lab.seed)?;
+    let mut fold_of = vec![0; traces.len()];
+    let mut tuned: Vec<Option<Translators>> = vec![];
+    for (fold, split) in splits.iter().enumerate() {
+        split.test.iter().for_each(|&problem| fold_of[problem] = fold);
+        let seen: Vec<usize> = (0..text.problems.len()).filter(|&i| split.train.contains(&text.problems[i])).collect();
+        ensure!(!seen.is_empty(), "no text position to train the tuned lens on: every response is empty");
+        tuned.push(if config.steps == 0 { None } else { Some(train(lab, config, &text, &seen, fold)?) });
+    }
+
+    let lens_of = |problem: usize| tuned[fold_of[problem]].as_ref();
+    let mut grid = Grid::new(layers.to_vec());
+    text.each(|problems, own, states| {
+        let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: 0 }).collect();
+        grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
+    })?;
+    let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
+    let parts = parallel::cut(&latent, lab.threads);
+    let grids = parallel::run(&parts, |part| {
+        let mut grid = Grid::new(layers.to_vec());
+        let wanted = |place: &crate::model::hooks::Place| matches!(place.step, Step::Latent { .. });
+        walk(&subject.model, layers, part, &wanted, &mut |places, own, states| {
+            let keys: Vec<Key> = places
+                .iter()
+                .map(|place| match place.step {
+                    Step::Latent { step, .. } => Key { problem: place.row, step: step + 1 },
+                    _ => Key { problem: place.row, step: 0 },
+                })
+                .collect();
+            grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
+        })?;
+        Ok(grid)
+    })?;
+    grids.into_iter().for_each(|part| grid.merge(part));
+    Ok(grid)
+}
+
+/// A problem's text positions in the sample: response positions whose next token the decoder drew in text mode.
+fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec<(usize, usize)> {
+    // After `<swi>` comes a latent whatever the logits say; nothing comes after the last position.
+    let candidates: Vec<usize> = (0..sequence.ids.len() - 1)
+        .filter(|&p| matches!(sequence.steps[p], Step::Text(_)) && sequence.ids[p] != swi)
+        .collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(sequence.row as u64);
+    let chosen = sample(&mut rng, candidates.len(), config.text_positions.min(candidates.len()));
+    chosen.into_iter().map(|i| (sequence.row, candidates[i])).collect()
+}
+
+/// Markdown: how far each lens can be trusted on unseen text, and what the latent steps say at the last layer. The rows hold
+/// every step at every layer.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::new();
+    if rows.iter().any(|r| r.switching == Switching::Forced) {
+        out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
+    }
+    out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
+            | --- | --- | --- | --- | --- |\n";
+    let cell = |row: Option<&Row>, of: fn(&Row) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
+    for logit in rows.iter().filter(|r| r.step == 0 && r.lens == Lens::Logit) {
+        let tuned = rows.iter().find(|r| r.step == 0 && r.lens == Lens::Tuned && r.layer == logit.layer);
+        out += &format!(
+            "| {} | {:.3} | {:.3} | {} | {} |\n",
+            logit.layer,
+            logit.kl,
+            logit.agreement,
+            cell(tuned, |r| r.kl),
+            cell(tuned, |r| r.agreement),
+        );
+    }
+    let last = rows.iter().map(|r| r.layer).max();
+    out += "\n| latent step, last layer | p(/swi) | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- |\n";
+    for r in rows.iter().filter(|r| r.step > 0 && Some(r.layer) == last && r.lens == Lens::Logit) {
+        let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
+        let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();
+        let top = top.join(", ").replace('|', "\\|");
+        out += &format!("| {} | {:.3} | {:.1} | {:.3} | {top} |\n", r.step, r.p_exit, r.exit_rank, r.entropy);
+    }
+    out
+}

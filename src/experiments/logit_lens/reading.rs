@@ -1,0 +1,222 @@
+//! From residual states to rows: each distribution is read once, reduced to five numbers and its most probable tokens.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::Row;
+use super::residuals::rows_of;
+use super::translators::Translators;
+use crate::experiments::estimates::{mean, share};
+use crate::experiments::lab::Lab;
+use crate::latent::{Switching, sampling};
+use crate::model::Decoder;
+use crate::ops;
+use crate::stats::Estimate;
+
+/// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
+/// probability that the 64th had where it was not among them.
+pub const KEPT: usize = 64;
+
+/// Logits held at once: 16 MB of them.
+pub const LOGITS_HELD: usize = 1 << 22;
+
+/// How a layer is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lens {
+    /// Final norm and head on the state as it is.
+    Logit,
+    /// The same after the layer's translator.
+    Tuned,
+}
+
+impl Lens {
+    pub fn name(self) -> &'static str {
+        match self {
+            Lens::Logit => "logit",
+            Lens::Tuned => "tuned",
+        }
+    }
+}
+
+/// Where a state was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub problem: usize,
+    /// Latent step from 1, 0 for text.
+    pub step: usize,
+}
+
+/// Final norm and head: states `[n, D]` → logits `[n, V]`.
+pub fn head(model: &Decoder, h: Tensor<2>) -> Tensor<2> {
+    let normed = ops::rms_norm(h, model.norm.weight.val(), model.norm.eps);
+    model.unembed(normed.unsqueeze_dim(0)).squeeze_dim(0)
+}
+
+#[derive(Default)]
+struct Cell {
+    problems: Vec<usize>,
+    /// Entropy, p(exit), rank of exit, KL, agreement.
+    values: Vec<[f64; 5]>,
+    /// Sum of probabilities by token.
+    mass: BTreeMap<u32, f64>,
+}
+
+/// Every reading so far, by step, lens and layer.
+pub struct Grid {
+    layers: Vec<usize>,
+    cells: BTreeMap<(Lens, usize, usize), Cell>,
+}
+
+impl Grid {
+    pub fn new(layers: Vec<usize>) -> Self {
+        Self { layers, cells: BTreeMap::new() }
+    }
+
+    /// Reads states at every layer. `own` is what the model's own head reads, `[n, D]`; `states` are the layers', `[n, D]`
+    /// each; `tuned` gives the translators that have not seen a problem.
+    pub fn read<'t>(
+        &mut self,
+        model: &Decoder,
+        exit: u32,
+        keys: &[Key],
+        own: Tensor<2>,
+        states: &[Tensor<2>],
+        tuned: &dyn Fn(usize) -> Option<&'t Translators>,
+    ) -> Result<()> {
+        let all: Vec<usize> = (0..keys.len()).collect();
+        for chunk in all.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
+            let logits = model.unembed(rows_of(&own, chunk).unsqueeze_dim(0)).squeeze_dim(0);
+            let own: Vec<Vec<f64>> = host(logits)?.iter().map(|row| sampling::log_softmax(row, 1.0, &[])).collect();
+            for (i, state) in states.iter().enumerate() {
+                let layer = self.layers[i];
+                let state = rows_of(state, chunk);
+                for (at, row) in host(head(model, state.clone()))?.iter().enumerate() {
+                    self.add(Lens::Logit, layer, keys[chunk[at]], row, &own[at], exit);
+                }
+                // One call a set of translators: problems of one fold share theirs.
+                let mut rest: Vec<usize> = (0..chunk.len()).collect();
+                while let Some(lens) = rest.first().and_then(|&at| tuned(keys[chunk[at]].problem)) {
+                    let same = |at: &usize| tuned(keys[chunk[*at]].problem).is_some_and(|t| std::ptr::eq(t, lens));
+                    let (mine, others): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(same);
+                    let logits = head(model, lens.translate(i, rows_of(&state, &mine)));
+                    for (&at, row) in mine.iter().zip(&host(logits)?) {
+                        self.add(Lens::Tuned, layer, keys[chunk[at]], row, &own[at], exit);
+                    }
+                    rest = others;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, lens: Lens, layer: usize, key: Key, logits: &[f32], own: &[f64], exit: u32) {
+        let lp = sampling::log_softmax(logits, 1.0, &[]);
+        let at_exit = lp[exit as usize];
+        let rank = 1 + lp.iter().filter(|p| **p > at_exit).count();
+        // Rounding can leave the sum a hair below 0 where both are the same.
+        let kl: f64 = own.iter().zip(&lp).map(|(p, q)| p.exp() * (p - q)).sum::<f64>().max(0.0);
+        let agree = sampling::argmax(own) == sampling::argmax(&lp);
+        let cell = self.cells.entry((lens, key.step, layer)).or_default();
+        cell.problems.push(key.problem);
+        cell.values.push([sampling::entropy(&lp), at_exit.exp(), rank as f64, kl, f64::from(agree)]);
+        for token in most_probable(&lp, KEPT) {
+            *cell.mass.entry(token).or_default() += lp[token as usize].exp();
+        }
+    }
+
+    /// Adds what another part of the problems gave.
+    pub fn merge(&mut self, other: Self) {
+        for (key, cell) in other.cells {
+            let mine = self.cells.entry(key).or_default();
+            mine.problems.extend(cell.problems);
+            mine.values.extend(cell.values);
+            cell.mass.into_iter().for_each(|(token, p)| *mine.mass.entry(token).or_default() += p);
+        }
+    }
+
+    /// The rows. A step that fewer than two problems reached has no interval and no row.
+    pub fn rows(&self, lab: &Lab, top: usize, switching: Switching) -> Result<Vec<Row>> {
+        let mut rows = vec![];
+        for (&(lens, step, layer), cell) in &self.cells {
+            let over = |k: usize| -> Result<Option<Estimate>> {
+                let values = cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[k]));
+                mean(lab.seed, values).with_context(|| format!("{} lens, step {step}, layer {layer}", lens.name()))
+            };
+            let agree: Vec<(usize, bool)> =
+                cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[4] > 0.5)).collect();
+            let (Some(entropy), Some(p_exit), Some(exit_rank), Some(kl), Some(agreement)) =
+                (over(0)?, over(1)?, over(2)?, over(3)?, share(lab.seed, &agree)?)
+            else {
+                continue;
+            };
+            rows.push(Row {
+                identity: lab.identity(entropy.n),
+                switching,
+                lens,
+                step,
+                layer,
+                positions: cell.values.len(),
+                entropy,
+                p_exit,
+                exit_rank,
+                top: cell.top(lab, top)?,
+                kl,
+                agreement,
+            });
+        }
+        anyhow::ensure!(
+            rows.iter().any(|r| r.step > 0),
+            "{}: no latent step that two problems reached, there is nothing to look at",
+            lab.subject.name
+        );
+        Ok(rows)
+    }
+}
+
+impl Cell {
+    fn top(&self, lab: &Lab, count: usize) -> Result<String> {
+        let mut tokens: Vec<(u32, f64)> = self.mass.iter().map(|(&token, &sum)| (token, sum)).collect();
+        tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let named: Result<Vec<(String, f64)>> = tokens
+            .into_iter()
+            .take(count)
+            .map(|(token, sum)| Ok((lab.subject.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
+            .collect();
+        Ok(serde_json::to_string(&named?)?)
+    }
+}
+
+/// The `count` most probable tokens, in no order.
+fn most_probable(log_probs: &[f64], count: usize) -> Vec<u32> {
+    let mut tokens: Vec<u32> = (0..log_probs.len() as u32).collect();
+    if count < tokens.len() {
+        tokens.select_nth_unstable_by(count, |&a, &b| log_probs[b as usize].total_cmp(&log_probs[a as usize]));
+        tokens.truncate(count);
+    }
+    tokens
+}
+
+/// `[n, V]` on the host, row by row.
+fn host(logits: Tensor<2>) -> Result<Vec<Vec<f32>>> {
+    let vocab = logits.dims()[1];
+    let flat = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
+    Ok(flat.chunks(vocab).map(<[f32]>::to_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_probable;
+
+    #[test]
+    fn the_most_probable_are_kept() {
+        let log_probs = [-3.0, -0.5, -9.0, -1.0, -2.0];
+        let mut kept = most_probable(&log_probs, 3);
+        kept.sort_unstable();
+        assert_eq!(kept, [1, 3, 4]);
+        assert_eq!(most_probable(&log_probs, 9).len(), 5);
+    }
+}

@@ -1,0 +1,135 @@
+//! The residual stream of known rows at chosen positions and layers, wave by wave. Knows nothing of lenses.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use anyhow::{Result, anyhow};
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::experiments::lab::Lab;
+use crate::latent::{Gradient, HiddenState, Sequence, Walk};
+use crate::model::hooks::Place;
+use crate::model::{Decoder, HookSpec, Hooks, Select};
+use crate::parallel;
+
+/// Rows run at once.
+const BATCH: usize = 32;
+
+/// What a wave hands over: its places, the state that the model's own head reads there `[n, D]`, and the residual stream
+/// at each layer `[n, D]`.
+pub type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
+
+/// Runs the rows; `each` sees every wave with a position that is wanted. `layers` as in the module docs of [`super`].
+pub fn walk(
+    model: &Decoder,
+    layers: &[usize],
+    sequences: &[Sequence],
+    wanted: &dyn Fn(&Place) -> bool,
+    each: &mut Wave,
+) -> Result<()> {
+    for batch in sequences.chunks(BATCH) {
+        let held: RefCell<Vec<Tensor<2>>> = RefCell::default();
+        let chosen: RefCell<Vec<Place>> = RefCell::default();
+        let mut hooks = Hooks::none();
+        for &layer in layers {
+            let pattern = match layer {
+                0 => "hook_embed".to_owned(),
+                l => format!("blocks.{}.hook_resid_post", l - 1),
+            };
+            let spec = HookSpec { pattern, select: Select::All };
+            let (held, chosen) = (&held, &chosen);
+            hooks.observe(&spec, model.config().num_hidden_layers, move |site, value| {
+                // Every layer sees the same places.
+                let here: Vec<Place> = site.places.iter().copied().filter(|place| wanted(place)).collect();
+                if !here.is_empty() {
+                    held.borrow_mut().push(pick(value.clone().three()?, &here));
+                }
+                *chosen.borrow_mut() = here;
+                Ok(())
+            })?;
+        }
+        let mut walk = Walk::new(model, batch, &HiddenState, Gradient::Through)?;
+        while let Some(wave) = walk.next_wave(&mut hooks)? {
+            let states = held.take();
+            if !states.is_empty() {
+                let places = chosen.take();
+                each(&places, pick(wave.hidden, &places), &states)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `[B, L, D]` at some places → `[n, D]`.
+fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
+    let [b, l, d] = x.dims();
+    let index: Vec<usize> = places.iter().map(|place| place.batch * l + place.index).collect();
+    rows_of(&x.reshape([b * l, d]), &index)
+}
+
+/// Rows of a matrix.
+pub fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
+    let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let n = index.len();
+    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(index, [n]), &x.device()))
+}
+
+/// A sample of positions, kept whole.
+pub struct Sampled {
+    /// Problem of each position.
+    pub problems: Vec<usize>,
+    /// What the model's own head reads, `[n, D]`.
+    pub own: Tensor<2>,
+    /// The residual stream at each layer, `[n, D]`.
+    pub states: Vec<Tensor<2>>,
+}
+
+impl Sampled {
+    /// The states at `(row, position)` of the rows, in an order of its own that does not depend on threads.
+    pub fn collect(
+        lab: &Lab,
+        layers: &[usize],
+        sequences: &[Sequence],
+        places: &BTreeSet<(usize, usize)>,
+    ) -> Result<Self> {
+        // Parts are whole batches, so that the order is that of the batches.
+        let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
+        let model = &lab.subject.model;
+        let parts = parallel::cut(&batches, lab.threads);
+        let done = parallel::run(&parts, |part| {
+            let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
+            let wanted = |place: &Place| places.contains(&(place.row, place.position));
+            for batch in part {
+                walk(model, layers, batch, &wanted, &mut |places, hidden, layers| {
+                    problems.extend(places.iter().map(|place| place.row));
+                    own.push(hidden);
+                    states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));
+                    Ok(())
+                })?;
+            }
+            Ok((problems, own, states))
+        })?;
+        let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
+        for (p, o, s) in done {
+            problems.extend(p);
+            own.extend(o);
+            states.iter_mut().zip(s).for_each(|(held, part)| held.extend(part));
+        }
+        if problems.is_empty() {
+            return Err(anyhow!("no text position to look at: every response is empty"));
+        }
+        let states = states.into_iter().map(|parts| Tensor::cat(parts, 0)).collect();
+        Ok(Self { problems, own: Tensor::cat(own, 0), states })
+    }
+
+    /// The whole sample, a few hundred positions at a time.
+    pub fn each(&self, mut f: impl FnMut(&[usize], Tensor<2>, &[Tensor<2>]) -> Result<()>) -> Result<()> {
+        let all: Vec<usize> = (0..self.problems.len()).collect();
+        for chunk in all.chunks(256) {
+            let problems: Vec<usize> = chunk.iter().map(|&i| self.problems[i]).collect();
+            let states: Vec<Tensor<2>> = self.states.iter().map(|state| rows_of(state, chunk)).collect();
+            f(&problems, rows_of(&self.own, chunk), &states)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! The tuned lens' affine maps, one a layer, and how they are trained (Belrose et al. 2023, arXiv 2303.08112, §3).
+//!
+//! Translator of layer l: `h ↦ h + s (A h/s + b)`, with s the root mean square of the layer's states, so that one learning rate
+//! suits every layer and model. A and b begin at zero: an untrained tuned lens is the logit lens. Trained by KL from the
+//! model's own distribution, Adam, learning rate falling to zero.
+
+use anyhow::{Result, anyhow};
+use burn::module::{Module, Param};
+use burn::optim::{AdamWConfig, GradientsParams};
+use burn::tensor::{Device, Tensor, activation::softmax};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::Config;
+use super::reading::LOGITS_HELD;
+use super::residuals::{Sampled, rows_of};
+use crate::experiments::lab::Lab;
+use crate::model::Decoder;
+use crate::ops;
+use crate::parallel;
+
+/// Affine maps of N layers, trained side by side.
+#[derive(Module, Debug)]
+struct Affine {
+    /// A, `[N, D, D]`.
+    weight: Param<Tensor<3>>,
+    /// b, `[N, 1, D]`.
+    bias: Param<Tensor<3>>,
+}
+
+impl Affine {
+    fn zeros(layers: usize, width: usize, device: &Device) -> Self {
+        Self {
+            weight: Param::from_tensor(Tensor::zeros([layers, width, width], device)),
+            bias: Param::from_tensor(Tensor::zeros([layers, 1, width], device)),
+        }
+    }
+
+    /// `[N, n, D]`, already over s → `[N, n, D]`.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        x.clone() + x.matmul(self.weight.val()) + self.bias.val()
+    }
+}
+
+/// Trained translators, in the order of the layers read. The last layer has none: it is the model's own.
+pub struct Translators {
+    /// A `[1, D, D]`, b `[1, 1, D]` and s.
+    layers: Vec<(Affine, f64)>,
+}
+
+impl Translators {
+    /// States of the `index`-th layer read, `[n, D]` → the last layer's coordinates, `[n, D]`.
+    pub fn translate(&self, index: usize, h: Tensor<2>) -> Tensor<2> {
+        let Some((affine, scale)) = self.layers.get(index) else { return h };
+        affine.forward(h.div_scalar(*scale).unsqueeze_dim(0)).mul_scalar(*scale).squeeze_dim(0)
+    }
+}
+
+/// Trains the translators on the positions `seen` of a sample. The batches depend on the seed and the fold alone.
+///
+/// # Errors
+/// States that are not finite.
+pub fn train(lab: &Lab, config: &Config, text: &Sampled, seen: &[usize], fold: usize) -> Result<Translators> {
+    let model = &lab.subject.model;
+    let layers: Vec<usize> = (0..text.states.len() - 1).collect();
+    let scales: Result<Vec<f64>> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect();
+    let scales = scales?;
+    let batches = batches(config, seen, lab.seed.wrapping_add(fold as u64));
+    // Layers side by side make fewer, larger calls, as long as their logits fit.
+    let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
+    let together = layers.len().div_ceil(lab.threads.max(1)).min(fit).max(1);
+    let groups: Vec<&[usize]> = layers.chunks(together).collect();
+    let parts = parallel::cut(&groups, lab.threads);
+    let trained = parallel::run(&parts, |part| {
+        let mut done = vec![];
+        for group in part {
+            let affine = train_group(model, config, text, group, &scales, &batches)?;
+            done.extend(group.iter().enumerate().map(|(i, &layer)| (affine.layer(i), scales[layer])));
+        }
+        Ok(done)
+    })?;
+    Ok(Translators { layers: trained.into_iter().flatten().collect() })
+}
+
+impl Affine {
+    /// One layer's.
+    fn layer(&self, i: usize) -> Self {
+        let [_, d, _] = self.weight.val().dims();
+        Self {
+            weight: Param::from_tensor(self.weight.val().slice([i..i + 1, 0..d, 0..d])),
+            bias: Param::from_tensor(self.bias.val().slice([i..i + 1, 0..1, 0..d])),
+        }
+    }
+}
+
+fn train_group(
+    model: &Decoder,
+    config: &Config,
+    text: &Sampled,
+    group: &[usize],
+    scales: &[f64],
+    batches: &[Vec<usize>],
+) -> Result<Affine> {
+    let d = model.config().hidden_size;
+    let mut affine = Affine::zeros(group.len(), d, &model.device().autodiff());
+    // Adam: weight decay would pull towards the logit lens.
+    let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
+    for (step, batch) in batches.iter().enumerate() {
+        let n = batch.len();
+        let states: Vec<Tensor<3>> = group
+            .iter()
+            .map(|&layer| rows_of(&text.states[layer], batch).div_scalar(scales[layer]).unsqueeze_dim(0))
+            .collect();
+        let target = softmax(model.unembed(rows_of(&text.own, batch).unsqueeze_dim(0)), 2);
+        let moved = affine.forward(Tensor::cat(states, 0));
+        // The norm does not see s, but for its epsilon.
+        let normed = ops::rms_norm(moved, model.norm.weight.val(), model.norm.eps);
+        // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are held once. [N, n, V]
+        let slope = softmax(model.unembed(normed.clone().without_autodiff()), 2) - target;
+        let slope = through_head(model, slope).div_scalar(n as f64);
+        let grads = (normed * slope).sum().backward();
+        let grads = GradientsParams::from_grads(grads, &affine);
+        let rate = config.learning_rate * (1.0 - step as f64 / batches.len() as f64);
+        affine = optimizer.step(rate, affine, grads);
+    }
+    Ok(affine.valid())
+}
+
+/// Gradient of the logits `[N, n, V]` → gradient of what the head reads `[N, n, D]`.
+fn through_head(model: &Decoder, slope: Tensor<3>) -> Tensor<3> {
+    match &model.lm_head {
+        Some(head) => slope.matmul(head.weight.val().transpose().unsqueeze()),
+        None => slope.matmul(model.embed_tokens.val().unsqueeze()),
+    }
+}
+
+/// Positions of each optimiser step: epochs, each in an order of its own.
+fn batches(config: &Config, seen: &[usize], seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let size = config.batch.min(seen.len());
+    let (mut order, mut at) = (seen.to_vec(), seen.len());
+    let mut batches = vec![];
+    for _ in 0..config.steps {
+        if at + size > order.len() {
+            order.shuffle(&mut rng);
+            at = 0;
+        }
+        batches.push(order[at..at + size].to_vec());
+        at += size;
+    }
+    batches
+}
+
+fn root_mean_square(states: &Tensor<2>) -> Result<f64> {
+    let mean = f64::from(states.clone().square().mean().into_scalar::<f32>());
+    if mean.is_finite() && mean > 0.0 {
+        return Ok(mean.sqrt());
+    }
+    Err(anyhow!("the states of a layer have mean square {mean}: no translator can be trained on them"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, batches};
+
+    #[test]
+    fn every_position_is_seen_once_an_epoch() {
+        let config = Config { steps: 6, batch: 4, ..Config::default() };
+        let seen: Vec<usize> = (10..22).collect();
+        let steps = batches(&config, &seen, 0);
+        let mut first: Vec<usize> = steps[..3].concat();
+        first.sort_unstable();
+        assert_eq!(first, seen);
+        assert_ne!(steps[..3], steps[3..]);
+        assert_eq!(batches(&config, &seen[..2], 0)[5].len(), 2, "a batch is never larger than what there is");
+    }
+}
