@@ -63,7 +63,7 @@ fn on_cpu<const R: usize>(_x: &Tensor<R>) -> bool {
 
 #[cfg(feature = "cuda")]
 fn on_cpu<const R: usize>(x: &Tensor<R>) -> bool {
-    matches!(x.device().inner().into_dispatch(), burn::backend::DispatchDevice::Flex(_))
+    matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
 }
 
 pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
