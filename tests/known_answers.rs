@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::known::{Kind, lab};
+use common::known::{DECIDED_AT, Kind, lab};
 use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
+use switchyard::experiments::layer_probe;
 use switchyard::experiments::staging::Event;
 use switchyard::experiments::teacher_forced;
 use switchyard::interventions::Steps;
@@ -136,4 +137,85 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
             assert!(differences.iter().all(|d| d.value.abs() < 1e-4), "{:?}: {differences:?}", row.event);
         }
     }
+}
+
+fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<layer_probe::Row> {
+    let config = layer_probe::Config {
+        layers: layer_probe::Layers::Listed(layers.to_vec()),
+        // One `=` a problem: its negatives are those of other problems.
+        matched: layer_probe::Matched::Corpus,
+        untrained: false,
+        ..layer_probe::Config::default()
+    };
+    let mut rows = vec![];
+    let push = |row| {
+        rows.push(row);
+        Ok(())
+    };
+    layer_probe::probe(&lab(which, n, seed), &config, push).expect("rows");
+    rows
+}
+
+#[test]
+fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
+    let rows = probed(Kind::Working, 120, 10, &[1, 2, 3, 4]);
+    let grouped = |r: &&layer_probe::Row| {
+        r.protocol == layer_probe::Protocol::Grouped && r.features == layer_probe::Features::ResidPost
+    };
+    let mut layers = 0;
+    for row in rows.iter().filter(grouped).filter(|r| r.target == "switch") {
+        layers += 1;
+        let score = row.balanced_accuracy;
+        if row.layer > DECIDED_AT {
+            assert!(score.value > 0.99, "layer {}: {score}", row.layer);
+        } else {
+            assert!(score.low <= 0.5 && score.high < 0.75, "layer {} knows of a decision not made: {score}", row.layer);
+        }
+    }
+    assert_eq!(layers, 4);
+    // The state stands in the stream at every layer of each step.
+    let values: Vec<_> = rows.iter().filter(grouped).filter(|r| r.target.starts_with("value:s_j@")).collect();
+    assert!(!values.is_empty());
+    for row in values {
+        let accuracy = row.accuracy.expect("an accuracy");
+        assert!(accuracy.value > 0.95, "{} at layer {}: {accuracy}", row.target, row.layer);
+    }
+    // The inert model's latents hold it as well. That nothing reads it is for interventions to say.
+    let inert = probed(Kind::Inert, 120, 10, &[4]);
+    let held = inert.iter().filter(grouped).find(|r| r.target == "value:s_j@3").expect("a probe").accuracy;
+    assert!(held.expect("an accuracy").value > 0.95);
+}
+
+#[test]
+fn empty_latents_raise_no_more_than_five_in_a_hundred_alarms() {
+    let (mut alarms, mut probes) = (0, 0);
+    for seed in 0..200 {
+        let rows = probed(Kind::Empty, 100, 1000 + seed, &[4]);
+        let held = |r: &&layer_probe::Row| r.target == "value:s_j@3" && r.features == layer_probe::Features::ResidPost;
+        let row = rows.iter().find(held).expect("a probe");
+        let accuracy = row.accuracy.expect("an accuracy");
+        probes += 1;
+        alarms += usize::from(accuracy.low > row.chance);
+    }
+    println!("{alarms} alarms in {probes} seeds");
+    assert!(alarms * 20 <= probes, "{alarms} alarms in {probes}");
+}
+
+#[test]
+fn lenses_find_where_and_when_the_exit_is_decided() {
+    use switchyard::experiments::logit_lens;
+
+    let config = logit_lens::Config { steps: 0, text_positions: 2, ..logit_lens::Config::default() };
+    let rows = logit_lens::rows(&lab(Kind::Working, 60, 11), &config).expect("rows");
+    let mut seen = 0;
+    for row in rows.iter().filter(|r| r.lens == logit_lens::Lens::Logit && r.step > 0) {
+        seen += 1;
+        // The counter reaches 4 in the second block of the third step.
+        let decided = row.step == common::known::EXIT_STEP && row.layer >= 2;
+        assert_eq!(row.p_exit.value > 0.9, decided, "step {}, layer {}: {}", row.step, row.layer, row.p_exit);
+        if row.layer == 4 {
+            assert!(row.kl.value < 1e-4 && row.agreement.value == 1.0, "the last layer is the model: {}", row.kl);
+        }
+    }
+    assert_eq!(seen, 3 * 5);
 }

@@ -13,7 +13,7 @@
 //!
 //! After latent step k (from 1) the state is digit + 1 + k and the counter 1 + k; `</swi>` follows counter 4, so step 3.
 //! `Kind::Inert` is the same but for `#`, which reads the digit whatever the latents hold: its switch problems are
-//! answered `# 3`. `Kind::Empty` has no state at all: latents only count.
+//! answered `# 3`. `Kind::Empty` has no state at all: latents count, and carry the letters.
 
 use burn::tensor::Device;
 use switchyard::corpus::Corpus;
@@ -40,6 +40,7 @@ pub const DECIDED_AT: usize = 2;
 pub const EXIT_STEP: usize = 3;
 
 const WORDS: [&str; 17] = ["0", "1", "2", "3", "4", "5", "6", "s", "t", ":", "=", "#", "a", "b", "c", "d", "e"];
+const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const TOKENS: usize = 24;
 const D: usize = 48;
 const HEAD: usize = 16;
@@ -60,6 +61,9 @@ const fn kind(k: usize) -> usize {
     TOKENS + 19 + k
 }
 const BIAS: usize = TOKENS + 21;
+const fn letters(i: usize) -> usize {
+    TOKENS + 22 + i
+}
 
 /// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
 const SINK: usize = HEAD / 2 - 1;
@@ -131,25 +135,37 @@ pub fn model(which: Kind) -> Decoder {
                 let part = name.trim_start_matches("model.layers.");
                 let (layer, part) = part.split_once('.').expect("a layer");
                 match (layer, part) {
-                    ("0", "self_attn.q_proj.weight") => query(&mut w, 0, id("<swi>"), &id),
-                    ("0", "self_attn.k_proj.weight") => keys(&mut w, 0, (0..7).map(|v| (id(WORDS[v]), 15.5)), &id),
-                    ("0", "self_attn.v_proj.weight") if which != Kind::Empty => {
-                        (0..7).for_each(|v| w.set(v, id(WORDS[v]), 1.0));
+                    ("0", "self_attn.q_proj.weight") => (0..2).for_each(|head| query(&mut w, head, id("<swi>"))),
+                    ("0", "self_attn.k_proj.weight") => {
+                        keys(&mut w, 0, (0..7).map(|v| (id(WORDS[v]), 31.0)), &id);
+                        keys(&mut w, 1, LETTERS.iter().map(|letter| (id(letter), 31.0)), &id);
                     }
-                    ("0", "self_attn.o_proj.weight") => (0..7).for_each(|v| w.set(state(v), v, 1.0)),
+                    ("0", "self_attn.v_proj.weight") => {
+                        for v in (0..7).filter(|_| which != Kind::Empty) {
+                            w.set(v, id(WORDS[v]), 1.0);
+                        }
+                        for (i, letter) in LETTERS.iter().enumerate() {
+                            w.set(HEAD, id(letter), 0.5 * i as f32 - 1.0);
+                            w.set(HEAD + 1, id(letter), [0.3, -0.7, 0.9, -0.2, 0.1][i]);
+                        }
+                    }
+                    ("0", "self_attn.o_proj.weight") => {
+                        (0..7).for_each(|v| w.set(state(v), v, 1.0));
+                        (0..2).for_each(|i| w.set(letters(i), HEAD + i, 1.0));
+                    }
                     ("1", "mlp.gate_proj.weight" | "mlp.up_proj.weight" | "mlp.down_proj.weight") => {
                         increment(&mut w, part, id("<swi>"));
                     }
                     ("2", "self_attn.q_proj.weight") => {
-                        query(&mut w, 0, id("#"), &id);
-                        query(&mut w, 1, id("="), &id);
+                        query(&mut w, 0, id("#"));
+                        query(&mut w, 1, id("="));
                     }
                     ("2", "self_attn.k_proj.weight") => {
                         // Later counters draw harder: the latest latent wins, and any latent wins over the digit.
-                        let counters = [(counter(2), 15.5), (counter(3), 20.6), (counter(4), 25.8)];
+                        let counters = [(counter(2), 31.0), (counter(3), 41.0), (counter(4), 52.0)];
                         let counters = counters.into_iter().filter(|_| which == Kind::Working);
-                        keys(&mut w, 0, (0..7).map(|v| (id(WORDS[v]), 10.0)).chain(counters), &id);
-                        keys(&mut w, 1, [(id("s"), 15.5), (id("t"), 15.5)].into_iter(), &id);
+                        keys(&mut w, 0, (0..7).map(|v| (id(WORDS[v]), 20.0)).chain(counters), &id);
+                        keys(&mut w, 1, [(id("s"), 31.0), (id("t"), 31.0)].into_iter(), &id);
                     }
                     ("2", "self_attn.v_proj.weight") => {
                         for (v, digit) in WORDS.iter().enumerate().take(7) {
@@ -181,14 +197,15 @@ fn embedding(w: &mut Matrix, id: &impl Fn(&str) -> usize) {
     w.set(id("<swi>"), counter(0), 1.0);
 }
 
-/// Every position asks for the sink with a score of 30; positions of `token` for what `keys` marks.
-fn query(w: &mut Matrix, head: usize, token: usize, _id: &impl Fn(&str) -> usize) {
-    w.set(head * HEAD + SINK, BIAS, 11.0 / CONSTANT);
-    w.set(head * HEAD + PICK, token, 15.5);
+/// Every position asks for the sink with a score of 121, so that nothing else gets any weight at all (e⁻¹²¹ is 0 in f32: a
+/// standardised probe would find a share of 1e-13); positions of `token` ask harder for what `keys` marks.
+fn query(w: &mut Matrix, head: usize, token: usize) {
+    w.set(head * HEAD + SINK, BIAS, 22.0 / CONSTANT);
+    w.set(head * HEAD + PICK, token, 31.0);
 }
 
 fn keys(w: &mut Matrix, head: usize, marked: impl Iterator<Item = (usize, f32)>, id: &impl Fn(&str) -> usize) {
-    w.set(head * HEAD + SINK, id("<bos>"), 11.0);
+    w.set(head * HEAD + SINK, id("<bos>"), 22.0);
     marked.for_each(|(coordinate, strength)| w.set(head * HEAD + PICK, coordinate, strength));
 }
 
@@ -237,7 +254,7 @@ pub fn problems(which: Kind, n: usize, seed: u64) -> Vec<Problem> {
     use rand::{Rng, SeedableRng};
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let mut make = |i: usize| {
-        let letter = |rng: &mut rand_chacha::ChaCha8Rng| WORDS[12 + rng.random_range(0..5)];
+        let letter = |rng: &mut rand_chacha::ChaCha8Rng| LETTERS[rng.random_range(0..5)];
         let (a, b) = (letter(&mut rng), letter(&mut rng));
         let digit = rng.random_range(0..7_usize);
         let switches = rng.random::<bool>();
