@@ -38,13 +38,16 @@ pub struct Experiments {
     list: bool,
 }
 
+/// Writes the rows and returns a summary.
+type Work<'a> = Box<dyn Fn(&mut RowWriter) -> Result<String> + 'a>;
+
 /// One file of rows to be made.
 struct Job<'a> {
     name: String,
     /// Whose folder and manifest it goes to.
     lab: &'a Lab,
     setup: Value,
-    work: Box<dyn Fn(&mut RowWriter) -> Result<String> + 'a>,
+    work: Work<'a>,
 }
 
 impl Experiments {

@@ -27,7 +27,7 @@ pub fn capture(
     let d = model.config().hidden_size;
     // Sequences without a place are not run.
     let wanted: Vec<Sequence> = (sequences.iter().enumerate())
-        .filter(|(i, _)| of_sequence(places, *i).len() > 0)
+        .filter(|(i, _)| !of_sequence(places, *i).is_empty())
         .map(|(_, s)| s.clone())
         .collect();
     let index: HashMap<usize, usize> = sequences.iter().enumerate().map(|(i, s)| (s.row, i)).collect();

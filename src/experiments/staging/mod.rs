@@ -104,12 +104,12 @@ mod tests {
     #[test]
     fn positions_are_found_beside_latents() {
         let ids = SwitchIds { swi: 90, swi_end: 91, latent: 92 };
-        // Prompt 1 2; response 10 11 12 13 14 15 with 11..13 tagged and clauses at 11, 13 and 15.
-        let row = [1, 2, 10, 90, 92, 92, 91, 13, 14, 15];
-        let found = lay_out(&row, 2, &[1..3], &[1, 3, 5], ids);
-        assert_eq!(found.boundaries, [2]);
-        assert_eq!(found.blocks, [3..6]);
-        // The tagged clause is not among them; that after the block begins where `</swi>` (6) stands.
+        // Prompt 1 2; response 10..=16 with 11 12 and 16 tagged and clauses at 11, 13, 15 and 16.
+        let row = [1, 2, 10, 90, 92, 92, 91, 13, 14, 15, 90, 92, 91];
+        let found = lay_out(&row, 2, &[1..3, 6..7], &[1, 3, 5, 6], ids);
+        assert_eq!(found.boundaries, [2, 9]);
+        assert_eq!(found.blocks, [3..6, 10..12]);
+        // Tagged clauses are not among them; that after the block begins where `</swi>` (6) stands.
         assert_eq!(found.clause_starts, [6, 8]);
         assert!(found.in_block(3) && found.in_block(5) && !found.in_block(6));
     }
