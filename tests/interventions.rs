@@ -236,7 +236,7 @@ fn blocks_can_be_forced_where_the_model_opens_none() {
     let own = lab.decoded().expect("decoded").1;
     let forced = |i: usize| sweep.force_at[i].is_some();
     assert!(own.iter().all(|t| t.switched() != forced(t.problem)) && sweep.force_at.iter().any(Option::is_some));
-    let modes = ["self_patch", "zero", "skip", "empty_block", "sibling", "null_batch"];
+    let modes = ["self_patch", "zero", "skip", "empty_block", "resample", "null_batch"];
     let rows = run_on(&sweep, &lab, &config(&modes, &[Steps::All]), None, |_| {}).expect("rows");
     assert!(rows.iter().all(|r| r.blocks == Blocks::Forced));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);

@@ -22,8 +22,8 @@ use crate::parallel;
 
 /// Keys and values of one batch of forks stay below this many bytes.
 const CACHE_BYTES: usize = 256 << 20;
-/// Rows of a batch of forks at most: beyond it a batch gains nothing.
-const ROWS: usize = 1024;
+/// Rows of a batch of forks at most: beyond it a batch gains nothing on a CPU and falls out of its caches.
+const ROWS: usize = 128;
 
 /// Where the blocks of the normal run come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
