@@ -1,11 +1,13 @@
 //! A sweep of 7 modes × 4 steps × 5 draws, forked from shared prefixes, against each of the 140 decoded from its prompts.
 //!
-//! `cargo bench --bench intervene [-- PROBLEMS]`. Both decode the same problems with the same hooks on one thread; the
-//! baseline takes batches of the recipe's evaluation, which is how one mode alone would run.
+//! `cargo bench --bench intervene [-- PROBLEMS [ROWS]]`. All seven modes are random, so that no draw is spared. Baselines:
+//! one mode, step and draw at a time, its problems in batches of the recipe's evaluation; and one problem at a time too (on
+//! some of the runs, scaled up). Everything decodes the same rows with the same hooks and threads.
 
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Context;
 use switchyard::experiments::lab::Lab;
 use switchyard::experiments::sweep::{Continuation, Sweep, What};
 use switchyard::interventions::{ALL, Arm, Arms, Draw, Intervention, Later, Material, Steps};
@@ -22,20 +24,24 @@ const MODES: [(&str, f64); 7] = [
     ("rotate", 120.0),
 ];
 
+type Made<'a> = Vec<(Box<dyn Intervention + 'a>, Steps)>;
+
 fn main() -> anyhow::Result<()> {
-    let problems = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(100);
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let problems = numbers.first().copied().unwrap_or(100);
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
     let mut lab = Lab::open(&run, "latent", Some(problems), 0)?;
     lab.threads = 1;
     let settings = Sweep::settings(&lab);
 
     let started = Instant::now();
-    let sweep = Sweep::new(&lab, &settings)?;
+    let mut sweep = Sweep::new(&lab, &settings)?;
+    sweep.rows_at_once = numbers.get(1).copied().unwrap_or(sweep.rows_at_once);
     let model = &lab.subject.model;
     let material = Material { bank: &sweep.bank, siblings: &[], swaps: &[], model, exit: &[] };
-    let mut made: Vec<(Box<dyn Intervention + '_>, Steps)> = vec![];
+    let mut made: Made = vec![];
     for (name, dose) in MODES {
-        let about = ALL.iter().find(|a| a.name == name).ok_or_else(|| anyhow::anyhow!("no mode {name}"))?;
+        let about = ALL.iter().find(|a| a.name == name).with_context(|| format!("no mode {name}"))?;
         for step in 0..4 {
             for number in 0..5 {
                 let draw = Draw { number, seed: number as u64, dose };
@@ -43,40 +49,45 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    let continuations: Vec<Continuation> = made
-        .iter()
-        .map(|(with, steps)| Continuation {
-            what: What::Replace { with: with.as_ref(), steps: *steps },
-            same_shape: false,
-        })
-        .collect();
-    let done = sweep.run(&continuations, Later::Recompute, Channel::Both)?;
+    let what = |at: usize| What::Replace { with: made[at].0.as_ref(), steps: made[at].1 };
+    let all: Vec<_> = (0..made.len()).map(|at| Continuation { what: what(at), same_shape: false }).collect();
+    let done = sweep.run(&all, Later::Recompute, Channel::Both)?;
     let shared = started.elapsed().as_secs_f64();
+    let right: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
 
-    let started = Instant::now();
-    let (mut right, layers) = (0, model.layers.len());
-    for (with, steps) in &made {
+    let runs = all.len();
+    let (each, also) = from_prompts(&lab, &sweep, &made, lab.subject.recipe.evaluation.batch)?;
+    let some: Made = made.into_iter().step_by(20).collect();
+    let share = runs as f64 / some.len() as f64;
+    let (alone, _) = from_prompts(&lab, &sweep, &some, 1)?;
+
+    let switched = sweep.normal.iter().filter(|o| o.switched).count();
+    println!("{runs} runs of {problems} problems, {switched} of which switch");
+    println!("forked, {} rows at once: {shared:.2} s", sweep.rows_at_once);
+    println!("each run from its prompts, batched: {each:.2} s, {:.1} times as long", each / shared);
+    let alone = alone * share;
+    println!("each problem of each run from its prompt: {alone:.0} s, {:.1} times as long", alone / shared);
+    println!("right answers {right} and {also}");
+    Ok(())
+}
+
+/// Seconds, and right answers.
+fn from_prompts(lab: &Lab, sweep: &Sweep, made: &Made, batch: usize) -> anyhow::Result<(f64, usize)> {
+    let (started, mut right) = (Instant::now(), 0);
+    let settings = Sweep::settings(lab);
+    let model = &lab.subject.model;
+    for (with, steps) in made {
         let arm = |problem| Arm { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
         let arms = Arms::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
         let mut hooks = Hooks::none();
-        arms.attach(&mut hooks, layers)?;
+        arms.attach(&mut hooks, model.layers.len())?;
         let switch = Some(lab.subject.corpus.switch);
         let how = Decode { model, source: &HiddenState, switch, settings: &settings, cancel: None };
-        for batch in sweep.requests.chunks(lab.subject.recipe.evaluation.batch) {
+        for batch in sweep.requests.chunks(batch) {
             let traces = decode(how, batch, 1, &mut hooks)?;
-            right += switchyard::evaluation::score(&traces, &lab.subject.corpus)?
-                .outcomes
-                .iter()
-                .filter(|o| o.correct)
-                .count();
+            let scores = switchyard::evaluation::score(&traces, &lab.subject.corpus)?;
+            right += scores.outcomes.iter().filter(|o| o.correct).count();
         }
     }
-    let apart = started.elapsed().as_secs_f64();
-
-    let switched = sweep.normal.iter().filter(|o| o.switched).count();
-    let also: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
-    println!("{} runs of {problems} problems, {switched} of which switch; one thread", made.len());
-    println!("forked {shared:.2} s, each from its prompts {apart:.2} s: {:.1} times as fast", apart / shared);
-    println!("right answers {also} and {right}");
-    Ok(())
+    Ok((started.elapsed().as_secs_f64(), right))
 }

@@ -11,7 +11,7 @@ use common::known::{EXIT_STEP, Kind};
 use switchyard::experiments::activation_patching::{self, Axis, Config as Patching, run_pairs};
 use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{Config, Row, run, run_on};
-use switchyard::experiments::sweep::{Continuation, Sweep, What};
+use switchyard::experiments::sweep::{Blocks, Continuation, Sweep, What};
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
@@ -224,6 +224,25 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
     };
     assert_eq!(of(Kind::Working).value, 1.0);
     assert_eq!(of(Kind::Inert).value, 0.0);
+}
+
+#[test]
+fn blocks_can_be_forced_where_the_model_opens_none() {
+    // Half of the problems are answered as text.
+    let lab = common::known::lab(Kind::Working, 40, 13);
+    let settings = Sweep::settings(&lab);
+    let sweep = Sweep::with(&lab, &settings, Blocks::Forced).expect("a sweep");
+    assert!(sweep.normal.iter().all(|o| o.switched));
+    let own = lab.decoded().expect("decoded").1;
+    let forced = |i: usize| sweep.force_at[i].is_some();
+    assert!(own.iter().all(|t| t.switched() != forced(t.problem)) && sweep.force_at.iter().any(Option::is_some));
+    let modes = ["self_patch", "zero", "skip", "empty_block", "resample", "null_batch"];
+    let rows = run_on(&sweep, &lab, &config(&modes, &[Steps::All]), None, |_| {}).expect("rows");
+    assert!(rows.iter().all(|r| r.blocks == Blocks::Forced));
+    assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
+    let error =
+        run_on(&sweep, &lab, &config(&["force_switch"], &[Steps::All]), None, |_| {}).expect_err("nothing to do");
+    assert!(error.to_string().contains("force_switch"), "{error}");
 }
 
 #[test]

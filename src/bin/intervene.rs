@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use switchyard::commands::targets::Targets;
 use switchyard::commands::{exit, print};
 use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{self, Config, MODES, NULLS};
-use switchyard::experiments::sweep::Sweep;
+use switchyard::experiments::sweep::{Blocks, Sweep};
 use switchyard::experiments::{activation_patching, switch_benefit};
 use switchyard::interventions::{Later, Steps};
 use switchyard::latent::Channel;
@@ -44,6 +44,9 @@ struct Args {
     /// Whether the replaced input reaches the next latent, the cache, or both
     #[arg(long, value_enum, default_value_t = AtArg::Both)]
     at: AtArg,
+    /// Open a block where the model came closest to it in the problems that open none, in the normal run too
+    #[arg(long)]
+    force: bool,
     /// Draws of the random modes
     #[arg(long, default_value_t = 5)]
     draws: usize,
@@ -102,6 +105,9 @@ fn go(args: &Args) -> Result<()> {
         draws: args.draws,
     };
     let labs = args.targets.open()?;
+    let blocks = if args.force { Blocks::Forced } else { Blocks::Own };
+    let asked = args.only.contains(&Only::SwitchBenefit);
+    ensure!(!(args.force && asked), "switch_benefit compares what the model chose; run it without --force");
     let wants = |only: Only| args.only.is_empty() || args.only.contains(&only);
     if wants(Only::LatentIntervention) {
         labs.iter().try_for_each(|lab| latent_intervention::check_modes(lab, &config))?;
@@ -110,13 +116,14 @@ fn go(args: &Args) -> Result<()> {
         let say = |what: &str| eprintln!("intervene: {}: {what}", lab.subject.name);
         let settings = Sweep::settings(lab);
         let decode = wants(Only::LatentIntervention) || wants(Only::SwitchBenefit);
-        let sweep = decode.then(|| Sweep::new(lab, &settings)).transpose()?;
+        let sweep = decode.then(|| Sweep::with(lab, &settings, blocks)).transpose()?;
         if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
             let started = Instant::now();
             let rows = latent_intervention::run_on(sweep, lab, &config, None, say)?;
             save(args, lab, "latent_intervention", &rows, json!(config), started, latent_intervention::table(&rows))?;
         }
-        if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit)) {
+        // With --force nothing is left of what the model chose.
+        if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit) && !args.force) {
             let started = Instant::now();
             say("every problem with a block and without");
             let (rows, problems) = switch_benefit::run(lab, sweep)?;

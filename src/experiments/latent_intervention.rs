@@ -14,7 +14,7 @@ use super::lab::{Identity, Lab};
 use super::modes::{self, Cell, Kind, forces};
 pub use super::modes::{MODES, NORMAL, NULLS};
 use super::nulls;
-use super::sweep::{Continuation, Continued, Outcome, Sweep, What};
+use super::sweep::{Blocks, Continuation, Continued, Outcome, Sweep, What};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Steps, Swap};
 use crate::latent::Channel;
 use crate::model::Activation;
@@ -56,6 +56,8 @@ pub struct Row {
     pub steps: Steps,
     pub later: Later,
     pub at: Channel,
+    /// Whether the model opened its blocks itself.
+    pub blocks: Blocks,
     pub draws: usize,
     /// Problems × draws; intervals resample problems.
     pub accuracy: Estimate,
@@ -127,7 +129,9 @@ pub fn run_on(
     mut progress: impl FnMut(&str),
 ) -> Result<Vec<Row>> {
     let cells = cells(lab, config)?;
-    sweep.switches()?;
+    if cells.iter().any(Cell::needs_blocks) {
+        sweep.switches()?;
+    }
     let wants = |name: &str| cells.iter().any(|c| c.is(name));
     let plans = match predict {
         _ if !wants("known_value") => vec![],
@@ -202,7 +206,8 @@ fn rows(
         let hits = if cell.is("known_value") { Some(hits(plans, &draws, lab.seed)?) } else { None };
         let mut firings = Firings::default();
         results.iter().for_each(|r| firings.add(&r.firings));
-        rows.push(row(lab, config, cell, &before, &draws, firings, hits)?);
+        let row = row(lab, config, cell, &before, &draws, firings, hits)?;
+        rows.push(Row { blocks: sweep.blocks, ..row });
     }
     let tested: Vec<usize> = (0..cells.len()).filter(|&i| cells[i].is_tested()).collect();
     if !tested.is_empty() {
@@ -286,6 +291,7 @@ fn row(
         steps: cell.steps,
         later: config.later,
         at: config.at,
+        blocks: Blocks::Own,
         draws: draws.len(),
         accuracy: some(share(&all, &right)?)?,
         accuracy_change: bootstrap.clustered_paired(&was, &is, &groups)?,

@@ -47,6 +47,15 @@ impl Cell {
         format!("{}{dose} ({})", self.mode, self.steps)
     }
 
+    /// Whether it acts on blocks that the normal run opens.
+    pub fn needs_blocks(&self) -> bool {
+        match self.kind {
+            Kind::Rule(rule) => !forces(&rule),
+            Kind::Replace(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether it belongs to the family of tests that Holm's correction spans.
     pub fn is_tested(&self) -> bool {
         matches!(self.kind, Kind::Rule(_) | Kind::Replace(_))

@@ -22,7 +22,7 @@ struct Sampled {
     bank: Bank,
 }
 
-fn sample(lab: &Lab, requests: &[Request], settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
+fn sample(lab: &Lab, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
     let subject = &lab.subject;
     let reader = Reader::new(&subject.corpus)?;
     let how = Decode {
@@ -34,7 +34,7 @@ fn sample(lab: &Lab, requests: &[Request], settings: &DecodeSettings, rollout: u
     };
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
-    for chunk in requests.chunks(batch) {
+    for chunk in sweep.requests.chunks(batch) {
         let watch: Vec<Option<u32>> = chunk.iter().map(|r| reader.gold_token(r.problem)).collect();
         let prefix = Prefix::prompts(how, chunk, &watch)?;
         let fork = |(request, r): (usize, &Request)| Fork {
@@ -42,7 +42,7 @@ fn sample(lab: &Lab, requests: &[Request], settings: &DecodeSettings, rollout: u
             id: r.problem,
             rollout: r.rollout + rollout,
             switching: Switching::Free,
-            force_at: None,
+            force_at: sweep.force_at[r.problem],
         };
         let forks: Vec<Fork> = chunk.iter().enumerate().map(fork).collect();
         let mut hooks = Hooks::none();
@@ -66,7 +66,7 @@ fn sampling(lab: &Lab) -> DecodeSettings {
 pub fn siblings(lab: &Lab, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
     let settings = sampling(lab);
     let batch = lab.subject.recipe.evaluation.batch;
-    (0..draws).map(|draw| Ok(sample(lab, &sweep.requests, &settings, draw, batch)?.bank)).collect()
+    (0..draws).map(|draw| Ok(sample(lab, sweep, &settings, draw, batch)?.bank)).collect()
 }
 
 /// Two sampled runs of every problem.
@@ -76,7 +76,7 @@ pub fn siblings(lab: &Lab, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
 pub fn two_seeds(lab: &Lab, sweep: &Sweep) -> Result<(Continued, Continued)> {
     let settings = sampling(lab);
     let batch = lab.subject.recipe.evaluation.batch;
-    let run = |rollout| continued(lab, &sample(lab, &sweep.requests, &settings, rollout, batch)?.decoded, sweep);
+    let run = |rollout| continued(lab, &sample(lab, sweep, &settings, rollout, batch)?.decoded, sweep);
     Ok((run(0)?, run(1)?))
 }
 
@@ -86,7 +86,7 @@ pub fn two_seeds(lab: &Lab, sweep: &Sweep) -> Result<(Continued, Continued)> {
 /// As the decoder's.
 pub fn other_batch(lab: &Lab, sweep: &Sweep) -> Result<Continued> {
     let batch = if lab.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
-    continued(lab, &sample(lab, &sweep.requests, &Sweep::settings(lab), 0, batch)?.decoded, sweep)
+    continued(lab, &sample(lab, sweep, &Sweep::settings(lab), 0, batch)?.decoded, sweep)
 }
 
 fn continued(lab: &Lab, decoded: &[Decoded], sweep: &Sweep) -> Result<Continued> {

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 
 use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 
 use super::answers::Reader;
 use super::lab::Lab;
@@ -21,8 +22,20 @@ use crate::parallel;
 
 /// Keys and values of one batch of forks stay below this many bytes.
 const CACHE_BYTES: usize = 256 << 20;
-/// Rows of a batch of forks at most: beyond it a batch gains nothing.
-const ROWS: usize = 1024;
+/// Rows of a batch of forks at most: beyond it a batch gains nothing on a CPU and falls out of its caches.
+const ROWS: usize = 128;
+
+/// Where the blocks of the normal run come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blocks {
+    /// The model opens them.
+    #[default]
+    Own,
+    /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
+    /// is then how such a block works, not whether it would be opened.
+    Forced,
+}
 
 /// What became of one problem under one continuation.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +80,7 @@ pub struct Continued {
 
 struct Batch<'a> {
     first: usize,
+    force_at: Vec<Option<usize>>,
     prefix: Prefix<'a>,
 }
 
@@ -76,8 +90,13 @@ pub struct Sweep<'a> {
     threads: usize,
     reader: Reader<'a>,
     settings: &'a DecodeSettings,
+    pub blocks: Blocks,
     batches: Vec<Batch<'a>>,
+    /// Rows of a batch of forks at most.
+    pub rows_at_once: usize,
     pub requests: Vec<Request>,
+    /// Where the normal run was made to open a block.
+    pub force_at: Vec<Option<usize>>,
     /// The normal run.
     pub traces: Vec<Trace>,
     pub normal: Vec<Outcome>,
@@ -98,13 +117,21 @@ impl<'a> Sweep<'a> {
     /// # Errors
     /// As the decoder's.
     pub fn new(lab: &'a Lab, settings: &'a DecodeSettings) -> Result<Self> {
+        Self::with(lab, settings, Blocks::Own)
+    }
+
+    /// The same with a say in where blocks come from.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn with(lab: &'a Lab, settings: &'a DecodeSettings, blocks: Blocks) -> Result<Self> {
         let subject = &lab.subject;
         let reader = Reader::new(&subject.corpus)?;
         let requests = requests(&subject.corpus);
         let chunks: Vec<&[Request]> = requests.chunks(subject.recipe.evaluation.batch).collect();
         let parts = parallel::cut(&chunks, lab.threads);
         let done = parallel::run(&parts, |part| {
-            part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk)).collect::<Result<Vec<_>>>()
+            part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk, blocks)).collect::<Result<Vec<_>>>()
         })?;
         not_stopped()?;
         let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
@@ -116,7 +143,23 @@ impl<'a> Sweep<'a> {
             }
             bank.merge(states);
         }
-        Ok(Self { subject, threads: lab.threads, reader, settings, batches, requests, traces, normal, bank })
+        let rows_at_once = rows_at_once(subject, settings, &requests);
+        let threads = lab.threads;
+        let force_at = batches.iter().flat_map(|batch: &Batch| batch.force_at.clone()).collect();
+        Ok(Self {
+            subject,
+            threads,
+            reader,
+            settings,
+            blocks,
+            force_at,
+            batches,
+            rows_at_once,
+            requests,
+            traces,
+            normal,
+            bank,
+        })
     }
 
     fn batch(
@@ -124,11 +167,18 @@ impl<'a> Sweep<'a> {
         reader: &Reader,
         settings: &'a DecodeSettings,
         requests: &[Request],
+        blocks: Blocks,
     ) -> Result<(Batch<'a>, Vec<Decoded>, Bank)> {
         let first = requests.first().map_or(0, |r| r.problem);
         let how = Self::how(subject, settings);
         let watch: Vec<Option<u32>> = requests.iter().map(|r| reader.gold_token(r.problem)).collect();
-        let prefix = Prefix::new(how, requests, &watch)?;
+        let mut force_at = vec![None; requests.len()];
+        let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
+        if blocks == Blocks::Forced {
+            let at = |r| prefix.ended(r).map(|decoded| closest(&decoded.trace));
+            force_at = (0..requests.len()).map(at).collect();
+            prefix = Prefix::new(how, requests, &watch, &force_at)?;
+        }
         let held: Vec<usize> = (0..requests.len()).filter(|&r| prefix.ended(r).is_none()).collect();
         let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
         let bank = RefCell::new(Bank::default());
@@ -141,7 +191,7 @@ impl<'a> Sweep<'a> {
             held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
         }
         let decoded = decoded.into_iter().flatten().collect();
-        Ok((Batch { first, prefix }, decoded, bank.into_inner()))
+        Ok((Batch { first, force_at, prefix }, decoded, bank.into_inner()))
     }
 
     /// As an evaluation decodes: greedily.
@@ -180,8 +230,8 @@ impl<'a> Sweep<'a> {
 
     fn units(&self, all: &[Continuation]) -> Vec<Unit> {
         let mut units = vec![];
-        let limit = self.rows_at_once();
-        for (batch, Batch { prefix, first }) in self.batches.iter().enumerate() {
+        let limit = self.rows_at_once.max(1);
+        for (batch, Batch { prefix, first, .. }) in self.batches.iter().enumerate() {
             let n = self.batches.get(batch + 1).map_or(self.requests.len(), |next| next.first) - first;
             let (ended, held): (Vec<usize>, Vec<usize>) = (0..n).partition(|&r| prefix.ended(r).is_some());
             let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
@@ -205,13 +255,6 @@ impl<'a> Sweep<'a> {
         units
     }
 
-    fn rows_at_once(&self) -> usize {
-        let config = self.subject.model.config();
-        let longest = self.requests.iter().map(|r| r.prompt.len()).max().unwrap_or(0) + self.settings.max_new_tokens;
-        let row = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4 * longest;
-        (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
-    }
-
     fn unit(
         &self,
         unit: &Unit,
@@ -219,7 +262,7 @@ impl<'a> Sweep<'a> {
         later: Later,
         channel: Channel,
     ) -> Result<(Vec<Outcome>, Vec<Firings>)> {
-        let Batch { first, prefix } = &self.batches[unit.batch];
+        let Batch { first, prefix, .. } = &self.batches[unit.batch];
         let (mut arms, mut forks) = (vec![], vec![]);
         for (id, &(request, counter)) in unit.members.iter().enumerate() {
             let problem = first + request;
@@ -253,9 +296,20 @@ impl<'a> Sweep<'a> {
     /// No latent in any problem.
     pub fn switches(&self) -> Result<()> {
         let name = &self.subject.name;
-        ensure!(!self.bank.is_empty(), "{name}: no problem switched, there is no latent to intervene on");
+        ensure!(
+            !self.bank.is_empty(),
+            "{name}: no problem switched, there is no latent to intervene on (--force opens blocks where the model came \
+             closest to it)"
+        );
         Ok(())
     }
+}
+
+fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Request]) -> usize {
+    let config = subject.model.config();
+    let longest = requests.iter().map(|r| r.prompt.len()).max().unwrap_or(0) + settings.max_new_tokens;
+    let row = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4 * longest;
+    (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
 }
 
 /// Rows that were cut short by the user mean nothing.

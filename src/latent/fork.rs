@@ -83,7 +83,7 @@ pub struct Fork {
     /// Names the randomness, as [`Request::rollout`].
     pub rollout: usize,
     pub switching: Switching,
-    /// `<swi>` is emitted at this visible response position, whatever the model says.
+    /// `<swi>` is emitted at this visible response position, whatever the model says; `None`: as in the prefix.
     pub force_at: Option<usize>,
 }
 
@@ -98,12 +98,20 @@ pub struct Prefix<'m> {
 
 impl<'m> Prefix<'m> {
     /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
-    /// each request whose lead over the others is recorded ([`Decoded::margins`]).
+    /// each request whose lead over the others is recorded ([`Decoded::margins`]); `force_at` the visible position where it
+    /// opens a block whatever the model says.
     ///
     /// # Errors
     /// As [`super::decode()`].
-    pub fn new(how: Decode<'m>, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
-        let Self { prompts, starts, .. } = Self::prompts(how, requests, watch)?;
+    pub fn new(
+        how: Decode<'m>,
+        requests: &[Request],
+        watch: &[Option<u32>],
+        force_at: &[Option<usize>],
+    ) -> Result<Self> {
+        ensure!(force_at.len() == requests.len(), "{} places for {} requests", force_at.len(), requests.len());
+        let Self { prompts, mut starts, .. } = Self::prompts(how, requests, watch)?;
+        starts.iter_mut().zip(force_at).filter(|(_, at)| at.is_some()).for_each(|(row, &at)| row.force_at = at);
         let mut holding = starts.clone();
         holding.iter_mut().for_each(|row| row.hold = true);
         let driven = drive(how, prompts.clone(), holding, &mut Branch::whole(&mut Hooks::none()))?;
@@ -164,7 +172,8 @@ impl<'m> Prefix<'m> {
             let mut row = row.context("a fork of no request")?.clone();
             row.trace.rollout = fork.rollout;
             row.switching = fork.switching;
-            row.force_at = fork.force_at;
+            // A masked token cannot be forced.
+            row.force_at = fork.force_at.or(row.force_at).filter(|_| fork.switching != Switching::Suppressed);
             rows.push(row);
         }
         let stream = match start {
