@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 
-use super::cells::{Cells, per_checkpoint, sources};
-use super::folder::{Folder, number, shown};
+use super::cells::{Cells, depth, per_checkpoint, sources};
+use super::folder::{Folder, shown};
 use super::paper::{Block, Paper};
 use super::tables::{Cell, Heading, Kind, Table};
 
@@ -178,8 +178,8 @@ fn note(block: &Block, folder: &Folder, found: usize) -> String {
     }
     match block.label.as_str() {
         "tab:probe" => {
-            let layers = folder.checkpoints("layer_probe").into_iter().flat_map(|c| folder.rows("layer_probe", c));
-            let deepest = layers.filter_map(|r| number(r, "from_last")).fold(0.0, f64::max);
+            let of = folder.checkpoints("layer_probe").into_iter().map(|c| depth(folder.rows("layer_probe", c)));
+            let deepest = of.fold(0.0, f64::max);
             if deepest > 0.0 {
                 parts.push(format!(
                     "The paper's offsets count from the last of 36 layers; ours are scaled to {deepest:.0} layers, so neighbouring rows can be the same layer. Protocol of both: C = 1, one 80:20 split."

@@ -20,20 +20,20 @@ struct Shown {
 
 const LADDER: &[&str] = &[
     "mode",
-    "draw",
-    "draws",
+    "dose",
     "steps",
     "later",
     "at",
-    "dose",
-    "angle",
+    "draws",
     "accuracy",
+    "accuracy_change",
     "answer_changed",
     "diagnostic_accuracy",
+    "wrong_to_right",
+    "logit_diff_change",
     "lost",
     "gained",
     "p_holm",
-    "logit_diff",
     "firings",
     "mean_change",
 ];
@@ -68,6 +68,32 @@ const TABLES: &[Shown] = &[
             !is_plain(row) && ["", "all"].contains(&shown(row, "steps").as_str()) && shown(row, "dose").is_empty()
         },
         columns: LADDER,
+    },
+    Shown {
+        label: "tab:known-value",
+        title: "Known-value patching: does the answer follow the arithmetic?",
+        experiments: &["latent_intervention"],
+        keep: |row| row.get("hit_rate.value").is_some_and(|v| v.is_number()),
+        columns: &[
+            "mode",
+            "steps",
+            "later",
+            "at",
+            "hit_rate",
+            "chance",
+            "above_chance",
+            "kept",
+            "accuracy",
+            "diagnostic_accuracy",
+            "firings",
+        ],
+    },
+    Shown {
+        label: "tab:switch-benefit",
+        title: "Every problem with a block and without: what switching is worth, free of the model's own choice",
+        experiments: &["switch_benefit"],
+        keep: |_| true,
+        columns: &["group", "with_block", "without_block", "benefit", "better", "worse", "p_value"],
     },
     Shown {
         label: "tab:probe-grouped",
@@ -136,7 +162,7 @@ const TABLES: &[Shown] = &[
 ];
 
 /// Experiments that are drawn, or shown token by token, and have too many rows for a table.
-const NO_TABLE: &[&str] = &["metrics", "positions", "outcomes", "logit_lens", "tuned_lens", "activation_patching"];
+const NO_TABLE: &[&str] = &["metrics", "positions", "outcomes", "switch_problems", "logit_lens", "activation_patching"];
 
 /// Experiments whose rows stand in the tables beside the paper's and need no second one.
 const BESIDE: &[&str] = &["teacher_forced"];

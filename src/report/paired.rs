@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::cells::{Cells, intervention_row};
 use super::claims::Term;
-use super::folder::{Folder, number, shown};
+use super::folder::{Folder, estimate, number, shown};
 use super::paper::{Paper, parts};
 use crate::stats::{Bootstrap, Estimate, Flips};
 
@@ -35,6 +35,15 @@ pub fn difference(paper: &Paper, cells: Cells<'_>, left: &Term, right: &Term) ->
 
 fn against_normal(cells: Cells<'_>, mode: &str) -> Option<Paired> {
     let row = intervention_row(cells.folder, cells.checkpoint, mode)?;
+    if let (Some(difference), Some(p)) = (estimate(row, "accuracy_change"), number(row, "p_value")) {
+        let test = format!(
+            "paired bootstrap; gained {}, lost {}, exact McNemar p = {p:.1e}",
+            shown(row, "gained"),
+            shown(row, "lost")
+        );
+        return Some(Paired { difference, test });
+    }
+    // Rows of an older version carry the counts alone.
     let whole = |key: &str| Some(number(row, key)? as usize);
     let (lost, gained, n) = (whole("lost")?, whole("gained")?, whole("accuracy.n")?);
     let mut changes = vec![0.0; n.checked_sub(lost + gained)?];

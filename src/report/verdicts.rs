@@ -101,7 +101,13 @@ fn one(
         Scale::Any => {}
     }
     let results: Vec<(Verdict, String)> = claim.here().iter().map(|c| compare(paper, cells, c)).collect();
-    let tests: Vec<String> = results.iter().map(|(_, test)| test.clone()).collect();
+    let mut tests: Vec<String> = vec![];
+    for (_, test) in &results {
+        // Ten comparisons without rows need to be told once.
+        if !tests.contains(test) {
+            tests.push(test.clone());
+        }
+    }
     let any = |v: Verdict| results.iter().any(|(verdict, _)| *verdict == v);
     let verdict = if any(Verdict::NotReproduced) {
         Verdict::NotReproduced
@@ -135,8 +141,14 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Side {
     };
     match cells.get(label, row, column) {
         Some(e) => Side::Ours(e.scaled(unit.per_share())),
-        None => Side::Missing(format!("no rows of ours for {name} ({})", sources(label).join(" or "))),
+        None => Side::Missing(lacking(label, row)),
     }
+}
+
+/// Why there is no number of ours.
+fn lacking(label: &str, row: &str) -> String {
+    let needs = sources(label).iter().map(|e| format!("`{e}`")).collect::<Vec<_>>().join(" or ");
+    format!("{label}: no rows of ours for {row} (needs {needs})")
 }
 
 fn compare(paper: &Paper, cells: Cells<'_>, c: &Comparison) -> (Verdict, String) {

@@ -3,6 +3,7 @@
 
 use super::Cells;
 use crate::report::folder::{estimate, find, is, number};
+use crate::report::rows::Row;
 use crate::stats::Estimate;
 
 /// Layers of the paper's model; its offsets are scaled by ours / theirs.
@@ -30,15 +31,19 @@ impl Cells<'_> {
     /// The paper's protocol at the offset scaled to our depth.
     pub(super) fn probe(&self, row: &str, column: &str) -> Option<Estimate> {
         let rows = self.folder.rows("layer_probe", self.phase(column)?);
-        let ours = |r: &&crate::report::rows::Row| {
-            is(r, "target", "switch") && is(r, "protocol", "paper") && is(r, "features", "resid_post")
-        };
-        let layers = rows.iter().filter(ours).filter_map(|r| number(r, "from_last")).fold(0.0, f64::max);
+        let ours =
+            |r: &&Row| is(r, "target", "switch") && is(r, "protocol", "paper") && is(r, "features", "resid_post");
+        let layers = depth(rows);
         let offset: f64 = row.trim_start_matches('-').parse().ok()?;
         let from_last = scaled_offset(offset, layers)?;
         let row = rows.iter().filter(ours).find(|r| number(r, "from_last") == Some(from_last))?;
         estimate(row, "accuracy").or_else(|| estimate(row, "balanced_accuracy"))
     }
+}
+
+/// Layers of the model that rows of `layer_probe` are of; 0 without rows.
+pub fn depth(rows: &[Row]) -> f64 {
+    rows.iter().filter(|r| is(r, "features", "resid_post")).filter_map(|r| number(r, "layer")).fold(0.0, f64::max)
 }
 
 /// Where the paper's offset from the last of 36 layers lies in a model of `layers`; at least the last one.

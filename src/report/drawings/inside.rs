@@ -183,14 +183,22 @@ fn grid(
     cells.iter().flatten().any(Option::is_some).then(|| (names(&layers), names(&columns), cells))
 }
 
+/// Rows of a lens at latent steps; where switching was both free and forced, those of the first that is there.
+pub fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: &str) -> Vec<&'a Row> {
+    let rows = folder.rows("logit_lens", checkpoint).iter();
+    let rows: Vec<&Row> =
+        rows.filter(|r| is(r, "lens", lens) && number(r, "step").is_some_and(|step| step >= 1.0)).collect();
+    let switching = rows.first().map(|r| shown(r, "switching")).unwrap_or_default();
+    rows.into_iter().filter(|r| is(r, "switching", &switching)).collect()
+}
+
 /// What each layer would say at each latent step.
 pub(super) fn lenses(folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.checkpoints("logit_lens") {
         let mut panels = vec![];
         for lens in ["logit", "tuned"] {
-            let of = |e: &str| folder.rows(e, checkpoint).iter().filter(|r| is(r, "lens", lens)).collect::<Vec<&Row>>();
-            let rows = [of("logit_lens"), of("tuned_lens")].concat();
+            let rows = lens_rows(folder, checkpoint, lens);
             for (key, unit, name) in [("p_exit", "p(</swi>)", "p(</swi>)"), ("entropy", "nats", "entropy")] {
                 if let Some((rows, columns, cells)) = grid(&rows, "step", |r| estimate(r, key).map(|e| e.value)) {
                     panels.push(Figure::HeatMap(HeatMap {

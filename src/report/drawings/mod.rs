@@ -6,6 +6,8 @@ mod length;
 mod probes;
 mod training;
 
+pub use inside::lens_rows;
+
 use super::cells::sources;
 use super::figures::Figure;
 use super::folder::Folder;

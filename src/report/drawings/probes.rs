@@ -2,6 +2,7 @@
 //! `layer_probe`.
 
 use super::{Drawing, called};
+use crate::report::cells::depth;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, estimate, is, number, shown};
 use crate::report::paper::Paper;
@@ -53,7 +54,7 @@ pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
         let key = |r: &&Row| {
             if estimate(r, "accuracy").is_some() && protocol == "paper" { "accuracy" } else { "balanced_accuracy" }
         };
-        let deepest = depth(folder.rows("layer_probe", c));
+        let deepest = depth(folder.rows("layer_probe", c)).max(1.0);
         let mut points: Vec<Point> = rows
             .iter()
             .filter_map(|r| Some(Point::new(relative(number(r, "from_last")?, deepest), estimate(r, key(r))?)))
@@ -109,10 +110,6 @@ pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
         panels,
         "Bars: 95 % intervals. Dotted: chance. Depth lets 36 layers and ours share an axis.",
     )
-}
-
-fn depth(rows: &[Row]) -> f64 {
-    rows.iter().filter_map(|r| number(r, "from_last")).fold(1.0, f64::max)
 }
 
 /// Layer `from_last` (1 = the last) of `layers`, as the share of layers passed.

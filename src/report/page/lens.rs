@@ -1,10 +1,11 @@
-//! The layer × step grid of the lenses. Knows the rows of `logit_lens` (and `tuned_lens`); the switch between lenses is CSS.
+//! The layer × step grid of the lenses. Knows the rows of `logit_lens`; the switch between lenses is CSS.
 
 use std::fmt::Write;
 
 use super::escape::{text, token};
 use super::trace::pairs;
-use crate::report::folder::{Folder, estimate, is, number, shown};
+use crate::report::drawings::lens_rows;
+use crate::report::folder::{Folder, estimate, number, shown};
 use crate::report::rows::Row;
 
 pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
@@ -14,10 +15,7 @@ pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would s
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
     for checkpoint in folder.checkpoints("logit_lens") {
-        let of = |lens: &str| -> Vec<&Row> {
-            let both = folder.rows("logit_lens", checkpoint).iter().chain(folder.rows("tuned_lens", checkpoint));
-            both.filter(|r| is(r, "lens", lens)).collect()
-        };
+        let of = |lens: &str| lens_rows(folder, checkpoint, lens);
         let lenses: Vec<(&str, Vec<&Row>)> =
             ["logit", "tuned"].into_iter().map(|l| (l, of(l))).filter(|(_, rows)| !rows.is_empty()).collect();
         let mut choice = String::new();

@@ -1,0 +1,110 @@
+//! Every table and figure of the paper has a recipe in `experiments/`; each parses, its commands are accepted by the real
+//! programs, and its rows are rows that an experiment writes.
+
+use std::path::Path;
+use std::process::Command;
+
+use switchyard::report::paper::Paper;
+use switchyard::report::recipes::{EMBEDDED, Recipe, all, of, parse};
+
+#[test]
+fn every_label_of_the_paper_has_one_recipe() {
+    let (paper, recipes) = (Paper::embedded().unwrap(), all().unwrap());
+    for block in paper.tables.iter().chain(&paper.figures) {
+        let found: Vec<&str> =
+            recipes.iter().filter(|(_, r)| r.reproduces.contains(&block.label)).map(|(name, _)| *name).collect();
+        assert_eq!(found.len(), 1, "{}: {found:?}", block.label);
+        let recipe = of(&recipes, &block.label).unwrap();
+        assert_eq!(recipe.diagram, block.diagram, "{}", block.label);
+        assert!(block.diagram || !recipe.needs.is_empty(), "{}: needs no rows?", block.label);
+        assert!(block.diagram || !recipe.at_scale.is_empty(), "{}: how would it be tested at scale?", block.label);
+    }
+}
+
+#[test]
+fn what_is_compiled_in_is_what_lies_in_the_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let mut there: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|f| f.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    there.sort();
+    assert_eq!(EMBEDDED.iter().map(|(name, _)| *name).collect::<Vec<_>>(), there);
+}
+
+/// `cargo run --release --bin NAME -- ARGUMENTS` apart; every command has this form, so that a newcomer can paste it.
+fn words(command: &str) -> (&str, Vec<&str>) {
+    let rest =
+        command.strip_prefix("cargo run --release --bin ").unwrap_or_else(|| panic!("not a cargo run: {command}"));
+    let mut words = rest.split_whitespace();
+    let binary = words.next().unwrap();
+    assert!(words.next().is_none_or(|dashes| dashes == "--"), "no ` -- ` in: {command}");
+    (binary, words.collect())
+}
+
+/// `--help` last: clap reads the line from the left and refuses what it does not know before it comes to it.
+#[test]
+fn every_command_is_accepted_by_its_program() {
+    let recipes = all().unwrap();
+    let commands = |r: &Recipe| [r.command.clone(), r.at_scale.clone()].concat();
+    let mut lines: Vec<String> = recipes.iter().flat_map(|(_, r)| commands(r)).collect();
+    lines.sort();
+    lines.dedup();
+    assert!(lines.len() > 20);
+    for line in lines {
+        let (binary, arguments) = words(&line);
+        let program = match binary {
+            "train" => env!("CARGO_BIN_EXE_train"),
+            "probe" => env!("CARGO_BIN_EXE_probe"),
+            "intervene" => env!("CARGO_BIN_EXE_intervene"),
+            "report" => env!("CARGO_BIN_EXE_report"),
+            other => panic!("no program `{other}`"),
+        };
+        let output = Command::new(program).args(&arguments).arg("--help").output().unwrap();
+        assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+        // An experiment that `--only` names must be one.
+        if let Some(at) = arguments.iter().position(|a| *a == "--only").filter(|_| binary == "probe") {
+            let list = Command::new(program).arg("--list").output().unwrap();
+            let known = String::from_utf8(list.stdout).unwrap();
+            for name in arguments[at + 1].split(',') {
+                let is = known.lines().any(|l| l.split_whitespace().next() == Some(name));
+                assert!(is || PENDING.contains(&name), "{line}: `probe --list` has no {name}");
+            }
+        }
+    }
+}
+
+/// Experiments of the contract that are not merged yet; empty once they are.
+const PENDING: &[&str] = &["logit_lens"];
+
+#[test]
+fn mistakes_are_named() {
+    #[track_caller]
+    fn says(text: &str, what: &str) {
+        let message = format!("{:#}", parse(text).expect_err("an error"));
+        assert!(message.contains(what), "'{message}' does not say '{what}'");
+    }
+    let good = "reproduces = [\"tab:x\"]\nabout = \"x\"\ncommand = [\"cargo run --release --bin report\"]\n";
+    assert!(parse(good).is_ok());
+    says(&format!("{good}colour = 1"), "unknown field `colour`");
+    says(
+        &format!("{good}needs = [\"teacher_farced-latent\"]"),
+        "no experiment `teacher_farced` (in `teacher_farced-latent`)",
+    );
+    says(&format!("{good}diagram = true"), "either `command` or `diagram = true`");
+    says(&good.replace("\"tab:x\"", ""), "`reproduces` is empty");
+}
+
+#[test]
+fn every_program_prints_completions() {
+    for program in [env!("CARGO_BIN_EXE_train"), env!("CARGO_BIN_EXE_report")] {
+        for (shell, sign) in [("bash", "complete -F"), ("zsh", "#compdef"), ("fish", "complete -c")] {
+            let output = Command::new(program).args(["--completions", shell]).output().unwrap();
+            let script = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success() && script.contains(sign), "{program} {shell}");
+        }
+        let wrong = Command::new(program).args(["--completions", "tcsh"]).output().unwrap();
+        assert_eq!(wrong.status.code(), Some(2));
+    }
+}

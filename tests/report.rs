@@ -1,0 +1,280 @@
+//! From rows to tables, figures, verdicts and the page: on the committed rows byte for byte, on made-up rows of the contract,
+//! and on rows that are missing, broken or hostile.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use switchyard::report::folder::Folder;
+use switchyard::report::paper::Paper;
+use switchyard::report::render::{default_folders, report};
+use switchyard::report::rows::RowWriter;
+use switchyard::report::verdicts::{self, Verdict};
+use switchyard::report::{beside, own};
+
+fn write(folder: &Path, name: &str, rows: &[Value]) {
+    let mut writer = RowWriter::create(folder, name).unwrap();
+    for row in rows {
+        let mut row = row.clone();
+        for (key, value) in
+            [("checkpoint", json!("toy/x")), ("dataset", json!("toy")), ("n", json!(50)), ("seed", json!(0))]
+        {
+            row.as_object_mut().unwrap().entry(key).or_insert(value);
+        }
+        writer.push(&row).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn about(value: f64) -> Value {
+    json!({"value": value, "low": value - 0.01, "high": value + 0.01, "n": 50})
+}
+
+/// One small file for each experiment of the contract.
+fn toy(folder: &Path) {
+    for (checkpoint, peak) in [("latent", 0.85), ("grpo", 0.5)] {
+        let file = |name: &str| format!("{name}-{checkpoint}");
+        let events = [("swi_start", peak, 1.2), ("same_token", 0.1, 5.0), ("other", 0.001, 30.0)];
+        let rows: Vec<Value> = events
+            .map(|(event, p, rank)| json!({"event": event, "positions": 90, "entropy": about(1.0 - peak), "p_swi": about(p), "rank": about(rank), "margin": about(4.0 * peak)}))
+            .to_vec();
+        write(folder, &file("teacher_forced"), &rows);
+        let rows: Vec<Value> = (-8..=8)
+            .map(|o| {
+                let p = if o == 0 { peak } else { 1e-5 };
+                json!({"offset": o, "positions": 40, "p_swi": {"value": p, "low": p * 0.9, "high": p * 1.1, "n": 50}, "entropy": about(0.4)})
+            })
+            .collect();
+        write(folder, &file("switch_window"), &rows);
+        let mut rows = vec![];
+        for (layer, score) in [(1, 0.52), (2, 0.6), (3, 0.8), (4, 0.93)] {
+            for (protocol, features) in [("paper", "resid_post"), ("grouped", "resid_post"), ("grouped", "shuffled")] {
+                rows.push(json!({"target": "switch", "protocol": protocol, "layer": layer, "from_last": 5 - layer, "features": features,
+                    "accuracy": about(score), "balanced_accuracy": about(score), "auroc": null, "selectivity": null, "chance": 0.5}));
+            }
+            rows.push(json!({"target": "value:s2@1", "protocol": "grouped", "layer": layer, "from_last": 5 - layer, "features": "resid_post",
+                "accuracy": null, "balanced_accuracy": about(score), "auroc": null, "selectivity": about(0.1), "chance": 0.14}));
+        }
+        write(folder, &file("layer_probe"), &rows);
+        let groups = ["all", "correct", "wrong"];
+        let steps = groups.iter().flat_map(|g| {
+            (1..=5).map(move |s| json!({"group": g, "step": s, "p_exit": about(0.3), "exits": about(0.2)}))
+        });
+        write(folder, &file("exit_probability"), &steps.collect::<Vec<_>>());
+        let lens = ["logit", "tuned"].iter().flat_map(|l| {
+            (1..=5).flat_map(move |step| {
+                (0..=4).map(move |layer| {
+                    json!({"lens": l, "step": step, "layer": layer, "entropy": about(f64::from(layer) / 2.0), "p_exit": about(0.2),
+                        "exit_rank": about(3.0), "top": "[[\"</swi>\", 0.5], [\"=\", 0.2]]", "kl": null, "agreement": null})
+                })
+            })
+        });
+        write(folder, &file("logit_lens"), &lens.collect::<Vec<_>>());
+        let traces = groups.map(|g| {
+            json!({"group": g, "switch_rate": about(0.6), "blocks": about(1.5), "latent_calls": about(7.0),
+            "visible_tokens": about(20.0), "entropy": about(0.6), "p_swi": about(0.7), "first_swi": about(0.3)})
+        });
+        write(folder, &file("traces"), &traces);
+        let names =
+            ["all", "switched", "text_only", "forced", "level:1", "level:2", "subject:mix", "k_min:0", "k_min:4"];
+        let accuracy = names.map(|g| {
+            json!({"group": g, "accuracy": about(0.8), "switch_rate": about(0.6), "latent_calls": about(7.0),
+            "visible_tokens": about(20.0), "truncated": about(0.02)})
+        });
+        write(folder, &file("accuracy"), &accuracy);
+        let outcomes: Vec<Value> = (0..50)
+            .map(|i| json!({"problem": i, "correct": i % 4 != 0, "switched": i % 3 != 0, "visible_tokens": 15 + i % 9, "latent_calls": 5 * (i % 3),
+                "truncated": false, "level": 1 + i % 3, "subject": if i % 2 == 0 { "Algebra" } else { "mix" }}))
+            .collect();
+        write(folder, &file("outcomes"), &outcomes);
+        let position = |i: i64, kind: &str, token: &str| {
+            json!({"problem": 0, "index": i, "kind": kind, "token": token, "logprob": -0.1, "entropy": 0.4,
+            "p_swi": 0.01, "p_exit": if kind == "latent" { json!(0.9) } else { Value::Null },
+            "lens": if kind == "latent" { json!("[[\"<b>\", 0.5]]") } else { Value::Null }, "correct": true,
+            "prompt": if i == 0 { json!("<script>alert('x')</script> & \"quotes\"") } else { Value::Null }})
+        };
+        let kinds = [
+            ("text", "</script>"),
+            ("swi", "<swi>"),
+            ("latent", "<latent>"),
+            ("latent", "<latent>"),
+            ("swi_end_forced", "</swi>"),
+            ("text", "\n"),
+        ];
+        let positions: Vec<Value> =
+            kinds.iter().enumerate().map(|(i, (kind, token))| position(i as i64, kind, token)).collect();
+        write(folder, &file("positions"), &positions);
+        let modes = [
+            ("normal", 1.0, 0, 0),
+            ("zero", 0.3, 20, 1),
+            ("random_norm", 0.9, 3, 2),
+            ("skip", 0.8, 5, 4),
+            ("resample", 0.2, 22, 0),
+        ];
+        let mut rows = vec![];
+        for (mode, diagnostic, lost, gained) in modes {
+            for steps in ["all", "0", "1"] {
+                rows.push(json!({"mode": mode, "steps": steps, "dose": null, "accuracy": about(0.5), "answer_changed": about(0.3), "diagnostic_accuracy": about(diagnostic),
+                    "lost": lost, "gained": gained, "p_value": 0.5, "p_holm": 1.0, "firings": 9, "mean_change": 1.5}));
+            }
+        }
+        rows.extend([0.5, 2.0].map(|dose| {
+            json!({"mode": "scale", "steps": "all", "dose": dose, "accuracy": about(0.5), "answer_changed": about(0.3),
+            "lost": 1, "gained": 1, "p_value": 1.0, "p_holm": 1.0, "firings": 9, "mean_change": dose})
+        }));
+        write(folder, &file("latent_intervention"), &rows);
+        let patching = ["step", "position"].iter().flat_map(|axis| {
+            (0..4).flat_map(move |layer| {
+                (0..5).map(move |index| json!({"axis": axis, "layer": layer, "index": index, "effect": about(0.1)}))
+            })
+        });
+        write(folder, &file("activation_patching"), &patching.collect::<Vec<_>>());
+    }
+    let change = |event: &str| json!({"event": event, "positions": 90, "d_p_swi": about(-0.3), "d_entropy": about(0.2), "d_margin": about(-2.0), "d_rank": about(0.3)});
+    write(folder, "phases-latent-grpo", &[change("swi_start"), change("other")]);
+    let steps: Vec<Value> = (0..60)
+        .map(|i| json!({"step": i, "reward": 0.1 + f64::from(i) / 100.0, "switch_rate": 0.8 - f64::from(i) / 200.0, "latent_calls": 9.0 - f64::from(i % 7), "visible_tokens": 20.0 + f64::from(i % 5)}))
+        .collect();
+    write(folder, "metrics-grpo", &steps);
+    // One that nobody has heard of.
+    write(
+        folder,
+        "brand_new-latent",
+        &[json!({"thing": "a", "score": about(0.4)}), json!({"thing": "b", "score": about(0.6)})],
+    );
+}
+
+#[test]
+fn committed_tables_are_what_the_committed_rows_give() {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro");
+    let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(&committed).unwrap());
+    assert_eq!(folder.unreadable, Vec::<String>::new());
+    let tables = beside::tables(&paper, &folder).unwrap().into_iter().map(|b| b.table);
+    let mut compared = 0;
+    for table in tables.chain(own::tables(&folder).unwrap()) {
+        let stem = committed.join("tables").join(table.label.replace(':', "-"));
+        for (ending, text) in [("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())] {
+            let file = stem.with_extension(ending);
+            let there = std::fs::read_to_string(&file)
+                .unwrap_or_else(|e| panic!("{}: {e}; run `report reports/micro` and commit", file.display()));
+            assert!(there == text, "{} is not what its rows give; run `report reports/micro`", file.display());
+            compared += 1;
+        }
+    }
+    assert!(compared >= 30, "{compared} files");
+}
+
+#[test]
+fn everything_is_drawn_from_rows_of_the_contract() {
+    let reports = tempfile::tempdir().unwrap();
+    let path = reports.path().join("toy");
+    toy(&path);
+    let page = reports.path().join("index.html");
+    let done = report(&[Folder::open(&path).unwrap()], &page).unwrap();
+    for figure in [
+        "fig-swi-window",
+        "fig-layer-probe",
+        "fig-intervention",
+        "fig-calibration",
+        "fig-calibration-full",
+        "fig-pareto",
+        "fig-token-dist",
+        "fig-token-cdf",
+        "fig-per-subject",
+        "fig-value-probe",
+        "fig-intervention-steps",
+        "fig-intervention-dose",
+        "fig-exit",
+        "fig-lens-latent",
+        "fig-lens-grpo",
+        "fig-patching-latent",
+        "fig-patching-grpo",
+    ] {
+        for ending in ["svg", "png"] {
+            assert!(path.join("figures").join(figure).with_extension(ending).is_file(), "{figure}.{ending}");
+        }
+    }
+    for table in [
+        "tab-intervention-ladder",
+        "tab-intervention-steps",
+        "tab-intervention-dose",
+        "tab-probe-grouped",
+        "tab-probe-values",
+        "tab-phases",
+        "tab-switching",
+        "tab-brand-new",
+        "claims",
+    ] {
+        assert!(path.join("tables").join(table).with_extension("md").is_file(), "{table}");
+    }
+    assert!(!done.summary.contains("no rows for"), "{}", done.summary);
+    let read = |table: &str| std::fs::read_to_string(path.join("tables").join(table)).unwrap();
+    assert!(
+        read("tab-swi-window.md").contains("| After SFT | 0.013 | 1.0e-5 [9.0e-6, 1.1e-5] | 0.847 | 0.850 "),
+        "{}",
+        read("tab-swi-window.md")
+    );
+    assert!(read("tab-gen-analysis.md").contains("correct, with <swi>".replace('<', "&lt;").as_str()));
+    let html = std::fs::read_to_string(page).unwrap();
+    // Text of the rows is text on the page.
+    assert!(
+        !html.contains("<script>alert")
+            && html.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;quotes&quot;")
+    );
+    assert_eq!(html.matches("<script>").count(), 1);
+    assert_eq!(html.matches("</script>").count(), 1);
+    for outside in ["http://", "https://", "//cdn", "@import"] {
+        let found = html.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "");
+        assert!(!found.contains(outside), "the page reaches out: {outside}");
+    }
+    for part in ["class=\"chip\"", "value=\"tuned\"", "tab:phases", "p(&lt;/swi&gt;) 0.900", "<svg"] {
+        assert!(html.contains(part), "no {part}");
+    }
+}
+
+#[test]
+fn verdicts_follow_the_intervals() {
+    let reports = tempfile::tempdir().unwrap();
+    toy(reports.path());
+    let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(reports.path()).unwrap());
+    let tested = verdicts::test(&paper, &folder, |_| Some("the command".into()));
+    let of = |id: &str| {
+        let found = tested.iter().find(|t| t.claim.id == id).unwrap();
+        (found.verdict, found.tests.join("; "))
+    };
+    assert_eq!(of("swi-localised").0, Verdict::Reproduced);
+    assert_eq!(of("zero-collapses").0, Verdict::Reproduced);
+    assert_eq!(of("exit-ready-at-once").0, Verdict::NotReproduced);
+    // Skip costs .2, twice random-norm's .1, but the intervals are wider than the tolerance of .01.
+    assert_eq!(of("skip-costs-twice-random-norm").0, Verdict::Undecided);
+    // Paired: lost 5, gained 4.
+    let (verdict, test) = of("latent-step-needed");
+    assert!(verdict == Verdict::Undecided && test.contains("gained 4, lost 5, exact McNemar p = 1.0e0"), "{test}");
+    let (verdict, test) = of("headline-gap");
+    assert!(verdict == Verdict::NotTestable && test.contains("on Qwen3-8B: `the command`"), "{test}");
+    let (verdict, test) = of("brevity-tradeoff");
+    assert!(
+        verdict == Verdict::NotTestable
+            && test == "fig:pareto: no rows of ours for brevity (needs `accuracy` or `summary`)",
+        "{test}"
+    );
+}
+
+#[test]
+fn missing_and_broken_files_are_told_not_fatal() {
+    let reports = tempfile::tempdir().unwrap();
+    let path = reports.path().join("one");
+    write(&path, "teacher_forced-latent", &[json!({"event": "swi_start", "p_swi": null})]);
+    std::fs::write(path.join("switch_window-latent.parquet"), "no").unwrap();
+    std::fs::write(path.join("manifest.json"), "{").unwrap();
+    assert_eq!(default_folders(reports.path()).unwrap(), [path.clone()]);
+    let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
+    assert!(done.summary.contains("switch_window-latent.parquet is not Parquet"), "{}", done.summary);
+    assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
+    let table = std::fs::read_to_string(path.join("tables/tab-tf.md")).unwrap();
+    assert!(table.contains("No rows of ours: needs `teacher_forced`."), "{table}");
+    let empty = tempfile::tempdir().unwrap();
+    let says = |path: &Path| format!("{:#}", Folder::open(path).err().unwrap());
+    assert!(says(empty.path()).contains("holds no rows (*.parquet)"));
+    assert!(says(&empty.path().join("x")).contains("not a folder"));
+    assert!(default_folders(empty.path()).unwrap_err().to_string().contains("run `probe` first"));
+}
