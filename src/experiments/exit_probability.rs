@@ -4,15 +4,16 @@
 //! It is recorded at every step, also below `K_min` and at `K_cap`, where the decoder does not ask. Whether `</swi>` is the
 //! most probable token there is read by replaying the traces: same rows, same distribution.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::estimates::{mean, share};
 use super::lab::{Identity, Lab};
 use super::staging::logits::logits_at;
 use crate::latent::{Sequence, sampling};
 use crate::model::Step;
 use crate::report::rows::RowWriter;
-use crate::stats::{Bootstrap, Estimate, Groups, LEVEL, wilson};
+use crate::stats::Estimate;
 
 /// What it asks.
 pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
@@ -87,38 +88,20 @@ pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
         for step in 1..=steps {
             let of = |s: &&Seen| s.step == step && (group == Group::All || s.correct == (group == Group::Correct));
             let of: Vec<&Seen> = seen.iter().filter(of).collect();
-            let problems: Vec<usize> = of.iter().map(|s| s.problem).collect();
-            if problems.first() == problems.last() {
-                continue;
-            }
-            let mean = |value: fn(&Seen) -> f64| {
-                let values: Vec<f64> = of.iter().map(|s| value(s)).collect();
-                let mean = Bootstrap::seeded(lab.seed).clustered_mean(&values, &problems);
-                mean.with_context(|| format!("{group:?}, step {step}"))
-            };
+            let p_exit = mean(lab.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
+            let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();
+            let (Some(p_exit), Some(exits)) = (p_exit, share(lab.seed, &firsts)?) else { continue };
             rows.push(Row {
                 identity: lab.identity(n),
                 group,
                 step,
                 blocks: of.len(),
-                p_exit: mean(|s| s.p_exit)?,
-                exits: share(&of, &problems, lab.seed)?,
+                p_exit,
+                exits,
             });
         }
     }
     Ok(rows)
-}
-
-/// Share of blocks where `</swi>` comes first. Where it is none or all of them a bootstrap sees no spread: Wilson's
-/// interval over problems does.
-fn share(of: &[&Seen], problems: &[usize], seed: u64) -> Result<Estimate> {
-    let firsts = of.iter().filter(|s| s.first).count();
-    if firsts == 0 || firsts == of.len() {
-        let problems = Groups::new(problems)?.len();
-        return wilson(if firsts == 0 { 0 } else { problems }, problems, LEVEL);
-    }
-    let values: Vec<f64> = of.iter().map(|s| f64::from(u8::from(s.first))).collect();
-    Bootstrap::seeded(seed).clustered_mean(&values, problems)
 }
 
 /// The number of problems, and every latent step of every trace.
