@@ -40,7 +40,7 @@ fn self_patch_is_bit_identical_under_every_setting() {
         for later in LATERS {
             for at in CHANNELS {
                 let steps = [Steps::All, Steps::Only(0), Steps::Only(4), Steps::From(2)];
-                let config = Config { later, at, ..config(&["self_patch"], &steps) };
+                let config = Config { later: vec![later], at: vec![at], ..config(&["self_patch"], &steps) };
                 let rows = run(&lab, &config, |_| {}).expect("nothing changes");
                 assert_eq!(rows.len(), 5, "normal and four choices of steps");
                 assert!(
@@ -83,7 +83,7 @@ fn settings_do_what_they_say() {
     // One replaced step of several. Frozen and without a cache row of its own, a change has nowhere to go.
     let lab = micro("latent", 100);
     let with = |later, at| {
-        let config = Config { later, at, ..config(&["zero"], &[Steps::Only(1)]) };
+        let config = Config { later: vec![later], at: vec![at], ..config(&["zero"], &[Steps::Only(1)]) };
         run(&lab, &config, |_| {}).expect("rows").remove(1)
     };
     let row = with(Later::Frozen, Channel::Embedding);
@@ -128,21 +128,21 @@ fn the_value_in_a_latent_decides_the_answer() {
         run_on(&sweep, lab, &config(&["known_value"], steps), Some(&predict), |_| {}).expect("rows")
     };
     for row in &rows(&lab, &[Steps::All, Steps::Only(0), Steps::Only(2)])[1..] {
-        let (hit, chance) = (row.hit_rate.expect("a rate"), row.chance.expect("chance"));
-        assert_eq!((hit.value, row.kept.expect("kept").value), (1.0, 0.0), "steps {}", row.steps);
+        let (hit, chance) = (row.hits.expect("hits").hit_rate, row.hits.expect("hits").chance);
+        assert_eq!((hit.value, row.hits.expect("hits").kept.value), (1.0, 0.0), "steps {}", row.steps);
         assert!((chance.value - 1.0 / 6.0).abs() < 0.05, "{chance}");
     }
     let inert = &rows(&common::known::lab(Kind::Inert, 80, 8), &[Steps::All])[1];
-    assert_eq!(inert.hit_rate.expect("a rate").value, 0.0);
-    assert_eq!(inert.kept.expect("kept").value, 1.0);
+    assert_eq!(inert.hits.expect("hits").hit_rate.value, 0.0);
+    assert_eq!(inert.hits.expect("hits").kept.value, 1.0);
 }
 
 #[test]
 fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
     let rows = run(&micro("latent", 150), &config(&["known_value"], &[Steps::All]), |_| {}).expect("rows");
     let row = of(&rows, "known_value");
-    assert!(row.hit_rate.expect("a rate").low > 0.8, "{:?}", row.hit_rate);
-    assert!(row.chance.expect("chance").high < 0.3);
+    assert!(row.hits.expect("hits").hit_rate.low > 0.8, "{:?}", row.hits);
+    assert!(row.hits.expect("hits").chance.high < 0.3);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("--bin report"), "{said}");
-    for name in ["latent_intervention", "switch_benefit", "switch_problems", "activation_patching"] {
+    for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
         for phase in ["latent", "grpo"] {
             let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
             assert!(file.is_file(), "{} is missing", file.display());

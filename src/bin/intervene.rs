@@ -12,7 +12,8 @@ use switchyard::commands::results::{Manifest, command, folder, setup};
 use switchyard::commands::targets::Targets;
 use switchyard::commands::{exit, print};
 use switchyard::experiments::lab::Lab;
-use switchyard::experiments::latent_intervention::{self, Config, MODES, NULLS};
+use switchyard::experiments::latent_intervention::{self, Config};
+use switchyard::experiments::modes::{all_modes, default_modes};
 use switchyard::experiments::sweep::{Blocks, Sweep};
 use switchyard::experiments::{activation_patching, switch_benefit};
 use switchyard::interventions::{Later, Steps};
@@ -25,25 +26,27 @@ use switchyard::report::rows::{IDENTITY, RowWriter};
     version,
     after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
                   intervene runs/micro --modes zero,resample --steps all,0,1,2.. --problems 200\n  \
-                  intervene --modes scale,rotate,rotate:10 --at kv --later frozen\n  \
+                  intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
                   intervene --phase latent --modes known_value,empty_block,force_switch"
 )]
 struct Args {
     #[command(flatten)]
     targets: Targets,
     /// normal, zero, random_norm, skip, self_patch, mean, resample, gaussian, sibling, embedding, embedding_argmax,
-    /// scale[:α], rotate[:degrees], known_value, empty_block, force_switch, suppress_switch, null_batch, null_seed
-    #[arg(long, value_delimiter = ',', default_values_t = MODES.iter().chain(&NULLS).map(|m| (*m).to_owned()))]
+    /// scale[:α], rotate[:degrees], known_value, empty_block, force_switch, suppress_switch, null_batch, null_seed; or
+    /// `all`. By default the first seven, the nulls and, on a generated task, known_value
+    #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
-    /// Latent steps to act on, one row each: `all`, a step from 0, or `2..`
+    /// Latent steps to act on, one row each: `all`, a step from 0, or `2..`. Without `all` the rows go to
+    /// latent_intervention_steps, so that they do not replace the main table
     #[arg(long, value_delimiter = ',', default_value = "all")]
     steps: Vec<Steps>,
     /// What happens to later latents of the block
-    #[arg(long, value_enum, default_value_t = LaterArg::Recompute)]
-    later: LaterArg,
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "recompute")]
+    later: Vec<LaterArg>,
     /// Whether the replaced input reaches the next latent, the cache, or both
-    #[arg(long, value_enum, default_value_t = AtArg::Both)]
-    at: AtArg,
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "both")]
+    at: Vec<AtArg>,
     /// Open a block where the model came closest to it in the problems that open none, in the normal run too
     #[arg(long)]
     force: bool,
@@ -85,42 +88,56 @@ enum Only {
     ActivationPatching,
 }
 
+impl Args {
+    fn config(&self, lab: &Lab) -> Config {
+        let generated = lab.subject.recipe.task.is_some();
+        let modes = match self.modes.as_slice() {
+            [] => default_modes(generated),
+            [all] if all == "all" => all_modes(generated),
+            named => named.to_vec(),
+        };
+        let later = self.later.iter().map(|later| match later {
+            LaterArg::Recompute => Later::Recompute,
+            LaterArg::Frozen => Later::Frozen,
+        });
+        let at = self.at.iter().map(|at| match at {
+            AtArg::Embedding => Channel::Embedding,
+            AtArg::Kv => Channel::Kv,
+            AtArg::Both => Channel::Both,
+        });
+        Config { modes, steps: self.steps.clone(), later: later.collect(), at: at.collect(), draws: self.draws }
+    }
+}
+
 fn main() -> ExitCode {
     exit(go(&Args::parse()))
 }
 
 fn go(args: &Args) -> Result<()> {
-    let config = Config {
-        modes: args.modes.clone(),
-        steps: args.steps.clone(),
-        later: match args.later {
-            LaterArg::Recompute => Later::Recompute,
-            LaterArg::Frozen => Later::Frozen,
-        },
-        at: match args.at {
-            AtArg::Embedding => Channel::Embedding,
-            AtArg::Kv => Channel::Kv,
-            AtArg::Both => Channel::Both,
-        },
-        draws: args.draws,
-    };
     let labs = args.targets.open()?;
+    let configs: Vec<Config> = labs.iter().map(|lab| args.config(lab)).collect();
     let blocks = if args.force { Blocks::Forced } else { Blocks::Own };
     let asked = args.only.contains(&Only::SwitchBenefit);
     ensure!(!(args.force && asked), "switch_benefit compares what the model chose; run it without --force");
     let wants = |only: Only| args.only.is_empty() || args.only.contains(&only);
     if wants(Only::LatentIntervention) {
-        labs.iter().try_for_each(|lab| latent_intervention::check_modes(lab, &config))?;
+        labs.iter().zip(&configs).try_for_each(|(lab, config)| latent_intervention::check_modes(lab, config))?;
     }
-    for lab in &labs {
+    for (lab, config) in labs.iter().zip(&configs) {
         let say = |what: &str| eprintln!("intervene: {}: {what}", lab.subject.name);
         let settings = Sweep::settings(lab);
         let decode = wants(Only::LatentIntervention) || wants(Only::SwitchBenefit);
         let sweep = decode.then(|| Sweep::with(lab, &settings, blocks)).transpose()?;
         if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
             let started = Instant::now();
-            let rows = latent_intervention::run_on(sweep, lab, &config, None, say)?;
-            save(args, lab, "latent_intervention", &rows, json!(config), started, latent_intervention::table(&rows))?;
+            let rows = latent_intervention::run_on(sweep, lab, config, None, say)?;
+            let known = latent_intervention::known_rows(&rows);
+            if !known.is_empty() {
+                save(args, lab, "known_value", &known, json!(config), started, String::new())?;
+            }
+            let whole = config.steps.contains(&Steps::All);
+            let name = if whole { "latent_intervention" } else { "latent_intervention_steps" };
+            save(args, lab, name, &rows, json!(config), started, latent_intervention::table(&rows))?;
         }
         // With --force nothing is left of what the model chose.
         if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit) && !args.force) {

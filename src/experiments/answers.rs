@@ -46,15 +46,15 @@ impl<'a> Reader<'a> {
     /// The position that decides the first token of the final answer: of a generated task the one after the last `#`, else
     /// where the extracted answer last begins in the text.
     fn answer_position(&self, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
-        let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == Kind::Text);
         if self.corpus.exact_answers {
             let marker = self.corpus.vocabulary.id("#");
-            let last = text_at.filter(|(_, p)| Some(p.token) == marker).last();
-            return Ok(last.map(|(i, _)| i + 1));
+            let last = trace.positions.iter().rposition(|p| p.kind == Kind::Text && Some(p.token) == marker);
+            return Ok(last.map(|i| i + 1));
         }
         let Some(from) = answer.filter(|a| !a.is_empty()).and_then(|answer| text.rfind(answer)) else {
             return Ok(None);
         };
+        let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == Kind::Text);
         let places: Vec<usize> = text_at.map(|(i, _)| i).collect();
         let tokens = trace.text();
         // The first token whose text reaches beyond the answer's first byte.

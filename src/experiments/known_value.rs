@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
 
 use super::subject::Subject;
 use super::sweep::{Outcome, Sweep};
@@ -149,7 +150,7 @@ fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<V
 }
 
 /// How often the predicted answer came.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Hits {
     /// Share of exchanges after which the answer is the predicted one.
     pub hit_rate: Estimate,

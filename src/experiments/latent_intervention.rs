@@ -27,8 +27,9 @@ pub struct Config {
     pub modes: Vec<String>,
     /// One row each.
     pub steps: Vec<Steps>,
-    pub later: Later,
-    pub at: Channel,
+    /// Each with each of `at`; the first pair has the whole table, the others the replaced inputs only.
+    pub later: Vec<Later>,
+    pub at: Vec<Channel>,
     /// Draws of a random mode.
     pub draws: usize,
 }
@@ -38,8 +39,8 @@ impl Default for Config {
         Self {
             modes: MODES.map(String::from).to_vec(),
             steps: vec![Steps::All],
-            later: Later::Recompute,
-            at: Channel::Both,
+            later: vec![Later::Recompute],
+            at: vec![Channel::Both],
             draws: 5,
         }
     }
@@ -80,10 +81,9 @@ pub struct Row {
     pub logit_diff: Option<Estimate>,
     /// Minus normal's, on problems where both give an answer.
     pub logit_diff_change: Option<Estimate>,
-    pub hit_rate: Option<Estimate>,
-    pub chance: Option<Estimate>,
-    pub above_chance: Option<Estimate>,
-    pub kept: Option<Estimate>,
+    /// Of `known_value`; a row of its own in its own file.
+    #[serde(skip)]
+    pub hits: Option<Hits>,
     /// Latent inputs replaced.
     pub firings: usize,
     /// Mean ‖new − old‖ of a firing.
@@ -106,6 +106,7 @@ pub fn run(lab: &Lab, config: &Config, progress: impl FnMut(&str)) -> Result<Vec
 /// An unknown mode, dose or step; `known_value` without a generated task.
 pub fn check_modes(lab: &Lab, config: &Config) -> Result<()> {
     let cells = cells(lab, config)?;
+    ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if cells.iter().any(|c| c.is("known_value")) {
         of_task(&lab.subject).map(drop)?;
     }
@@ -142,18 +143,37 @@ pub fn run_on(
         progress("sampling sibling rollouts");
     }
     let siblings = if wants("sibling") { nulls::siblings(lab, sweep, config.draws)? } else { vec![] };
-    rows(sweep, lab, config, &cells, &plans, &siblings, &mut progress)
+    let material = Given { plans: &plans, siblings: &siblings };
+    let mut rows: Vec<(bool, Row)> = vec![];
+    for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
+        let first = rows.is_empty();
+        let of: Vec<Cell> = cells.iter().filter(|c| first || matches!(c.kind, Kind::Replace(_))).cloned().collect();
+        rows.extend(run_at(sweep, lab, (later, at), &of, material, &mut progress)?);
+    }
+    let tested: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].0).collect();
+    if !tested.is_empty() {
+        let p: Vec<f64> = tested.iter().map(|&i| rows[i].1.p_value).collect();
+        tested.iter().zip(holm(&p)?).for_each(|(&i, adjusted)| rows[i].1.p_holm = adjusted);
+    }
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
-fn rows(
+/// What some modes need beside the normal run.
+#[derive(Clone, Copy)]
+struct Given<'g> {
+    plans: &'g [BTreeMap<usize, Exchange>],
+    siblings: &'g [Bank],
+}
+
+/// Every cell under one choice of where it acts; whether it is tested, and its row.
+fn run_at(
     sweep: &Sweep,
     lab: &Lab,
-    config: &Config,
+    (later, at): (Later, Channel),
     cells: &[Cell],
-    plans: &[BTreeMap<usize, Exchange>],
-    siblings: &[Bank],
+    Given { plans, siblings }: Given,
     progress: &mut impl FnMut(&str),
-) -> Result<Vec<Row>> {
+) -> Result<Vec<(bool, Row)>> {
     let swaps: Vec<BTreeMap<usize, Swap>> =
         plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
     let model = &lab.subject.model;
@@ -185,7 +205,7 @@ fn rows(
         }
     }
     progress(&format!("{} continuations of {} problems", continuations.len(), sweep.normal.len()));
-    let mut done = sweep.run(&continuations, config.later, config.at)?.into_iter();
+    let mut done = sweep.run(&continuations, later, at)?.into_iter();
     let mut rows = vec![];
     for cell in cells {
         let results: Vec<Continued> = match cell.kind {
@@ -206,13 +226,8 @@ fn rows(
         let hits = if cell.is("known_value") { Some(hits(plans, &draws, lab.seed)?) } else { None };
         let mut firings = Firings::default();
         results.iter().for_each(|r| firings.add(&r.firings));
-        let row = row(lab, config, cell, &before, &draws, firings, hits)?;
-        rows.push(Row { blocks: sweep.blocks, ..row });
-    }
-    let tested: Vec<usize> = (0..cells.len()).filter(|&i| cells[i].is_tested()).collect();
-    if !tested.is_empty() {
-        let p: Vec<f64> = tested.iter().map(|&i| rows[i].p_value).collect();
-        tested.iter().zip(holm(&p)?).for_each(|(&i, adjusted)| rows[i].p_holm = adjusted);
+        let row = row(lab, cell, &before, &draws, firings, hits)?;
+        rows.push((cell.is_tested(), Row { later, at, blocks: sweep.blocks, ..row }));
     }
     Ok(rows)
 }
@@ -250,7 +265,6 @@ fn check(cell: &Cell, sweep: &Sweep, results: &[Continued]) -> Result<()> {
 
 fn row(
     lab: &Lab,
-    config: &Config,
     cell: &Cell,
     before: &[Outcome],
     draws: &[&[Outcome]],
@@ -289,8 +303,8 @@ fn row(
         mode: cell.mode.clone(),
         dose: cell.dose,
         steps: cell.steps,
-        later: config.later,
-        at: config.at,
+        later: Later::Recompute,
+        at: Channel::Both,
         blocks: Blocks::Own,
         draws: draws.len(),
         accuracy: some(share(&all, &right)?)?,
@@ -306,10 +320,7 @@ fn row(
         logit_diff_change: several(&both_at)
             .then(|| bootstrap.clustered_paired(&margin_was, &margin_is, &both_at))
             .transpose()?,
-        hit_rate: hits.map(|h| h.hit_rate),
-        chance: hits.map(|h| h.chance),
-        above_chance: hits.map(|h| h.above_chance),
-        kept: hits.map(|h| h.kept),
+        hits,
         firings: firings.count,
         mean_change: firings.mean_norm(),
     })
@@ -335,19 +346,26 @@ fn several(groups: &[usize]) -> bool {
     groups.iter().any(|g| *g != groups[0])
 }
 
+/// As it stands in the rows.
+fn written(setting: &impl Serialize) -> String {
+    serde_json::to_value(setting).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
 /// Markdown, one row a mode.
 pub fn table(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| mode | steps | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| mode | steps | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     let or_dash = |e: Option<Estimate>, p: usize| e.map_or_else(|| "—".into(), |e| format!("{e:.p$}"));
     for r in rows {
         let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
         out += &format!(
-            "| {}{dose} | {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {:.2} |\n",
+            "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {:.2} |\n",
             r.mode,
             r.steps,
+            written(&r.later),
+            written(&r.at),
             r.draws,
             r.accuracy,
             r.accuracy_change,
@@ -362,13 +380,39 @@ pub fn table(rows: &[Row]) -> String {
         );
     }
     for r in rows {
-        if let (Some(hit), Some(chance), Some(above), Some(kept)) = (r.hit_rate, r.chance, r.above_chance, r.kept) {
+        if let Some(Hits { hit_rate, chance, above_chance, kept }) = r.hits {
             out += &format!(
-                "\n{} ({}): the answer became the predicted one in {hit:.3}; chance {chance:.3}; above it {above:.3}; \
-                 it stayed in {kept:.3}\n",
+                "\n{} ({}): the answer became the predicted one in {hit_rate:.3}; chance {chance:.3}; above it \
+                 {above_chance:.3}; it stayed in {kept:.3}\n",
                 r.mode, r.steps
             );
         }
     }
     out
+}
+
+/// How often the answer followed the exchanged value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KnownRow {
+    /// `n` counts problems with a block that could be exchanged.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub steps: Steps,
+    pub later: Later,
+    pub at: Channel,
+    pub draws: usize,
+    #[serde(flatten)]
+    pub hits: Hits,
+    pub firings: usize,
+}
+
+/// The rows of `known_value` among those of a run.
+pub fn known_rows(rows: &[Row]) -> Vec<KnownRow> {
+    let of = |row: &Row| {
+        let hits = row.hits?;
+        let identity = Identity { n: hits.hit_rate.n, ..row.identity.clone() };
+        let Row { steps, later, at, draws, firings, .. } = *row;
+        Some(KnownRow { identity, steps, later, at, draws, hits, firings })
+    };
+    rows.iter().filter_map(of).collect()
 }

@@ -62,6 +62,17 @@ impl Cell {
     }
 }
 
+/// The default modes of the command: those of the table, the nulls, and, where values are known, their exchange.
+pub fn default_modes(generated: bool) -> Vec<String> {
+    let known = generated.then_some("known_value");
+    MODES.into_iter().chain(NULLS).chain(known).map(str::to_owned).collect()
+}
+
+/// Every mode that can be run. `generated`: the steps of the problems are known.
+pub fn all_modes(generated: bool) -> Vec<String> {
+    names().into_iter().filter(|name| generated || *name != "known_value").map(str::to_owned).collect()
+}
+
 /// Every name that [`cells`] takes.
 pub fn names() -> Vec<&'static str> {
     let rules = RULES.iter().map(|r| r.name);

@@ -141,8 +141,8 @@ pub(super) fn continue_rows(how: Decode, stream: Stream, rows: Vec<Row>, branch:
     Ok(done.into_iter().map(|(row, _)| row).collect())
 }
 
-/// The rows of a decode and, of each that is held before its first block, where its cache is.
-pub(super) type Driven<'m> = Vec<(Row, Option<(Stream<'m>, usize)>)>;
+/// A row and, where it is held before its first block, the stream and the index in it where its cache is.
+pub(super) type Driven<'m> = (Row, Option<(Stream<'m>, usize)>);
 
 /// Decodes until every row has ended or is held ([`Row::hold`]).
 pub(super) fn drive<'m>(
@@ -150,8 +150,8 @@ pub(super) fn drive<'m>(
     mut stream: Stream<'m>,
     rows: Vec<Row>,
     branch: &mut Branch,
-) -> Result<Driven<'m>> {
-    let mut done: Vec<Option<(Row, Option<(Stream<'m>, usize)>)>> = rows.iter().map(|_| None).collect();
+) -> Result<Vec<Driven<'m>>> {
+    let mut done: Vec<Option<Driven<'m>>> = rows.iter().map(|_| None).collect();
     let mut active: Vec<(usize, Row)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
         let steps: Vec<Option<Step>> = active.iter().map(|(_, row)| row.is_live().then_some(row.at)).collect();
