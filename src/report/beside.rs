@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::cells::{Cells, depth, per_checkpoint, sources};
+use super::cells::{Cells, depth, per_checkpoint, random_event, sources};
 use super::folder::{Folder, shown};
 use super::paper::{Block, Paper};
 use super::tables::{Cell, Heading, Kind, Table};
@@ -32,9 +32,10 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
     let label = block.label.as_str();
     let subjects = subjects(label, folder);
     let mut columns = vec![Heading::new("", Kind::Text)];
-    for column in &block.columns {
+    for (at, column) in block.columns.iter().enumerate() {
         let digits = column.unit.digits();
-        columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(digits)));
+        let theirs = block.rows.iter().map(|row| decimals(row.values[at])).max().unwrap_or(0);
+        columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(theirs)));
         if shows_ours(label, &column.key) {
             for ours in &subjects {
                 // Small models write tens of tokens, not thousands.
@@ -69,6 +70,11 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
     Ok(Beside { table, ours: found })
 }
 
+/// Decimals that the paper prints of a number, at most four; one that needs more is printed in powers of ten.
+fn decimals(value: f64) -> usize {
+    (0..=4).find(|d| format!("{value:.d$}").parse() == Ok(value)).unwrap_or(0)
+}
+
 /// K_min is a setting, and tab:main's two datasets are not ours: our number stands once.
 fn shows_ours(label: &str, column: &str) -> bool {
     column != "k_min" && !(label == "tab:main" && column.starts_with("math500"))
@@ -83,14 +89,8 @@ fn own_name(label: &str, column: &str, heading: &str, folder: &Folder) -> String
 }
 
 fn subjects<'a>(label: &str, folder: &'a Folder) -> Vec<Ours<'a>> {
-    let mut checkpoints: Vec<&str> = vec![];
-    if per_checkpoint(label) {
-        for checkpoint in sources(label).iter().flat_map(|e| folder.checkpoints(e)).filter(|c| !c.is_empty()) {
-            if !checkpoints.contains(&checkpoint) {
-                checkpoints.push(checkpoint);
-            }
-        }
-    }
+    let first = sources(label).first().filter(|_| per_checkpoint(label));
+    let checkpoints = first.map_or(vec![], |experiment| folder.checkpoints(experiment));
     if checkpoints.is_empty() {
         return vec![Ours { heading: String::new(), cells: Cells { folder, checkpoint: &folder.grpo } }];
     }
@@ -115,7 +115,7 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
                 for row in folder.rows("teacher_forced", checkpoint) {
                     let event = shown(row, "event");
                     let beside = [&folder.sft, &folder.grpo].iter().any(|c| *c == checkpoint)
-                        && ["swi_start", "other"].contains(&event.as_str());
+                        && ["swi_start", random_event(folder, checkpoint)].contains(&event.as_str());
                     if !beside {
                         rows.push((
                             format!("{checkpoint}:{event}"),
@@ -186,9 +186,9 @@ fn note(block: &Block, folder: &Folder, found: usize) -> String {
                 ));
             }
         }
-        "tab:tf" => {
-            parts.push("Random: theirs a random sample, ours every other response position outside blocks.".into())
-        }
+        "tab:tf" => parts.push(
+            "Random: of any token type, outside blocks; where rows have no random sample, every other position.".into(),
+        ),
         "tab:appendix-sweep" => {
             parts.push("Ours at \"stage 8\" is the same checkpoint as at \"stage 6\", decoded with K_min = 0.".into());
         }

@@ -50,7 +50,10 @@ const TABLES: &[Shown] = &[
         label: "tab:intervention-steps",
         title: "Interventions at one latent step at a time (steps from 0)",
         experiments: &["latent_intervention", "latent_intervention_steps"],
-        keep: |row| !["", "all"].contains(&shown(row, "steps").as_str()),
+        keep: |row| {
+            let control = ["normal", "self_patch"].contains(&shown(row, "mode").as_str());
+            !control && !["", "all"].contains(&shown(row, "steps").as_str())
+        },
         columns: LADDER,
     },
     Shown {
@@ -176,8 +179,14 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut done: Vec<&str> = [NO_TABLE, BESIDE].concat();
     for shown in TABLES {
         done.extend(shown.experiments);
-        let of: Vec<Of<'_>> = shown.experiments.iter().flat_map(|e| of(folder, e, shown.keep)).collect();
-        out.extend(table(shown.label, shown.title, &of, shown.columns)?);
+        // The later experiments of a list are older names: they count for checkpoints that the first has nothing of.
+        let mut rows: Vec<Of<'_>> = vec![];
+        for (checkpoint, found) in shown.experiments.iter().flat_map(|e| of(folder, e, shown.keep)) {
+            if !rows.iter().any(|(c, _)| *c == checkpoint) {
+                rows.push((checkpoint, found));
+            }
+        }
+        out.extend(table(shown.label, shown.title, &rows, shown.columns)?);
     }
     let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
     others.dedup();

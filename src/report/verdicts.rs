@@ -53,7 +53,7 @@ pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Op
         let labels: Vec<&str> = labels.collect();
         let single = labels.iter().any(|l| per_checkpoint(l));
         let mut subjects: Vec<&str> = if single {
-            labels.first().map_or(vec![], |l| sources(l).iter().flat_map(|e| folder.checkpoints(e)).collect())
+            labels.first().and_then(|l| sources(l).first()).map_or(vec![], |e| folder.checkpoints(e))
         } else {
             vec![]
         };

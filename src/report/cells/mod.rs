@@ -13,7 +13,7 @@ use crate::stats::Estimate;
 
 pub use latent::{intervention_row, is_plain};
 pub use quality::subject_key;
-pub use switch::depth;
+pub use switch::{depth, random_event};
 
 /// Whose numbers.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 //! `switch_window` and `layer_probe`.
 
 use super::Cells;
-use crate::report::folder::{estimate, find, is, number};
+use crate::report::folder::{Folder, estimate, find, is, number};
 use crate::report::rows::Row;
 use crate::stats::Estimate;
 
@@ -14,7 +14,10 @@ impl Cells<'_> {
     pub(super) fn teacher_forced(&self, row: &str, column: &str) -> Option<Estimate> {
         let (checkpoint, event) = match row.split_once(':') {
             Some(own) => own,
-            None => (self.phase(row)?, if row.ends_with("start") { "swi_start" } else { "other" }),
+            None => {
+                let checkpoint = self.phase(row)?;
+                (checkpoint, if row.ends_with("start") { "swi_start" } else { random_event(self.folder, checkpoint) })
+            }
         };
         estimate(find(self.folder.rows("teacher_forced", checkpoint), &[("event", event)])?, column)
     }
@@ -39,6 +42,12 @@ impl Cells<'_> {
         let row = rows.iter().filter(ours).find(|r| number(r, "from_last") == Some(from_last))?;
         estimate(row, "accuracy").or_else(|| estimate(row, "balanced_accuracy"))
     }
+}
+
+/// What the paper calls random positions: the random sample, or all others in rows that have none.
+pub fn random_event(folder: &Folder, checkpoint: &str) -> &'static str {
+    let sampled = find(folder.rows("teacher_forced", checkpoint), &[("event", "random")]).is_some();
+    if sampled { "random" } else { "other" }
 }
 
 /// Layers of the model that rows of `layer_probe` are of; 0 without rows.

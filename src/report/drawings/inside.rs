@@ -53,11 +53,13 @@ pub(super) fn interventions(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     Drawing::new("fig:intervention", "Latent-state interventions", panels, note)
 }
 
-/// Rows at single steps, from either file.
-fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> impl Iterator<Item = &'a Row> {
-    let rows = folder.rows(INTERVENTION, checkpoint).iter();
-    rows.chain(folder.rows("latent_intervention_steps", checkpoint))
-        .filter(|r| shown(r, "steps").parse::<u32>().is_ok())
+/// Rows at single steps; those of the older file where the newer has none.
+fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<&'a Row> {
+    let of = |experiment: &str| -> Vec<&'a Row> {
+        let rows = folder.rows(experiment, checkpoint).iter();
+        rows.filter(|r| shown(r, "steps").parse::<u32>().is_ok()).collect()
+    };
+    Some(of(INTERVENTION)).filter(|rows| !rows.is_empty()).unwrap_or_else(|| of("latent_intervention_steps"))
 }
 
 /// What one step at a time does to answers.
@@ -69,13 +71,13 @@ pub(super) fn per_step(folder: &Folder) -> Option<Drawing> {
     let mut panels = vec![];
     for checkpoint in checkpoints {
         let mut modes: Vec<String> = vec![];
-        for mode in stepped(folder, checkpoint).map(|r| shown(r, "mode")) {
+        for mode in stepped(folder, checkpoint).into_iter().map(|r| shown(r, "mode")) {
             if !modes.contains(&mode) && mode != "normal" && mode != "self_patch" {
                 modes.push(mode);
             }
         }
         let line = |mode: &String| {
-            let of = stepped(folder, checkpoint).filter(|r| shown(r, "mode") == *mode);
+            let of = stepped(folder, checkpoint).into_iter().filter(|r| shown(r, "mode") == *mode);
             let mut points: Vec<Point> = vec![];
             for row in of {
                 // One point a step: the first variant (later latents recomputed) where there are several.

@@ -139,9 +139,11 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
-    let dataset = run.recipe.task.as_ref().map_or("file", |task| task.name());
+    let file = run.recipe.data.test_path.as_ref().or(run.recipe.data.path.as_ref()).and_then(|p| p.file_stem());
+    let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
+    let dataset = run.recipe.task.as_ref().map_or(file, |task| task.name().to_owned());
     let mut writer = RowWriter::create(&run.root, "summary")?;
-    for row in rows(&run.recipe.name, dataset, run.recipe.seed, results)? {
+    for row in rows(&run.recipe.name, &dataset, run.recipe.seed, results)? {
         writer.push(&row)?;
     }
     writer.finish()?;
