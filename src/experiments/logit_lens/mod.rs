@@ -6,7 +6,7 @@
 //! the answer in a basis of its own: the tuned lens learns an affine map per layer that undoes the change of basis, trained
 //! by KL to the model's own distribution at *text* positions of *other problems* (cross-fitted by problem, so that every
 //! number here is of unseen problems). KL and top-1 agreement with the last layer say how far either can be trusted: rows
-//! with step 0 are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
+//! without a step are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
 //!
 //! The greedy traces are run again from their known ids and reduced wave by wave; no activation outlives its wave, but for
 //! the sample of text positions that the tuned lens learns from. A model that switches on fewer than two
@@ -94,8 +94,8 @@ pub struct Row {
     pub identity: Identity,
     pub switching: Switching,
     pub lens: Lens,
-    /// Latent step from 1; 0 for unseen text positions.
-    pub step: usize,
+    /// Latent step from 1; absent for unseen text positions.
+    pub step: Option<usize>,
     pub layer: usize,
     pub positions: usize,
     /// Nats.
@@ -210,8 +210,8 @@ pub fn table(rows: &[Row]) -> String {
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
             | --- | --- | --- | --- | --- |\n";
     let cell = |row: Option<&Row>, of: fn(&Row) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
-    for logit in rows.iter().filter(|r| r.step == 0 && r.lens == Lens::Logit) {
-        let tuned = rows.iter().find(|r| r.step == 0 && r.lens == Lens::Tuned && r.layer == logit.layer);
+    for logit in rows.iter().filter(|r| r.step.is_none() && r.lens == Lens::Logit) {
+        let tuned = rows.iter().find(|r| r.step.is_none() && r.lens == Lens::Tuned && r.layer == logit.layer);
         out += &format!(
             "| {} | {:.3} | {:.3} | {} | {} |\n",
             logit.layer,
@@ -223,11 +223,12 @@ pub fn table(rows: &[Row]) -> String {
     }
     let last = rows.iter().map(|r| r.layer).max();
     out += "\n| latent step, last layer | p(/swi) | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- |\n";
-    for r in rows.iter().filter(|r| r.step > 0 && Some(r.layer) == last && r.lens == Lens::Logit) {
+    for r in rows.iter().filter(|r| r.step.is_some() && Some(r.layer) == last && r.lens == Lens::Logit) {
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
         let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();
         let top = top.join(", ").replace('|', "\\|");
-        out += &format!("| {} | {:.3} | {:.1} | {:.3} | {top} |\n", r.step, r.p_exit, r.exit_rank, r.entropy);
+        let step = r.step.unwrap_or_default();
+        out += &format!("| {step} | {:.3} | {:.1} | {:.3} | {top} |\n", r.p_exit, r.exit_rank, r.entropy);
     }
     out
 }

@@ -157,7 +157,7 @@ impl Grid {
                 identity: lab.identity(entropy.n),
                 switching,
                 lens,
-                step,
+                step: (step > 0).then_some(step),
                 layer,
                 positions: cell.values.len(),
                 entropy,
@@ -169,7 +169,7 @@ impl Grid {
             });
         }
         anyhow::ensure!(
-            rows.iter().any(|r| r.step > 0),
+            rows.iter().any(|r| r.step.is_some()),
             "{}: no latent step that two problems reached, there is nothing to look at",
             lab.subject.name
         );
