@@ -69,14 +69,11 @@ fn every_command_is_accepted_by_its_program() {
             let known = String::from_utf8(list.stdout).unwrap();
             for name in arguments[at + 1].split(',') {
                 let is = known.lines().any(|l| l.split_whitespace().next() == Some(name));
-                assert!(is || PENDING.contains(&name), "{line}: `probe --list` has no {name}");
+                assert!(is, "{line}: `probe --list` has no {name}");
             }
         }
     }
 }
-
-/// Experiments of the contract that are not merged yet; empty once they are.
-const PENDING: &[&str] = &["logit_lens"];
 
 #[test]
 fn mistakes_are_named() {

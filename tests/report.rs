@@ -209,7 +209,7 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     assert!(!done.summary.contains("no rows for"), "{}", done.summary);
     let read = |table: &str| std::fs::read_to_string(path.join("tables").join(table)).unwrap();
     assert!(
-        read("tab-swi-window.md").contains("| After SFT | 0.013 | 1.0e-5 [9.0e-6, 1.1e-5] | 0.847 | 0.850 "),
+        read("tab-swi-window.md").contains("| After SFT | 0.0130 | 1.0e-5 [9.0e-6, 1.1e-5] | 0.847 | 0.850 "),
         "{}",
         read("tab-swi-window.md")
     );

@@ -110,7 +110,7 @@ fn claims_table(claims: &[Tested<'_>]) -> Result<Table> {
         ];
         table.push(row.into_iter().map(Cell::Text).collect())?;
     }
-    table.note = "Reproduced: the whole 95 % interval of the difference satisfies the comparison; not reproduced: none of it does; undecided: some of it. Intervals are not corrected for the number of claims.".into();
+    table.note = verdicts::READING.into();
     Ok(table)
 }
 

@@ -45,6 +45,12 @@ pub struct Tested<'a> {
     pub tests: Vec<String>,
 }
 
+/// How verdicts are to be read; printed under them.
+pub const READING: &str = "Reproduced: the whole 95 % interval of the difference satisfies the comparison; not reproduced: none of it does; \
+    undecided: some of it. Intervals are not corrected for the number of claims. latent → grpo compares the finished checkpoints of the two \
+    phases: where a recipe starts Switch-GRPO from an earlier one (micro: grpo.from_step = 50, because the finished one leaves no \
+    headroom) it mixes the start with the training; the run's summary.md compares GRPO with its own start.";
+
 /// Tests every claim on a folder's rows. `at_scale` gives, for a label, the command that would test it on the paper's model.
 pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Option<String>) -> Vec<Tested<'a>> {
     let mut out = vec![];
@@ -234,7 +240,10 @@ fn symbol(op: Op) -> &'static str {
 fn short(term: &Term) -> String {
     match term {
         Term::Number(x) => x.to_string(),
-        Term::Cell(name) => name.split('/').skip(1).collect::<Vec<_>>().join(" "),
+        // Ours are of one dataset, whichever of the paper's two a column is of.
+        Term::Cell(name) => {
+            name.split('/').skip(1).collect::<Vec<_>>().join(" ").replace("math500_", "").replace("gsm8k_", "")
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::escape::{prose, text};
 use crate::report::render::{count, in_paper};
-use crate::report::verdicts::{Tested, Verdict};
+use crate::report::verdicts::{READING, Tested, Verdict};
 
 /// CSS class of a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
@@ -64,6 +64,5 @@ pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
             in_paper(tested),
         );
     }
-    out + "</ul>\n<p class=\"note\">Reproduced: the whole 95 % interval of the difference satisfies the comparison. Not reproduced: none of it \
-           does. Undecided: some of it. Intervals are not corrected for the number of claims.</p>\n"
+    out + &format!("</ul>\n<p class=\"note\">{}</p>\n", prose(READING))
 }
