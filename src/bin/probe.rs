@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use switchyard::commands::{activations::Activations, exit, experiments::Experiments, generate::Generate};
+use switchyard::commands::{activations::Activations, completions, exit, experiments::Experiments, generate::Generate};
 
 /// Look into models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
@@ -29,7 +29,7 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    let probe = Probe::parse();
+    let probe = completions::parse::<Probe>();
     exit(match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
