@@ -266,7 +266,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     write(&path, "teacher_forced-latent", &[json!({"event": "swi_start", "p_swi": null})]);
     std::fs::write(path.join("switch_window-latent.parquet"), "no").unwrap();
     std::fs::write(path.join("manifest.json"), "{").unwrap();
-    assert_eq!(default_folders(reports.path()).unwrap(), [path.clone()]);
+    assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
     let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
     assert!(done.summary.contains("switch_window-latent.parquet is not Parquet"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);

@@ -77,7 +77,7 @@ impl Folder {
             && let Some(stem) = file.file_stem().and_then(|s| s.to_str())
         {
             let (experiment, checkpoint) = stem.split_once('-').unwrap_or((stem, ""));
-            self.add(&experiment.to_owned(), &checkpoint.to_owned(), file);
+            self.add(experiment, checkpoint, file);
         }
     }
 

@@ -73,7 +73,7 @@ recipes! {
 pub fn parse(text: &str) -> Result<Recipe> {
     let recipe: Recipe = toml::from_str(text)?;
     ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
-    ensure!(recipe.diagram != !recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
+    ensure!(recipe.diagram == recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
     for need in &recipe.needs {
         let experiment = need.split('-').next().unwrap_or_default();
         ensure!(EXPERIMENTS.contains(&experiment), "`needs`: no experiment `{experiment}` (in `{need}`)");

@@ -162,12 +162,15 @@ pub(super) fn exits(folder: &Folder) -> Option<Drawing> {
     )
 }
 
+/// Names of rows (topmost first) and columns of a heat map, and its cells.
+struct Grid {
+    rows: Vec<String>,
+    columns: Vec<String>,
+    cells: Vec<Vec<Option<f64>>>,
+}
+
 /// Cells of a heat map from rows: layer upwards, another column across.
-fn grid(
-    rows: &[&Row],
-    across: &str,
-    value: impl Fn(&Row) -> Option<f64>,
-) -> Option<(Vec<String>, Vec<String>, Vec<Vec<Option<f64>>>)> {
+fn grid(rows: &[&Row], across: &str, value: impl Fn(&Row) -> Option<f64>) -> Option<Grid> {
     let axis = |key: &str| {
         let mut all: Vec<i64> = rows.iter().filter_map(|r| number(r, key)).map(|x| x as i64).collect();
         all.sort_unstable();
@@ -182,7 +185,8 @@ fn grid(
     };
     let cells: Vec<Vec<_>> = layers.iter().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
     let names = |all: &[i64]| all.iter().map(i64::to_string).collect::<Vec<_>>();
-    cells.iter().flatten().any(Option::is_some).then(|| (names(&layers), names(&columns), cells))
+    let there = cells.iter().flatten().any(Option::is_some);
+    there.then(|| Grid { rows: names(&layers), columns: names(&columns), cells })
 }
 
 /// Rows of a lens at latent steps; where switching was both free and forced, those of the first that is there.
@@ -202,7 +206,8 @@ pub(super) fn lenses(folder: &Folder) -> Vec<Drawing> {
         for lens in ["logit", "tuned"] {
             let rows = lens_rows(folder, checkpoint, lens);
             for (key, unit, name) in [("p_exit", "p(</swi>)", "p(</swi>)"), ("entropy", "nats", "entropy")] {
-                if let Some((rows, columns, cells)) = grid(&rows, "step", |r| estimate(r, key).map(|e| e.value)) {
+                if let Some(Grid { rows, columns, cells }) = grid(&rows, "step", |r| estimate(r, key).map(|e| e.value))
+                {
                     panels.push(Figure::HeatMap(HeatMap {
                         title: format!(
                             "{} lens, {name}: {}",
@@ -235,7 +240,9 @@ pub(super) fn patching(folder: &Folder) -> Vec<Drawing> {
         for (axis, x) in [("step", "latent step"), ("position", "position")] {
             let rows: Vec<&Row> =
                 folder.rows("activation_patching", checkpoint).iter().filter(|r| is(r, "axis", axis)).collect();
-            if let Some((rows, columns, cells)) = grid(&rows, "index", |r| estimate(r, "effect").map(|e| e.value)) {
+            if let Some(Grid { rows, columns, cells }) =
+                grid(&rows, "index", |r| estimate(r, "effect").map(|e| e.value))
+            {
                 panels.push(Figure::HeatMap(HeatMap {
                     title: format!("Activation patching by {axis}: {}", called(checkpoint)),
                     x: x.into(),

@@ -29,10 +29,10 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
             );
             grids += &grid(lens, rows);
         }
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<div class=\"lens\"><h3>{}</h3><fieldset><legend>Lens</legend>{choice}</fieldset>{grids}\
-             <output class=\"tip\" aria-live=\"polite\" hidden></output></div>\n",
+             <output class=\"tip\" aria-live=\"polite\" hidden></output></div>",
             text(checkpoint)
         );
     }
