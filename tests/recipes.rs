@@ -95,11 +95,12 @@ fn mistakes_are_named() {
 
 #[test]
 fn every_program_prints_completions() {
-    for program in [env!("CARGO_BIN_EXE_train"), env!("CARGO_BIN_EXE_report")] {
-        for (shell, sign) in [("bash", "complete -F"), ("zsh", "#compdef"), ("fish", "complete -c")] {
+    for (program, name) in [(env!("CARGO_BIN_EXE_train"), "train"), (env!("CARGO_BIN_EXE_report"), "report")] {
+        for (shell, sign) in [("bash", "complete -F _"), ("zsh", "#compdef "), ("fish", "complete -c ")] {
+            let sign = format!("{sign}{name}");
             let output = Command::new(program).args(["--completions", shell]).output().unwrap();
             let script = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success() && script.contains(sign), "{program} {shell}");
+            assert!(output.status.success() && script.contains(&sign), "{program} {shell}");
         }
         let wrong = Command::new(program).args(["--completions", "tcsh"]).output().unwrap();
         assert_eq!(wrong.status.code(), Some(2));

@@ -10,7 +10,11 @@ pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
     let mut command = with_flag(T::command());
     let matches = command.get_matches_mut();
     if let Some(shell) = matches.get_one::<Shell>(FLAG) {
-        let name = command.get_name().to_owned();
+        // clap's own name is the package's, the same for all four.
+        let program = std::env::args_os().next().map(std::path::PathBuf::from);
+        let name =
+            program.as_ref().and_then(|p| p.file_stem()).map_or(command.get_name().into(), |n| n.to_string_lossy());
+        let name = name.into_owned();
         generate(*shell, &mut command, name, &mut std::io::stdout());
         std::process::exit(0);
     }
