@@ -64,7 +64,21 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
                 "loading",
             ],
         ),
-        ("commands", vec!["latent", "model", "ops", "text", "loading", "report", "experiments", "recipe", "progress"]),
+        (
+            "commands",
+            vec![
+                "latent",
+                "model",
+                "ops",
+                "text",
+                "loading",
+                "report",
+                "experiments",
+                "interventions",
+                "recipe",
+                "progress",
+            ],
+        ),
     ])
 }
 

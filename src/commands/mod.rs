@@ -5,6 +5,7 @@ mod capture;
 pub mod completions;
 pub mod experiments;
 pub mod generate;
+pub mod intervene;
 mod render;
 pub mod results;
 pub mod targets;
