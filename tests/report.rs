@@ -254,7 +254,7 @@ fn verdicts_follow_the_intervals() {
     let (verdict, test) = of("brevity-tradeoff");
     assert!(
         verdict == Verdict::NotTestable
-            && test == "fig:pareto: no rows of ours for brevity (needs `accuracy` or `summary`)",
+            && test == "fig:pareto: the rows of `accuracy` give no number for brevity (not run, or too few problems)",
         "{test}"
     );
 }

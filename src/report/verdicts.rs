@@ -147,12 +147,16 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Side {
     };
     match cells.get(label, row, column) {
         Some(e) => Side::Ours(e.scaled(unit.per_share())),
-        None => Side::Missing(lacking(label, row)),
+        None => Side::Missing(lacking(cells.folder, label, row)),
     }
 }
 
 /// Why there is no number of ours.
-fn lacking(label: &str, row: &str) -> String {
+fn lacking(folder: &Folder, label: &str, row: &str) -> String {
+    let there = |e: &&&str| !folder.checkpoints(e).is_empty();
+    if let Some(experiment) = sources(label).iter().find(there) {
+        return format!("{label}: the rows of `{experiment}` give no number for {row} (not run, or too few problems)");
+    }
     let needs = sources(label).iter().map(|e| format!("`{e}`")).collect::<Vec<_>>().join(" or ");
     format!("{label}: no rows of ours for {row} (needs {needs})")
 }
