@@ -38,8 +38,8 @@ pub struct Intervene {
     /// `all`. By default the first seven, the nulls and, on a generated task, known_value
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
-    /// Latent steps to act on, one row each: `all`, a step from 0, or `2..`. Without `all` the rows go to
-    /// latent_intervention_steps, so that they do not replace the main table
+    /// Latent steps to act on, one row each: `all`, a step from 0, or `2..`. Without `all` the rows go to files of their
+    /// own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',', default_value = "all")]
     steps: Vec<Steps>,
     /// What happens to later latents of the block
@@ -135,12 +135,12 @@ fn go(args: &Intervene) -> Result<()> {
         if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
             let started = Instant::now();
             let rows = latent_intervention::run_on(sweep, lab, config, None, say)?;
+            let beside = if config.steps.contains(&Steps::All) { "" } else { "_steps" };
             let known = latent_intervention::known_rows(&rows);
             if !known.is_empty() {
-                save(args, lab, "known_value", &known, json!(config), started, String::new())?;
+                save(args, lab, &format!("known_value{beside}"), &known, json!(config), started, String::new())?;
             }
-            let whole = config.steps.contains(&Steps::All);
-            let name = if whole { "latent_intervention" } else { "latent_intervention_steps" };
+            let name = &format!("latent_intervention{beside}");
             save(args, lab, name, &rows, json!(config), started, latent_intervention::table(&rows))?;
         }
         // With --force nothing is left of what the model chose.
