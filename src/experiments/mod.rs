@@ -7,6 +7,7 @@
 pub mod activation_patching;
 mod answers;
 mod estimates;
+mod intervention_rows;
 pub mod known_value;
 pub mod lab;
 pub mod latent_intervention;
