@@ -11,11 +11,15 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor};
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use serde_json::json;
-use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
+use switchyard::corpus::Row;
+use switchyard::latent::{Decode, DecodeSettings, Gradient, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
-use switchyard::ops;
+use switchyard::recipe::Optimizer;
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::trainer::{LrSchedule, Trainer};
+use switchyard::{ops, parallel};
 
 /// A model and the batch it is timed on.
 struct Size {
@@ -121,6 +125,23 @@ fn forward_and_step(c: &mut Criterion) {
             let loss = ops::cross_entropy(logits, targets.clone()).mean();
             let grads = GradientsParams::from_grads(loss.backward(), &held);
             model = Some(optimizer.step(1e-4, held, grads));
+        });
+        // As `train` does it: a share of the rows to each of two workers, gradients summed, global clip.
+        let mut trainer = Trainer::new(size.model(&Device::flex().autodiff()), &Optimizer::default());
+        let rows: Vec<Row> = ids.iter().map(|ids| Row { ids: ids.clone(), prompt: 1 }).collect();
+        let step = Sft {
+            name: "bench",
+            steps: 1,
+            schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
+            latent_token: size.config.vocab_size as u32,
+            source: &HiddenState,
+            gradient: Gradient::Through,
+            accumulate: 1,
+            threads: 2,
+            checkpoint_every: 1,
+        };
+        time(c, "decoder", &size, "train_two_workers", size.tokens(), || {
+            sft::step(&mut trainer, &step, &rows, 1e-4).expect("a step");
         });
     }
 }
@@ -234,7 +255,20 @@ fn decoding(c: &mut Criterion) {
             continue;
         }
         let together = || run(&model, switch, &latent, &requests);
-        let mut calls: Vec<Call> = vec![("together_16", Box::new(together)), ("one_by_one_16", Box::new(one_by_one))];
+        // As evaluation and rollouts do it: half of the rows to each of two workers.
+        let two_workers = || {
+            let parts = parallel::cut(&requests, 2);
+            let work = |part: &[Request]| {
+                run(&model, switch, &latent, part);
+                Ok(())
+            };
+            parallel::run(&parts, work).expect("decodes");
+        };
+        let mut calls: Vec<Call> = vec![
+            ("together_16", Box::new(together)),
+            ("one_by_one_16", Box::new(one_by_one)),
+            ("two_workers_16", Box::new(two_workers)),
+        ];
         take_turns("latent_decode_ratio", &size, &mut calls, 7);
     }
 }
