@@ -21,6 +21,10 @@ use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::{LrSchedule, Trainer};
 use switchyard::{ops, parallel};
 
+/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A model and the batch it is timed on.
 struct Size {
     name: &'static str,

@@ -14,6 +14,10 @@ use switchyard::interventions::{ALL, Arm, Arms, Draw, Intervention, Later, Mater
 use switchyard::latent::{Channel, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
 
+/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const MODES: [(&str, f64); 7] = [
     ("random_norm", 0.0),
     ("gaussian", 0.0),

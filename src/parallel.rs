@@ -1,6 +1,7 @@
 //! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
+use rayon::ThreadPoolBuilder;
 
 /// Cuts `items` into at most `shards` contiguous parts of like size.
 pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
@@ -10,14 +11,22 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
 
 /// Runs `work` on every part, one thread each; results in order.
 ///
+/// Tensor operations inside a part share the cores that are left for it: two parts on two cores get one thread each.
+/// With more threads than cores they would wait for each other at every matrix product.
+///
 /// # Errors
 /// The first part that fails; a panic inside a worker becomes an error.
 pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + Sync) -> Result<Vec<R>> {
     if let [only] = parts {
         return Ok(vec![work(only)?]);
     }
+    let threads = (rayon::current_num_threads() / parts.len().max(1)).max(1);
+    let within = |part: &[T]| {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().context("starting a worker's threads")?;
+        pool.install(|| work(part))
+    };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| work(part))).collect();
+        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| within(part))).collect();
         // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use switchyard::commands::{activations::Activations, completions, exit, experiments::Experiments, generate::Generate};
 
+/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Look into models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
 #[command(

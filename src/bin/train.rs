@@ -11,6 +11,10 @@ use switchyard::progress::stop_flag;
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
 
+/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
 #[derive(Parser)]
 #[command(
