@@ -3,7 +3,7 @@
 //! `cargo bench --bench decoder`. Beside criterion's report, one JSON line per figure goes to standard output for
 //! `benches/peer.py`, which times the same models in PyTorch.
 
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use switchyard::corpus::Row;
 use switchyard::latent::{Decode, DecodeSettings, Gradient, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
+use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
@@ -31,6 +32,26 @@ struct Size {
     config: ModelConfig,
     rows: usize,
     length: usize,
+}
+
+/// SmolLM2-135M's shape.
+fn smollm2() -> Size {
+    let [qwen, _] = sizes();
+    let config = ModelConfig {
+        family: Family::Llama,
+        vocab_size: 49152,
+        hidden_size: 576,
+        intermediate_size: 1536,
+        num_hidden_layers: 30,
+        num_attention_heads: 9,
+        num_key_value_heads: 3,
+        head_dim: 64,
+        rms_norm_eps: 1e-5,
+        rope_theta: 1e5,
+        qk_norm: false,
+        ..qwen.config
+    };
+    Size { name: "smollm2", config, rows: 4, length: 256 }
 }
 
 fn sizes() -> [Size; 2] {
@@ -130,24 +151,39 @@ fn forward_and_step(c: &mut Criterion) {
             let grads = GradientsParams::from_grads(loss.backward(), &held);
             model = Some(optimizer.step(1e-4, held, grads));
         });
-        // As `train` does it: a share of the rows to each of two workers, gradients summed, global clip.
-        let mut trainer = Trainer::new(size.model(&Device::flex().autodiff()), &Optimizer::default());
-        let rows: Vec<Row> = ids.iter().map(|ids| Row { ids: ids.clone(), prompt: 1 }).collect();
-        let step = Sft {
-            name: "bench",
-            steps: 1,
-            schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
-            latent_token: size.config.vocab_size as u32,
-            source: &HiddenState,
-            gradient: Gradient::Through,
-            accumulate: 1,
-            threads: 2,
-            checkpoint_every: 1,
-        };
-        time(c, "decoder", &size, "train_two_workers", size.tokens(), || {
-            sft::step(&mut trainer, &step, &rows, 1e-4).expect("a step");
-        });
+        as_train_does(c, &size, "train_two_workers", 2, |model| model);
     }
+}
+
+/// A step as `train` does it: a share of the rows to each worker, gradients summed, global clip.
+fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, prepare: impl Fn(Decoder) -> Decoder) {
+    // Made at the first call: a filter may leave this bench out.
+    let trainer = || Trainer::new(prepare(size.model(&Device::flex().autodiff())), &Optimizer::default());
+    let mut trainer = LazyCell::new(trainer);
+    let rows: Vec<Row> = size.ids().into_iter().map(|ids| Row { ids, prompt: 1 }).collect();
+    let step = Sft {
+        name: "bench",
+        steps: 1,
+        schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
+        latent_token: size.config.vocab_size as u32,
+        source: &HiddenState,
+        gradient: Gradient::Through,
+        accumulate: 1,
+        threads,
+        checkpoint_every: 1,
+    };
+    time(c, "decoder", size, what, size.tokens(), || {
+        sft::step(LazyCell::force_mut(&mut trainer), &step, &rows, 1e-4).expect("a step");
+    });
+}
+
+/// SmolLM2's shape with LoRA factors on every projection.
+fn lora_step(c: &mut Criterion) {
+    let settings = LoraSettings { rank: 16, alpha: 32.0, train_embeddings: false, ..LoraSettings::default() };
+    let attach = |model: Decoder| model.with_lora(&settings).expect("factors");
+    let size = smollm2();
+    as_train_does(c, &size, "lora_step", 1, attach);
+    as_train_does(c, &size, "lora_two_workers", 2, attach);
 }
 
 /// Every point of the decoder, without the opt-in `hook_result`.
@@ -237,15 +273,26 @@ fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, re
     black_box(decode(how, requests, 1, &mut Hooks::none()).expect("decodes"));
 }
 
+fn plain_decoding(
+    c: &mut Criterion,
+    size: &Size,
+    model: &LazyCell<Decoder, impl FnOnce() -> Decoder>,
+) -> DecodeSettings {
+    let plain = DecodeSettings { max_new_tokens: NEW, ..DecodeSettings::default() };
+    for rows in [1, 16] {
+        let requests = requests(size, rows);
+        let what = format!("batch_{rows}");
+        time(c, "decode", size, &what, (rows * NEW) as u64, || run(model, None, &plain, &requests));
+    }
+    plain
+}
+
 fn decoding(c: &mut Criterion) {
+    let size = smollm2();
+    plain_decoding(c, &size, &LazyCell::new(|| size.model(&Device::flex())));
     for size in sizes() {
-        let model = size.model(&Device::flex());
-        let plain = DecodeSettings { max_new_tokens: NEW, ..DecodeSettings::default() };
-        for rows in [1, 16] {
-            let requests = requests(&size, rows);
-            let what = format!("batch_{rows}");
-            time(c, "decode", &size, &what, (rows * NEW) as u64, || run(&model, None, &plain, &requests));
-        }
+        let model = LazyCell::new(|| size.model(&Device::flex()));
+        let plain = plain_decoding(c, &size, &model);
         // A block of eight latents opens every response; a latent is a position like any other.
         let v = size.config.vocab_size as u32;
         let switch = Some(SwitchIds { swi: v - 3, swi_end: v - 2, latent: v - 1 });
@@ -258,12 +305,13 @@ fn decoding(c: &mut Criterion) {
         if !time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one) {
             continue;
         }
-        let together = || run(&model, switch, &latent, &requests);
+        let model: &Decoder = &model;
+        let together = || run(model, switch, &latent, &requests);
         // As evaluation and rollouts do it: half of the rows to each of two workers.
         let two_workers = || {
             let parts = parallel::cut(&requests, 2);
             let work = |part: &[Request]| {
-                run(&model, switch, &latent, part);
+                run(model, switch, &latent, part);
                 Ok(())
             };
             parallel::run(&parts, work).expect("decodes");
@@ -277,5 +325,5 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward_and_step, hooks, decoding);
+criterion_group!(benches, forward_and_step, lora_step, hooks, decoding);
 criterion_main!(benches);

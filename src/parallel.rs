@@ -1,7 +1,9 @@
 //! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, Result, anyhow};
-use rayon::ThreadPoolBuilder;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Cuts `items` into at most `shards` contiguous parts of like size.
 pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
@@ -9,7 +11,7 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
     items.chunks(size).collect()
 }
 
-/// Runs `work` on every part, one thread each; results in order.
+/// Runs `work` on every part, one worker each; results in order.
 ///
 /// Tensor operations inside a part share the cores that are left for it: two parts on two cores get one thread each.
 /// With more threads than cores they would wait for each other at every matrix product.
@@ -22,8 +24,10 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
     }
     let threads = (rayon::current_num_threads() / parts.len().max(1)).max(1);
     let within = |part: &[T]| {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build().context("starting a worker's threads")?;
-        pool.install(|| work(part))
+        let pool = idle_pool(threads)?;
+        let done = pool.install(|| work(part));
+        give_back(pool);
+        done
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| within(part))).collect();
@@ -31,4 +35,20 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
         let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()
     })
+}
+
+/// Pools that nobody uses now. A step's threads are the next step's too, with the memory that they hold.
+static IDLE: Mutex<Vec<ThreadPool>> = Mutex::new(vec![]);
+
+fn idle_pool(threads: usize) -> Result<ThreadPool> {
+    let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = idle.iter().position(|pool| pool.current_num_threads() == threads) {
+        return Ok(idle.swap_remove(at));
+    }
+    drop(idle);
+    ThreadPoolBuilder::new().num_threads(threads).build().context("starting a worker's threads")
+}
+
+fn give_back(pool: ThreadPool) {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
 }

@@ -110,6 +110,43 @@ proptest! {
     }
 
     #[test]
+    fn attend(b in 1_usize..4, groups in 1_usize..4, share in 1_usize..4, l in 1_usize..20, t in 1_usize..40, dh in 1_usize..70, seed in 0_u64..1000, seen in any::<bool>()) {
+        let device = Device::flex();
+        let tensor = |shape: [usize; 4], seed| Tensor::<4>::from_data(noise(shape, seed, 2.0), &device);
+        let q = tensor([b, l, groups * share, dh], seed);
+        let v = tensor([b, groups, t + 3, dh], seed + 2).narrow(2, 0, t);
+        let mask = seen.then(|| mask([b, l, t], seed));
+        // Keys as they come from a projection, and as a cache with room keeps them.
+        let plain = tensor([b, t, groups, dh], seed + 1).swap_dims(1, 2);
+        let kept = Tensor::cat(vec![plain.clone().swap_dims(2, 3), Tensor::ones([b, groups, dh, 5], &device)], 3);
+        for k in [plain, kept.narrow(3, 0, t).swap_dims(2, 3)] {
+            let ours = values(&ops::attend(q.clone(), k.clone(), v.clone(), mask.clone()));
+            let theirs = values(&composed::attend(q.clone(), k, v.clone(), mask.clone()));
+            let off = relative(&ours, &theirs);
+            prop_assert!(off <= 2e-6, "attend off by {off:e}");
+        }
+    }
+
+    #[test]
+    fn linear(b in 1_usize..5, l in 1_usize..12, k in 1_usize..150, n in 1_usize..150, seed in 0_u64..1000) {
+        let device = Device::flex();
+        let x = Tensor::<3>::from_data(noise([b, k, l], seed, 2.0), &device).swap_dims(1, 2);
+        let w = Tensor::<2>::from_data(noise([k, n], seed + 1, 1.0), &device);
+        let table = Tensor::<2>::from_data(noise([n, k], seed + 2, 1.0), &device);
+        let off = relative(&values(&ops::linear(x.clone(), w.clone())), &values(&composed::linear(x.clone(), w.clone())));
+        prop_assert!(off <= 2e-6, "linear off by {off:e}");
+        let ours = values(&ops::linear_transposed(x.clone(), table.clone()));
+        let off = relative(&ours, &values(&composed::linear_transposed(x.clone(), table)));
+        prop_assert!(off <= 2e-6, "linear_transposed off by {off:e}");
+        // A row gets the bits that it gets alone, while there are few.
+        if b * l <= 32 {
+            let all = values(&ops::linear(x.clone(), w.clone()));
+            let last = values(&ops::linear(x.narrow(0, b - 1, 1).narrow(1, l - 1, 1), w));
+            prop_assert_eq!(&all[all.len() - n..], &last[..]);
+        }
+    }
+
+    #[test]
     fn cross_entropy(n in 1_usize..9, v in 1_usize..90, seed in 0_u64..1000, size in 0.1_f32..60.0) {
         let inputs = [noise([n, v], seed, size)];
         let targets: Vec<u32> = (0..n).map(|i| ((i * 31 + seed as usize) % v) as u32).collect();

@@ -55,7 +55,7 @@ pub struct Wave {
 #[derive(Clone)]
 pub struct Stream<'m> {
     model: &'m Decoder,
-    /// The same weights outside autodiff (LoRA merged), for latents without gradient.
+    /// The same weights outside autodiff, for latents without gradient.
     frozen: Option<Decoder>,
     source: &'m dyn LatentSource,
     gradient: Gradient,
@@ -69,7 +69,7 @@ pub struct Stream<'m> {
 
 impl<'m> Stream<'m> {
     pub fn new(model: &'m Decoder, source: &'m dyn LatentSource, gradient: Gradient, rows: Vec<usize>) -> Self {
-        let frozen = (gradient != Gradient::Through).then(|| model.valid().materialize());
+        let frozen = (gradient != Gradient::Through).then(|| model.valid());
         let cache = model.cache(rows.len());
         Self { model, frozen, source, gradient, cache, next: vec![0; rows.len()], rows, last: None }
     }

@@ -72,15 +72,18 @@ impl Attention {
         let k = hooks.apply(at(Kind::RotK), span, k)?;
 
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
-        let scores = ops::grouped_scores(q, k);
-        let pattern = if hooks.wants(at(Kind::AttnScores)) {
-            let scores = hooks.apply(at(Kind::AttnScores), span, ops::masked(scores, call.mask.clone()))?;
-            ops::grouped_pattern(scores, None)
+        let mask = call.mask.clone();
+        let z = if hooks.wants(at(Kind::AttnScores)) {
+            let scores = hooks.apply(at(Kind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
+            let pattern = hooks.apply(at(Kind::Pattern), span, ops::grouped_pattern(scores, None))?;
+            ops::grouped_values(pattern, v)
+        } else if hooks.wants(at(Kind::Pattern)) {
+            let pattern = ops::grouped_pattern(ops::grouped_scores(q, k), mask);
+            ops::grouped_values(hooks.apply(at(Kind::Pattern), span, pattern)?, v)
         } else {
-            ops::grouped_pattern(scores, call.mask.clone())
+            ops::attend(q, k, v, mask)
         };
-        let pattern = hooks.apply(at(Kind::Pattern), span, pattern)?;
-        let z = hooks.apply(at(Kind::Z), span, ops::grouped_values(pattern, v))?;
+        let z = hooks.apply(at(Kind::Z), span, z)?;
 
         if hooks.wants(at(Kind::Result)) {
             let result = hooks.apply(at(Kind::Result), span, self.per_head(z))?;

@@ -17,11 +17,12 @@ pub struct KvCache {
 }
 
 /// One layer's keys and values. Outside autodiff the tensors have room for more slots than are held, so that a decoding
-/// step writes one slot in place instead of copying all of them.
+/// step writes one slot in place instead of copying all of them, and keys lie as `[B, Hkv, dh, capacity]`, in which scores
+/// are sums of whole rows.
 #[derive(Clone, Debug)]
 struct Held {
-    /// `[B, Hkv, capacity, dh]` each.
     k: Tensor<4>,
+    /// `[B, Hkv, capacity, dh]`.
     v: Tensor<4>,
     /// Slots in use.
     len: usize,
@@ -31,33 +32,42 @@ struct Held {
 const ROOM: usize = 32;
 
 impl Held {
+    /// From `[B, Hkv, T, dh]` each.
     fn exact(k: Tensor<4>, v: Tensor<4>) -> Self {
-        let len = k.dims()[2];
-        Self { k, v, len }
+        let len = v.dims()[2];
+        Self { k: if k.is_autodiff() { k } else { k.swap_dims(2, 3) }, v, len }
     }
 
+    /// `[B, Hkv, T, dh]` each.
     fn get(&self) -> (Tensor<4>, Tensor<4>) {
-        let whole = self.k.dims()[2] == self.len;
-        let cut = |x: &Tensor<4>| if whole { x.clone() } else { x.clone().narrow(2, 0, self.len) };
-        (cut(&self.k), cut(&self.v))
+        let k = if self.k.is_autodiff() { self.k.clone() } else { self.k.clone().swap_dims(2, 3) };
+        let whole = self.v.dims()[2] == self.len;
+        let cut = |x: Tensor<4>| if whole { x } else { x.narrow(2, 0, self.len) };
+        (cut(k), cut(self.v.clone()))
     }
 
+    /// Appends `[B, Hkv, L, dh]` each.
     fn push(self, k: Tensor<4>, v: Tensor<4>) -> Self {
-        let more = k.dims()[2];
+        let more = v.dims()[2];
         if self.k.is_autodiff() || k.is_autodiff() {
             let (past_k, past_v) = self.get();
             return Self::exact(Tensor::cat(vec![past_k, k], 2), Tensor::cat(vec![past_v, v], 2));
         }
         let Self { k: past_k, v: past_v, len } = self;
-        let [b, h, capacity, dh] = past_k.dims();
-        let write = |past: Tensor<4>, new: Tensor<4>| {
-            if len + more <= capacity {
-                return past.slice_assign([0..b, 0..h, len..len + more, 0..dh], new);
-            }
-            let room = Tensor::zeros([b, h, ROOM.max(len / 2), dh], (&new.device(), new.dtype()));
-            Tensor::cat(vec![past.narrow(2, 0, len), new, room], 2)
+        let [b, h, capacity, dh] = past_v.dims();
+        let k = k.swap_dims(2, 3);
+        let (k, v) = if len + more <= capacity {
+            let at = len..len + more;
+            let k = past_k.slice_assign([0..b, 0..h, 0..dh, at.clone()], k);
+            (k, past_v.slice_assign([0..b, 0..h, at, 0..dh], v))
+        } else {
+            let room = ROOM.max(len / 2);
+            let empty = |shape: [usize; 4]| Tensor::zeros(shape, (&v.device(), v.dtype()));
+            let (k_room, v_room) = (empty([b, h, dh, room]), empty([b, h, room, dh]));
+            let k = Tensor::cat(vec![past_k.narrow(3, 0, len), k, k_room], 3);
+            (k, Tensor::cat(vec![past_v.narrow(2, 0, len), v, v_room], 2))
         };
-        Self { k: write(past_k, k), v: write(past_v, v), len: len + more }
+        Self { k, v, len: len + more }
     }
 }
 

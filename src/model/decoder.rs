@@ -170,7 +170,7 @@ impl Decoder {
     pub fn unembed(&self, h: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
             Some(head) => head.forward(h),
-            None => h.matmul(self.embed_tokens.val().transpose().unsqueeze()),
+            None => ops::linear_transposed(h, self.embed_tokens.val()),
         }
     }
 

@@ -104,32 +104,6 @@ impl Decoder {
         Ok(model)
     }
 
-    /// The same model with every adapted weight composed once, in the graph: base + scale · A B is then shared by all
-    /// forwards of a step instead of being a node (and a dense matrix) of each.
-    ///
-    /// Gradients reach the factors of `self`. One back-propagation only: the composition is part of its graph.
-    #[must_use]
-    pub fn composed(&self) -> Self {
-        let mut model = self.clone();
-        for block in &mut model.layers {
-            let (attn, mlp) = (&mut block.self_attn, &mut block.mlp);
-            for linear in [
-                &mut attn.q_proj,
-                &mut attn.k_proj,
-                &mut attn.v_proj,
-                &mut attn.o_proj,
-                &mut mlp.gate_proj,
-                &mut mlp.up_proj,
-                &mut mlp.down_proj,
-            ] {
-                if linear.weight.adapter().is_some() {
-                    linear.weight = Param::initialized(linear.weight.id, linear.weight.val());
-                }
-            }
-        }
-        model
-    }
-
     /// The factors of one projection, in PEFT's layout: A `[r, in]`, B `[out, r]`; `None` where none is attached.
     pub fn lora_factors(&self, layer: usize, target: &str) -> Option<(HostTensor, HostTensor)> {
         let adapter = self.target(layer, target)?.adapter()?;

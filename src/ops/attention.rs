@@ -7,6 +7,22 @@ use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused};
 
+/// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
+/// `[B, 1, L, T]` → z `[B, L, H, dh]`.
+pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
+    if !tracked && [&q, &k, &v].into_iter().chain(&mask).all(fused::is_fused) {
+        return fused::attend(q, k, v, mask);
+    }
+    let pattern = grouped_pattern(grouped_scores(q, k), mask);
+    grouped_values(pattern, v)
+}
+
+/// The same in Burn's operations.
+pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    grouped_values(composed_pattern(grouped_scores(q, k), mask), v)
+}
+
 /// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, not masked yet.
 pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [b, l, h, dh] = q.dims();

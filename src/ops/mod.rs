@@ -5,12 +5,14 @@
 
 mod attention;
 mod fused;
+mod linear;
 mod loss;
 mod norm;
 mod rope;
 mod swiglu;
 
-pub use attention::{additive_mask, grouped_pattern, grouped_scores, grouped_values, masked};
+pub use attention::{additive_mask, attend, grouped_pattern, grouped_scores, grouped_values, masked};
+pub use linear::{linear, linear_transposed};
 pub use loss::{at_least_f32, cross_entropy, entropy, log_probs_of, token_log_probs};
 pub use norm::{rms_norm, rms_scale};
 pub use rope::{Rotation, rotate};
@@ -21,7 +23,8 @@ pub const MASKED: f32 = -1.0e30;
 
 /// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
 pub mod composed {
-    pub use super::attention::composed_pattern as grouped_pattern;
+    pub use super::attention::{composed_attend as attend, composed_pattern as grouped_pattern};
+    pub use super::linear::{composed_linear as linear, composed_linear_transposed as linear_transposed};
     pub use super::loss::composed_cross_entropy as cross_entropy;
     pub use super::norm::composed_rms_norm as rms_norm;
     pub use super::rope::composed_rotate as rotate;

@@ -201,11 +201,9 @@ fn shard_gradients(
     let model = &shards::own_leaves(model, compute);
     let gradient = grpo.replay.gradient();
     let segmented = gradient == Gradient::Segmented;
-    // One graph reads the same weights in every wave: compose LoRA once. A segment's composition goes with its graph.
-    let forward = &if segmented { model.clone() } else { model.composed() };
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let rows = replay::sequences(&traces, &switch)?;
-    let mut replay = Replay::new(forward, &traces, &rows, &HiddenState, gradient, switch, settings)?;
+    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, switch, settings)?;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;

@@ -45,8 +45,6 @@ pub fn response_loss(
         rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, Some(latent))).collect();
     let targets = targets(rows, latent);
     ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());
-    // Every wave reads the same weights: compose LoRA once, not once a wave.
-    let model = &model.composed();
     let all = unroll(model, &sequences?, source, gradient, &mut Hooks::none())?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let n = places.len();

@@ -1,10 +1,12 @@
 //! [`Fused`] on Burn's CPU backend: tensors to slices and back.
 
 use burn::backend::flex::FlexTensor;
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
 
-use super::{Fused, kernels};
+use super::attend::{self, Heads, Sizes};
+use super::{Fused, Inference, kernels, product};
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
 struct Rows(FlexTensor);
@@ -39,6 +41,21 @@ fn in_place(mut x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut values = Rows::new(x).get().to_vec();
     work(&mut values);
     made(values, shape)
+}
+
+/// What the loops for few rows take, and the shape of what they make; `None` where there are many rows, or weights that
+/// do not lie in rows.
+fn few(x: &FlexTensor, weight: &FlexTensor, columns: usize) -> Option<(Rows, Rows, Shape)> {
+    let mut shape = x.shape();
+    let depth = last(&shape);
+    let rows = shape.num_elements() / depth.max(1);
+    weight.as_slice::<f32>()?;
+    if rows == 0 || rows > product::FEW || depth == 0 || columns == 0 {
+        return None;
+    }
+    let axis = shape.num_dims() - 1;
+    shape[axis] = columns;
+    Some((Rows::new(x.clone()), Rows(weight.clone()), shape))
 }
 
 impl Fused for Flex {
@@ -80,6 +97,30 @@ impl Fused for Flex {
         let (mut dgate, mut dup) = (vec![0.0; n], vec![0.0; n]);
         kernels::swiglu_backward(gate.get(), up.get(), grad.get(), &mut dgate, &mut dup);
         (made(dgate, shape.clone()), made(dup, shape))
+    }
+
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [depth, columns] = weight.shape().dims();
+        match few(&x, &weight, columns) {
+            Some((x, weight, shape)) => {
+                let mut out = vec![0.0; shape.num_elements()];
+                product::rows_times(x.get(), weight.get(), [depth, columns], &mut out);
+                made(out, shape)
+            }
+            None => <Self as ModuleOps<Self>>::linear(x, weight, None),
+        }
+    }
+
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [columns, depth] = table.shape().dims();
+        match few(&x, &table, columns) {
+            Some((x, table, shape)) => {
+                let mut out = vec![0.0; shape.num_elements()];
+                product::rows_times_transposed(x.get(), table.get(), [depth, columns], &mut out);
+                made(out, shape)
+            }
+            None => <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None),
+        }
     }
 
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
@@ -126,4 +167,43 @@ impl Fused for Flex {
         let grad = Rows::new(grad);
         in_place(logits, |x| kernels::cross_entropy_backward(x, &targets, grad.get()))
     }
+}
+
+impl Inference for Flex {
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        attended(q, k, v, Rows::new(mask).get())
+    }
+
+    fn attend(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+        attended(q, k, v, &[])
+    }
+}
+
+fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> FlexTensor {
+    let shape = q.shape();
+    let [_, positions, heads, width] = shape.dims();
+    let [_, groups, slots, _] = k.shape().dims();
+    // Scores are sums of whole rows where the slots of one head dimension lie side by side.
+    let k = side_by_side(Flex::float_swap_dims(k, 2, 3));
+    let (q, v) = (Rows::new(q), side_by_side(v));
+    let mut out = vec![0.0; shape.num_elements()];
+    let sizes = Sizes { positions, heads, groups, slots, width };
+    attend::attend(q.get(), &matrices(&k), &matrices(&v), mask, sizes, &mut out);
+    made(out, shape)
+}
+
+/// The tensor, or a copy where its last axis is not dense.
+fn side_by_side(x: FlexTensor) -> FlexTensor {
+    let strides = x.layout().strides();
+    if strides[3] == 1 && strides.iter().all(|&step| step >= 0) { x } else { x.to_contiguous() }
+}
+
+fn matrices(x: &FlexTensor) -> Heads<'_> {
+    let step = |axis: usize| x.layout().strides()[axis].unsigned_abs();
+    Heads { values: x.storage(), start: x.layout().start_offset(), steps: [step(0), step(1), step(2)] }
 }

@@ -3,6 +3,7 @@
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, tensor::FloatTensor};
 
 use super::Fused;
@@ -126,6 +127,14 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let pair = B::swiglu_backward(gate.into_primitive(), up.into_primitive(), grad.into_primitive());
         (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
+    }
+
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, weight, None)
+    }
+
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
     }
 
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {

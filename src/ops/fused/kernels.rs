@@ -7,7 +7,7 @@ vectorised! {
     fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         let d = weight.len();
         for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
-            let scale = 1.0 / (sum(x, |_, v| v * v) / d as f32 + eps).sqrt();
+            let scale = 1.0 / (sum([x], |[v]| v * v) / d as f32 + eps).sqrt();
             for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
                 *out = x * scale * w;
             }
@@ -20,11 +20,12 @@ vectorised! {
     fn rms_norm_backward(x: &[f32], weight: &[f32], grad: &[f32], eps: f32, dx: &mut [f32], dw: &mut [f32]) {
         let d = weight.len();
         for ((x, grad), dx) in x.chunks_exact(d).zip(grad.chunks_exact(d)).zip(dx.chunks_exact_mut(d)) {
-            let r = 1.0 / (sum(x, |_, v| v * v) / d as f32 + eps).sqrt();
-            let along = sum(x, |i, v| v * grad[i] * weight[i]) * r * r / d as f32;
-            for i in 0..d {
-                dx[i] = r * (grad[i] * weight[i] - x[i] * along);
-                dw[i] += grad[i] * x[i] * r;
+            let r = 1.0 / (sum([x], |[v]| v * v) / d as f32 + eps).sqrt();
+            let along = sum([x, grad, weight], |[x, g, w]| x * g * w) * r * r / d as f32;
+            let values = x.iter().zip(grad).zip(weight).zip(dx).zip(dw.iter_mut());
+            for ((((x, grad), weight), dx), dw) in values {
+                *dx = r * (grad * weight - x * along);
+                *dw += grad * x * r;
             }
         }
     }
@@ -86,7 +87,7 @@ vectorised! {
             for x in x.iter_mut() {
                 *x = exp(*x - most);
             }
-            let scale = 1.0 / sum(x, |_, v| v);
+            let scale = 1.0 / sum([x], |[v]| v);
             for x in x.iter_mut() {
                 *x *= scale;
             }
@@ -98,7 +99,7 @@ vectorised! {
     /// `ds = p · (g − Σ g·p)` of each row, in place of `g`.
     fn softmax_backward(pattern: &[f32], grad: &mut [f32], width: usize) {
         for (p, g) in pattern.chunks_exact(width).zip(grad.chunks_exact_mut(width)) {
-            let along = sum(p, |i, v| v * g[i]);
+            let along = sum([p, g], |[p, g]| p * g);
             for (g, p) in g.iter_mut().zip(p) {
                 *g = p * (*g - along);
             }
@@ -112,7 +113,7 @@ vectorised! {
         let width = logits.len() / targets.len().max(1);
         for ((x, &target), out) in logits.chunks_exact(width.max(1)).zip(targets).zip(out) {
             let most = max(x);
-            *out = sum(x, |_, v| exp(v - most)).ln() + most - x[target as usize];
+            *out = sum([x], |[v]| exp(v - most)).ln() + most - x[target as usize];
         }
     }
 }
@@ -126,7 +127,7 @@ vectorised! {
             for x in x.iter_mut() {
                 *x = exp(*x - most);
             }
-            let scale = g / sum(x, |_, v| v);
+            let scale = g / sum([x], |[v]| v);
             for x in x.iter_mut() {
                 *x *= scale;
             }

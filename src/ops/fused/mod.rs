@@ -4,9 +4,11 @@
 //! where the composition records up to a dozen. Every other backend, and every float type but f32, takes the plain
 //! composition of Burn operations in the parent module, which is also what the tests compare with.
 
+mod attend;
 mod flex;
 mod gradient;
 mod kernels;
+mod product;
 mod simd;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
@@ -32,6 +34,10 @@ pub trait Fused: Backend {
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
     /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
@@ -48,6 +54,20 @@ pub trait Fused: Backend {
         targets: Vec<u32>,
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
+}
+
+/// What is fused outside autodiff only.
+#[backend_extension(Flex)]
+pub trait Inference: Backend {
+    /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+    /// The same where every query sees every slot.
+    fn attend(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 /// Whether a tensor can take the fused path.
@@ -74,6 +94,14 @@ pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R
     Tensor::from_dispatch(<Dispatch as Fused>::swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
+pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Fused>::linear(x.into_dispatch(), weight.into_dispatch()))
+}
+
+pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Fused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
+}
+
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     let out = <Dispatch as Fused>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), false);
     Tensor::from_dispatch(out)
@@ -83,6 +111,14 @@ pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>
     Tensor::from_dispatch(match mask {
         Some(mask) => <Dispatch as Fused>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
         None => <Dispatch as Fused>::row_softmax(scores.into_dispatch()),
+    })
+}
+
+pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(match mask {
+        Some(mask) => <Dispatch as Inference>::attend_masked(q, k, v, mask.into_dispatch()),
+        None => <Dispatch as Inference>::attend(q, k, v),
     })
 }
 

@@ -1,0 +1,154 @@
+//! Attention of a few queries over a cache, without keeping scores: slices in, slices out.
+
+use std::array::from_fn;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::{kernels, product};
+
+/// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
+pub(super) struct Heads<'a> {
+    pub values: &'a [f32],
+    pub start: usize,
+    /// Steps to the next row of the batch, the next head, the next row of the matrix.
+    pub steps: [usize; 3],
+}
+
+impl<'a> Heads<'a> {
+    fn of(&self, row: usize, head: usize) -> &'a [f32] {
+        &self.values[self.start + row * self.steps[0] + head * self.steps[1]..]
+    }
+}
+
+/// Sizes of one call: positions, query heads, key/value heads, slots, head width.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub positions: usize,
+    pub heads: usize,
+    pub groups: usize,
+    pub slots: usize,
+    pub width: usize,
+}
+
+/// Query positions that are worked on together: their scores stay in the cache.
+const TOGETHER: usize = 16;
+
+/// Products of query and key values that are worth a second thread.
+const PARALLEL: usize = 1 << 22;
+
+/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, T]`, values `[T, dh]`, the mask
+/// `[B, L, T]` or empty.
+pub(super) fn attend(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes, out: &mut [f32]) {
+    let Sizes { positions, heads, slots, width, .. } = sizes;
+    let one = heads * width;
+    let units = positions.div_ceil(TOGETHER);
+    let work = |at: usize, out: &mut [f32]| {
+        let (row, first) = (at / units, at % units * TOGETHER);
+        let query = (row * positions + first) * one;
+        let mask = if mask.is_empty() { mask } else { &mask[(row * positions + first) * slots..] };
+        some_positions(&q[query..query + out.len()], keys, values, mask, row, sizes, out);
+    };
+    // Units do not reach over the end of a row of the batch.
+    let parts = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
+    if q.len() * slots < PARALLEL {
+        parts.enumerate().for_each(|(at, out)| work(at, out));
+    } else {
+        parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(at, out)| work(at, out));
+    }
+}
+
+fn some_positions(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], row: usize, sizes: Sizes, out: &mut [f32]) {
+    let Sizes { heads, groups, slots, width, .. } = sizes;
+    let (one, share) = (heads * width, heads / groups);
+    let scale = 1.0 / (width as f64).sqrt() as f32;
+    let rows = q.len() / one * share;
+    let (mut queries, mut scores) = (Vec::with_capacity(rows * width), vec![0.0; rows * slots]);
+    for group in 0..groups {
+        queries.clear();
+        let own = group * share * width..(group + 1) * share * width;
+        queries.extend(q.chunks_exact(one).flat_map(|q| &q[own.clone()]).map(|q| q * scale));
+        scores.fill(0.0);
+        let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(slots).collect();
+        product::times(&queries, keys.of(row, group), [width, keys.steps[2]], &mut pieces);
+        if !mask.is_empty() {
+            for (scores, mask) in scores.chunks_exact_mut(share * slots).zip(mask.chunks_exact(slots)) {
+                for scores in scores.chunks_exact_mut(slots) {
+                    scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
+                }
+            }
+        }
+        kernels::softmax(&mut scores, &[], [1, 1, slots]);
+        let pattern = scores.chunks_exact(slots);
+        let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
+        let (v, step) = (values.of(row, group), values.steps[2]);
+        Arch::new().dispatch(Mix { pattern, v, step, outs });
+    }
+}
+
+/// Σ pattern[t] · v[t] for each query.
+struct Mix<'a, P, O> {
+    pattern: P,
+    v: &'a [f32],
+    step: usize,
+    outs: O,
+}
+
+impl<'p, 'o, P, O> WithSimd for Mix<'_, P, O>
+where
+    P: Iterator<Item = &'p [f32]>,
+    O: Iterator<Item = &'o mut [f32]>,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for (pattern, out) in self.pattern.zip(self.outs) {
+            let (mut at, lanes) = (0, S::F32_LANES);
+            while at + 4 * lanes <= out.len() {
+                mix::<S, 4>(simd, pattern, &self.v[at..], self.step, &mut out[at..]);
+                at += 4 * lanes;
+            }
+            while at + lanes <= out.len() {
+                mix::<S, 1>(simd, pattern, &self.v[at..], self.step, &mut out[at..]);
+                at += lanes;
+            }
+            for (at, out) in out.iter_mut().enumerate().skip(at) {
+                *out = pattern.iter().enumerate().fold(0.0, |sum, (t, p)| p.mul_add(self.v[t * self.step + at], sum));
+            }
+        }
+    }
+}
+
+/// V vectors of the mixture, in four interleaved sums: one would wait for itself.
+#[inline(always)]
+fn mix<S: Simd, const V: usize>(simd: S, pattern: &[f32], v: &[f32], step: usize, out: &mut [f32]) {
+    let width = V * S::F32_LANES;
+    let mut sums = [[simd.splat_f32s(0.0); V]; 4];
+    let mut at = 0;
+    let (fours, rest) = pattern.as_chunks::<4>();
+    for p in fours {
+        for i in 0..4 {
+            let (row, _) = S::as_simd_f32s(&v[at..at + width]);
+            let p = simd.splat_f32s(p[i]);
+            for j in 0..V {
+                sums[i][j] = simd.mul_add_f32s(p, row[j], sums[i][j]);
+            }
+            at += step;
+        }
+    }
+    for p in rest {
+        let (row, _) = S::as_simd_f32s(&v[at..at + width]);
+        let p = simd.splat_f32s(*p);
+        for j in 0..V {
+            sums[0][j] = simd.mul_add_f32s(p, row[j], sums[0][j]);
+        }
+        at += step;
+    }
+    let total: [S::f32s; V] = from_fn(|j| {
+        let (a, b) = (simd.add_f32s(sums[0][j], sums[1][j]), simd.add_f32s(sums[2][j], sums[3][j]));
+        simd.add_f32s(a, b)
+    });
+    let (held, _) = S::as_mut_simd_f32s(&mut out[..width]);
+    held[..V].copy_from_slice(&total);
+}

@@ -1,0 +1,347 @@
+//! Products of a few rows with a weight matrix: what every decoding step is made of.
+//!
+//! A general matrix product first copies the weights into an order of its own. With a handful of rows that copy costs more
+//! than the product; these loops read the weights once, as they lie. Every output is one chain of operations in an order
+//! that does not depend on the number of rows: decoding sixteen rows gives each of them the bits it would get alone.
+
+use std::array::from_fn;
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+/// Rows up to which these loops are used: beyond, the copy pays.
+pub(super) const FEW: usize = 32;
+
+/// Weights that are worth a second thread: reading so many takes ten times as long as waking one.
+const PARALLEL: usize = 1 << 19;
+
+/// Columns are dealt to threads in multiples of this.
+const GRAIN: usize = 64;
+
+/// Weight rows that are used for all outputs before the next ones are read: they stay in the cache.
+const SLAB: usize = 64;
+
+/// x `[M, K]` · w `[K, N]` → `out` `[M, N]`, which holds zeros.
+pub(super) fn rows_times(x: &[f32], w: &[f32], [depth, columns]: [usize; 2], out: &mut [f32]) {
+    deal(out, depth, columns, |from, out| times(x, &w[from..], [depth, columns], out));
+}
+
+/// Adds x `[M, K]` · w to the M pieces of `out`; rows of `w` begin `step` values apart, and as many of each are used as the
+/// pieces are long.
+pub(super) fn times(x: &[f32], w: &[f32], [depth, step]: [usize; 2], out: &mut [&mut [f32]]) {
+    Arch::new().dispatch(Times { x, w, depth, step, out });
+}
+
+/// x `[M, K]` · tableᵀ with table `[N, K]` → `out` `[M, N]`.
+pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: [usize; 2], out: &mut [f32]) {
+    deal(out, depth, columns, |from, out| Arch::new().dispatch(Dots { x, table, depth, from, out }));
+}
+
+/// Gives each thread a range of columns: where it starts, and the pieces of the output's rows.
+fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
+    let threads = if depth * columns < PARALLEL { 1 } else { rayon::current_num_threads() };
+    let share = columns.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
+    let mut parts: Vec<Vec<&mut [f32]>> = (0..columns.div_ceil(share)).map(|_| vec![]).collect();
+    for row in out.chunks_exact_mut(columns) {
+        for (part, piece) in parts.iter_mut().zip(row.chunks_mut(share)) {
+            part.push(piece);
+        }
+    }
+    match &mut parts[..] {
+        [only] => work(0, only),
+        parts => parts.par_iter_mut().enumerate().for_each(|(i, part)| work(i * share, part)),
+    }
+}
+
+struct Times<'a, 'o, 'p> {
+    x: &'a [f32],
+    w: &'a [f32],
+    depth: usize,
+    step: usize,
+    out: &'o mut [&'p mut [f32]],
+}
+
+impl WithSimd for Times<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, w, depth, step, out } = self;
+        if let [out] = out {
+            return stream(simd, x, w, step, out);
+        }
+        let width = out[0].len();
+        for start in (0..depth).step_by(SLAB) {
+            let (w, end) = (&w[start * step..], (start + SLAB).min(depth));
+            Panel { w, step, width }.add_all(simd, x, depth, start..end, out);
+        }
+    }
+}
+
+/// Rows of the output that are held in registers together.
+const ROWS: usize = 6;
+
+/// Some rows of the weights.
+struct Panel<'a> {
+    w: &'a [f32],
+    step: usize,
+    width: usize,
+}
+
+impl Panel<'_> {
+    /// Adds what the panel makes of columns `part` of x `[M, depth]` to the outputs.
+    #[inline(always)]
+    fn add_all<S: Simd>(&self, simd: S, x: &[f32], depth: usize, part: Range<usize>, out: &mut [&mut [f32]]) {
+        let mut first = 0;
+        while first < out.len() {
+            let x = |r: usize| &x[(first + r) * depth..][part.clone()];
+            let rows = (out.len() - first).min(ROWS);
+            let out = &mut out[first..first + rows];
+            match rows {
+                6 => self.add::<S, 6>(simd, from_fn(x), out),
+                5 => self.add::<S, 5>(simd, from_fn(x), out),
+                4 => self.add::<S, 4>(simd, from_fn(x), out),
+                3 => self.add::<S, 3>(simd, from_fn(x), out),
+                2 => self.add::<S, 2>(simd, from_fn(x), out),
+                _ => self.add::<S, 1>(simd, from_fn(x), out),
+            }
+            first += rows;
+        }
+    }
+
+    /// Adds R rows' products with the panel to their outputs.
+    #[inline(always)]
+    fn add<S: Simd, const R: usize>(&self, simd: S, x: [&[f32]; R], out: &mut [&mut [f32]]) {
+        let mut at = 0;
+        while S::REGISTER_COUNT >= 32 && at + 4 * S::F32_LANES <= self.width {
+            self.tile::<S, R, 4>(simd, x, at, out);
+            at += 4 * S::F32_LANES;
+        }
+        while at + 2 * S::F32_LANES <= self.width {
+            self.tile::<S, R, 2>(simd, x, at, out);
+            at += 2 * S::F32_LANES;
+        }
+        while at + S::F32_LANES <= self.width {
+            self.tile::<S, R, 1>(simd, x, at, out);
+            at += S::F32_LANES;
+        }
+        for at in at..self.width {
+            for (x, out) in x.iter().zip(out.iter_mut()) {
+                let w = self.w.iter().skip(at).step_by(self.step);
+                let out = &mut out[at];
+                *out = x.iter().zip(w).fold(*out, |sum, (x, w)| x.mul_add(*w, sum));
+            }
+        }
+    }
+
+    /// R rows by T vectors, held in registers over all rows of the panel.
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const T: usize>(
+        &self,
+        simd: S,
+        x: [&[f32]; R],
+        at: usize,
+        out: &mut [&mut [f32]],
+    ) {
+        let width = T * S::F32_LANES;
+        let held = at..at + width;
+        let mut acc: [[S::f32s; T]; R] = from_fn(|r| {
+            let (held, _) = S::as_simd_f32s(&out[r][held.clone()]);
+            from_fn(|t| held[t])
+        });
+        let depth = x[0].len();
+        let x = x.map(|x| &x[..depth]);
+        for k in 0..depth {
+            let (w, next) = self.w[k * self.step + at..].split_at(width);
+            let (w, _) = S::as_simd_f32s(w);
+            let w: [S::f32s; T] = from_fn(|t| w[t]);
+            // The next tile's part of this row lies far from its neighbours above and below: no hardware expects it.
+            for t in 0..T {
+                soon(next, t * S::F32_LANES);
+            }
+            for r in 0..R {
+                let x = simd.splat_f32s(x[r][k]);
+                for t in 0..T {
+                    acc[r][t] = simd.mul_add_f32s(x, w[t], acc[r][t]);
+                }
+            }
+        }
+        for r in 0..R {
+            let (held, _) = S::as_mut_simd_f32s(&mut out[r][held.clone()]);
+            held[..T].copy_from_slice(&acc[r]);
+        }
+    }
+}
+
+/// One row: eight weight rows at a time, each read from end to end.
+#[inline(always)]
+fn stream<S: Simd>(simd: S, x: &[f32], w: &[f32], step: usize, out: &mut [f32]) {
+    let width = out.len();
+    let (eights, rest) = x.as_chunks::<8>();
+    for (at, x) in eights.iter().enumerate() {
+        let rows: [&[f32]; 8] = from_fn(|i| &w[(at * 8 + i) * step..][..width]);
+        add_scaled::<S, 8>(simd, *x, rows, out);
+    }
+    for (x, k) in rest.iter().zip(eights.len() * 8..) {
+        add_scaled::<S, 1>(simd, [*x], [&w[k * step..][..width]], out);
+    }
+}
+
+/// `out += Σ x[i] · rows[i]`, in the order of i.
+#[inline(always)]
+fn add_scaled<S: Simd, const N: usize>(simd: S, x: [f32; N], rows: [&[f32]; N], out: &mut [f32]) {
+    let (held, rest) = S::as_mut_simd_f32s(out);
+    let split = rows.map(|row| S::as_simd_f32s(row));
+    let vectors = split.map(|(vectors, _)| &vectors[..held.len()]);
+    let splat = x.map(|x| simd.splat_f32s(x));
+    for (at, held) in held.iter_mut().enumerate() {
+        let mut sum = *held;
+        for i in 0..N {
+            sum = simd.mul_add_f32s(splat[i], vectors[i][at], sum);
+        }
+        *held = sum;
+    }
+    for (at, out) in rest.iter_mut().enumerate() {
+        *out = (0..N).fold(*out, |sum, i| x[i].mul_add(split[i].1[at], sum));
+    }
+}
+
+struct Dots<'a, 'o, 'p> {
+    x: &'a [f32],
+    table: &'a [f32],
+    depth: usize,
+    from: usize,
+    out: &'o mut [&'p mut [f32]],
+}
+
+impl WithSimd for Dots<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, table, depth, from, out } = self;
+        let width = out[0].len();
+        let table = &table[from * depth..(from + width) * depth];
+        let mut at = 0;
+        while at < width {
+            let entries = if at + 4 <= width { 4 } else { 1 };
+            let mut first = 0;
+            while first < out.len() {
+                let x = |r: usize| &x[(first + r) * depth..][..depth];
+                let row = |t: usize| &table[(at + t) * depth..][..depth];
+                let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
+                let out = &mut out[first..first + rows];
+                match (rows, entries) {
+                    (6, 4) => dots::<S, 6, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (5, 4) => dots::<S, 5, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (4, 4) => dots::<S, 4, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (3, 4) => dots::<S, 3, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (2, 4) => dots::<S, 2, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (1, 4) => dots::<S, 1, 4>(simd, from_fn(x), from_fn(row), at, out),
+                    (6, _) => dots::<S, 6, 1>(simd, from_fn(x), from_fn(row), at, out),
+                    (5, _) => dots::<S, 5, 1>(simd, from_fn(x), from_fn(row), at, out),
+                    (4, _) => dots::<S, 4, 1>(simd, from_fn(x), from_fn(row), at, out),
+                    (3, _) => dots::<S, 3, 1>(simd, from_fn(x), from_fn(row), at, out),
+                    (2, _) => dots::<S, 2, 1>(simd, from_fn(x), from_fn(row), at, out),
+                    _ => dots::<S, 1, 1>(simd, from_fn(x), from_fn(row), at, out),
+                }
+                first += rows;
+            }
+            at += entries;
+        }
+    }
+}
+
+/// Dot products of R rows with T entries of the table.
+#[inline(always)]
+fn dots<S: Simd, const R: usize, const T: usize>(
+    simd: S,
+    x: [&[f32]; R],
+    table: [&[f32]; T],
+    at: usize,
+    out: &mut [&mut [f32]],
+) {
+    let (rows, depth) = (table, x[0].len());
+    let (x, table) = (x.map(S::as_simd_f32s), table.map(S::as_simd_f32s));
+    let vectors = x[0].0.len();
+    let (whole, entries) = (x.map(|(whole, _)| &whole[..vectors]), table.map(|(whole, _)| &whole[..vectors]));
+    let mut acc = [[simd.splat_f32s(0.0); T]; R];
+    for i in 0..vectors {
+        let entries: [S::f32s; T] = from_fn(|t| entries[t][i]);
+        for row in rows {
+            soon(row, T * depth + i * S::F32_LANES);
+        }
+        for r in 0..R {
+            let x = whole[r][i];
+            for t in 0..T {
+                acc[r][t] = simd.mul_add_f32s(x, entries[t], acc[r][t]);
+            }
+        }
+    }
+    if !x[0].1.is_empty() {
+        for r in 0..R {
+            let x = simd.partial_load_f32s(x[r].1);
+            for t in 0..T {
+                acc[r][t] = simd.mul_add_f32s(x, simd.partial_load_f32s(table[t].1), acc[r][t]);
+            }
+        }
+    }
+    for r in 0..R {
+        for t in 0..T {
+            out[r][at + t] = simd.reduce_sum_f32s(acc[r][t]);
+        }
+    }
+}
+
+/// Asks for the cache line of `values[at]`, which may lie beyond the slice.
+#[inline(always)]
+fn soon(values: &[f32], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees, and an address that is not mapped is ignored.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
+    }
+
+    fn naive(x: &[f32], w: impl Fn(usize, usize) -> f32, [m, k, n]: [usize; 3]) -> Vec<f64> {
+        let dot = |i: usize| (0..k).map(|j| f64::from(x[i / n * k + j]) * f64::from(w(j, i % n))).sum();
+        (0..m * n).map(dot).collect()
+    }
+
+    #[test]
+    fn products_of_odd_shapes_and_each_row_alone() {
+        for [m, k, n] in [[1, 1, 1], [2, 3, 5], [7, 64, 33], [16, 65, 130], [13, 200, 67], [3, 17, 4100], [1, 700, 900]]
+        {
+            let (x, w) = (values(m * k, 1), values(k * n, 2));
+            let close = |found: &[f32], expected: Vec<f64>| {
+                for (found, expected) in found.iter().zip(expected) {
+                    assert!((f64::from(*found) - expected).abs() < 1e-4, "{m}x{k}x{n}: {found} is not {expected}");
+                }
+            };
+            let (mut plain, mut transposed) = (vec![0.0; m * n], vec![0.0; m * n]);
+            rows_times(&x, &w, [k, n], &mut plain);
+            close(&plain, naive(&x, |j, c| w[j * n + c], [m, k, n]));
+            rows_times_transposed(&x, &w, [k, n], &mut transposed);
+            close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));
+            for row in 0..m {
+                let (mut one, x) = (vec![0.0; n], &x[row * k..(row + 1) * k]);
+                rows_times(x, &w, [k, n], &mut one);
+                assert_eq!(one, plain[row * n..(row + 1) * n], "row {row} of {m}x{k}x{n}");
+                rows_times_transposed(x, &w, [k, n], &mut one);
+                assert_eq!(one, transposed[row * n..(row + 1) * n], "row {row} of {m}x{k}x{n}, transposed");
+            }
+        }
+    }
+}

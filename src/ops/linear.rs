@@ -1,0 +1,32 @@
+//! Linear maps without bias.
+
+use burn::tensor::Tensor;
+use burn::tensor::module::linear as composed;
+
+use super::fused;
+
+/// `x W`: x `[B, L, K]`, W `[K, N]` → `[B, L, N]`.
+pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    if fused::is_fused(&x) && fused::is_fused(&weight) {
+        return fused::linear(x, weight);
+    }
+    composed_linear(x, weight)
+}
+
+/// `x Tᵀ`: x `[B, L, K]`, a table `[N, K]` → `[B, L, N]`. The head of a model whose head is its embedding.
+pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    if fused::is_fused(&x) && fused::is_fused(&table) {
+        return fused::linear_transposed(x, table);
+    }
+    composed_linear_transposed(x, table)
+}
+
+/// The same in Burn's operations.
+pub fn composed_linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    composed(x, weight, None)
+}
+
+/// The same in Burn's operations.
+pub fn composed_linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    composed(x, table.transpose(), None)
+}
