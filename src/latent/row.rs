@@ -107,7 +107,7 @@ impl Row {
         let settings = how.settings;
         let mut masked = settings.masked.clone();
         masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, self.switching)));
-        let plain = sampling::log_softmax(logits, 1.0, &masked);
+        let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &masked);
         let scaled;
         let at_temperature = if settings.sampling.scale() == 1.0 {
             &plain
@@ -129,7 +129,7 @@ impl Row {
             token,
             kind: if is_swi { Kind::Swi } else { Kind::Text },
             logprob: Some(at_temperature[token as usize]),
-            entropy: Some(sampling::entropy(&plain)),
+            entropy: Some(entropy),
             p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
             p_exit: None,
         };
@@ -150,12 +150,13 @@ impl Row {
             return self.push_visible(Position::closing(ids.swi_end, Kind::SwiEndForced, None), how);
         }
         if step > 0 {
-            let plain = sampling::log_softmax(logits, 1.0, &[]);
+            let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &[]);
             if let Some(last) = self.trace.positions.last_mut() {
                 last.p_exit = Some(plain[ids.swi_end as usize].exp());
-                last.entropy = Some(sampling::entropy(&plain));
+                last.entropy = Some(entropy);
             }
-            let at_temperature = sampling::log_softmax(logits, settings.sampling.scale(), &[]);
+            let scale = settings.sampling.scale();
+            let at_temperature = if scale == 1.0 { plain } else { sampling::log_softmax(logits, scale, &[]) };
             let may_exit = step >= settings.k_min;
             let sampled = may_exit && sampling::draw(&at_temperature, &settings.sampling, self.key()) == ids.swi_end;
             if sampled || step >= settings.k_cap {

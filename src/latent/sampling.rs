@@ -61,6 +61,11 @@ impl Key {
 
 /// `log softmax(logits / scale)` with the masked tokens at −∞, in f64.
 pub fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64> {
+    log_softmax_and_entropy(logits, scale, masked).0
+}
+
+/// [`log_softmax`] and its Shannon entropy in nats, from one pass of exponentials.
+pub fn log_softmax_and_entropy(logits: &[f32], scale: f64, masked: &[u32]) -> (Vec<f64>, f64) {
     let mut out: Vec<f64> = logits.iter().map(|&x| f64::from(x) / scale).collect();
     for &token in masked {
         if let Some(x) = out.get_mut(token as usize) {
@@ -68,9 +73,15 @@ pub fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64> {
         }
     }
     let max = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let log_sum = max + out.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
-    out.iter_mut().for_each(|x| *x -= log_sum);
-    out
+    let (mut total, mut weighted) = (0.0, 0.0);
+    for x in out.iter_mut().filter(|x| x.is_finite()) {
+        let weight = (*x - max).exp();
+        total += weight;
+        weighted += weight * (*x - max);
+    }
+    let log_total = total.ln();
+    out.iter_mut().for_each(|x| *x -= max + log_total);
+    (out, log_total - weighted / total)
 }
 
 /// Shannon entropy in nats of log-probabilities.

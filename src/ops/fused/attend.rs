@@ -5,6 +5,7 @@ use std::array::from_fn;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::simd::LANES;
 use super::{kernels, product};
 
 /// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
@@ -37,8 +38,13 @@ const TOGETHER: usize = 16;
 /// Products of query and key values that are worth a second thread.
 const PARALLEL: usize = 1 << 22;
 
-/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, T]`, values `[T, dh]`, the mask
-/// `[B, L, T]` or empty.
+/// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever stands there.
+pub(super) fn padded(slots: usize) -> usize {
+    slots.next_multiple_of(LANES)
+}
+
+/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the
+/// mask `[B, L, T]` or empty.
 pub(super) fn attend(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes, out: &mut [f32]) {
     let Sizes { positions, heads, slots, width, .. } = sizes;
     let one = heads * width;
@@ -63,23 +69,24 @@ fn some_positions(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], row: us
     let (one, share) = (heads * width, heads / groups);
     let scale = 1.0 / (width as f64).sqrt() as f32;
     let rows = q.len() / one * share;
-    let (mut queries, mut scores) = (Vec::with_capacity(rows * width), vec![0.0; rows * slots]);
+    let room = padded(slots);
+    let (mut queries, mut scores) = (Vec::with_capacity(rows * width), vec![0.0; rows * room]);
     for group in 0..groups {
         queries.clear();
         let own = group * share * width..(group + 1) * share * width;
         queries.extend(q.chunks_exact(one).flat_map(|q| &q[own.clone()]).map(|q| q * scale));
         scores.fill(0.0);
-        let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(slots).collect();
+        let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
         product::times(&queries, keys.of(row, group), [width, keys.steps[2]], &mut pieces);
-        if !mask.is_empty() {
-            for (scores, mask) in scores.chunks_exact_mut(share * slots).zip(mask.chunks_exact(slots)) {
-                for scores in scores.chunks_exact_mut(slots) {
-                    scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
-                }
+        for (i, scores) in pieces.into_iter().enumerate() {
+            scores[slots..].fill(f32::NEG_INFINITY);
+            if !mask.is_empty() {
+                let mask = &mask[i / share * slots..][..slots];
+                scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
             }
         }
-        kernels::softmax(&mut scores, &[], [1, 1, slots]);
-        let pattern = scores.chunks_exact(slots);
+        kernels::softmax(&mut scores, &[], [1, 1, room]);
+        let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..slots]);
         let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
         let (v, step) = (values.of(row, group), values.steps[2]);
         Arch::new().dispatch(Mix { pattern, v, step, outs });

@@ -189,12 +189,34 @@ fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> FlexTe
     let [_, positions, heads, width] = shape.dims();
     let [_, groups, slots, _] = k.shape().dims();
     // Scores are sums of whole rows where the slots of one head dimension lie side by side.
-    let k = side_by_side(Flex::float_swap_dims(k, 2, 3));
+    let k = transposed_with_room(k, slots);
     let (q, v) = (Rows::new(q), side_by_side(v));
     let mut out = vec![0.0; shape.num_elements()];
     let sizes = Sizes { positions, heads, groups, slots, width };
     attend::attend(q.get(), &matrices(&k), &matrices(&v), mask, sizes, &mut out);
     made(out, shape)
+}
+
+/// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots behind each row: a cache's own memory,
+/// or a copy.
+fn transposed_with_room(k: FlexTensor, slots: usize) -> FlexTensor {
+    let k = Flex::float_swap_dims(k, 2, 3);
+    let k = if k.layout().strides().iter().all(|&step| step >= 0) { k } else { k.to_contiguous() };
+    let [b, groups, width, _] = k.shape().dims();
+    let (room, start) = (attend::padded(slots), k.layout().start_offset());
+    let steps: Vec<usize> = k.layout().strides().iter().map(|step| step.unsigned_abs()).collect();
+    let row_of =
+        |i: usize| start + i / (groups * width) * steps[0] + i / width % groups * steps[1] + i % width * steps[2];
+    let (rows, values) = (b * groups * width, k.storage::<f32>());
+    if steps[3] == 1 && steps[2] >= room && row_of(rows.saturating_sub(1)) + room <= values.len() {
+        return k;
+    }
+    let mut out = vec![0.0; rows * room];
+    for (i, out) in out.chunks_exact_mut(room).enumerate() {
+        let row = values[row_of(i)..].iter().step_by(steps[3].max(1));
+        out.iter_mut().zip(row).take(slots).for_each(|(out, value)| *out = *value);
+    }
+    made(out, Shape::new([b, groups, width, room]))
 }
 
 /// The tensor, or a copy where its last axis is not dense.
