@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor};
-use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group};
 use serde_json::json;
 use switchyard::corpus::Row;
 use switchyard::latent::{Decode, DecodeSettings, Gradient, HiddenState, Request, SwitchIds, Switching, decode};
@@ -136,15 +136,15 @@ fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mu
 fn forward_and_step(c: &mut Criterion) {
     for size in sizes() {
         let ids = size.ids();
-        let model = size.model(&Device::flex());
+        let model = LazyCell::new(|| size.model(&Device::flex()));
         time(c, "decoder", &size, "forward", size.tokens(), || {
             finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"));
         });
-        let mut model = Some(size.model(&Device::flex().autodiff()));
+        let mut model: Option<Decoder> = None;
         let mut optimizer = AdamWConfig::new().init();
         let targets: Vec<u32> = ids.iter().flatten().copied().collect();
         time(c, "decoder", &size, "train_step", size.tokens(), || {
-            let Some(held) = model.take() else { return };
+            let held = model.take().unwrap_or_else(|| size.model(&Device::flex().autodiff()));
             let logits = held.logits(&ids, &mut Hooks::none()).expect("a forward");
             let logits = logits.reshape([targets.len(), size.config.vocab_size]);
             let loss = ops::cross_entropy(logits, targets.clone()).mean();
@@ -326,4 +326,11 @@ fn decoding(c: &mut Criterion) {
 }
 
 criterion_group!(benches, forward_and_step, lora_step, hooks, decoding);
-criterion_main!(benches);
+
+/// As the binaries do it, on a thread of the pool.
+fn main() {
+    parallel::inside(|| {
+        benches();
+        Criterion::default().configure_from_args().final_summary();
+    });
+}

@@ -5,6 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+/// Runs a program's work on one of the threads that tensor operations share. From any other thread, each operation on
+/// several threads would first put its caller to sleep.
+pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    // Stacks as large as a main thread's. A pool that stands already serves as it is.
+    let _ = ThreadPoolBuilder::new().stack_size(8 << 20).build_global();
+    rayon::scope(|_| work())
+}
+
 /// Cuts `items` into at most `shards` contiguous parts of like size.
 pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
     let size = items.len().div_ceil(shards.max(1)).max(1);

@@ -27,19 +27,22 @@ fn weights(out: &Path) -> Vec<Vec<u8>> {
 fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let whole = temp.path().join("whole");
+    let started = std::time::Instant::now();
     let output = train(&whole).output().expect("train runs");
     assert!(output.status.success(), "{}", text(&output));
+    let whole_time = started.elapsed();
 
     let broken = temp.path().join("broken");
     let mut kills = 0;
-    // Each life is a little longer than the last, so that every part of the run is interrupted somewhere.
+    // Each life is a little longer than the last, so that every part of the run is interrupted somewhere; the first is a
+    // fraction of a whole run, however fast the machine.
     for life in 0..60 {
         let mut command = train(&broken);
         if broken.join("recipe.toml").exists() {
             command.arg("--resume");
         }
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("train starts");
-        let mut left = Duration::from_millis(250 + 90 * life);
+        let mut left = whole_time / 8 + whole_time / 24 * life;
         let tick = Duration::from_millis(10);
         let ended = loop {
             if let Some(status) = child.try_wait().expect("its state") {

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use switchyard::commands::{completions, exit, intervene::Intervene};
+use switchyard::parallel;
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    exit(completions::parse::<Intervene>().run())
+    let args = completions::parse::<Intervene>();
+    exit(parallel::inside(|| args.run()))
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Parser;
 use switchyard::commands::completions;
+use switchyard::parallel;
 use switchyard::progress::stop_flag;
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
@@ -55,7 +56,8 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match go(completions::parse::<Args>()) {
+    let args = completions::parse::<Args>();
+    match parallel::inside(|| go(args)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

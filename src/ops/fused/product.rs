@@ -14,7 +14,7 @@ use rayon::prelude::*;
 pub(super) const FEW: usize = 32;
 
 /// Weights that are worth a second thread: reading so many takes ten times as long as waking one.
-const PARALLEL: usize = 1 << 19;
+const PARALLEL: usize = 1 << 18;
 
 /// Columns are dealt to threads in multiples of this.
 const GRAIN: usize = 64;
