@@ -42,7 +42,7 @@ fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
             command.arg("--resume");
         }
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("train starts");
-        let mut left = whole_time / 8 + whole_time / 24 * life;
+        let mut left = whole_time / 10 + whole_time / 40 * life;
         let tick = Duration::from_millis(10);
         let ended = loop {
             if let Some(status) = child.try_wait().expect("its state") {
