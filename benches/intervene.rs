@@ -33,7 +33,7 @@ type Made<'a> = Vec<(Box<dyn Intervention + 'a>, Steps)>;
 fn main() -> anyhow::Result<()> {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let problems = numbers.first().copied().unwrap_or(100);
-    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    let run = Path::new(".").join("fixtures/micro");
     let mut lab = Lab::open(&run, "latent", Some(problems), 0)?;
     lab.threads = 1;
     let settings = Sweep::settings(&lab);

@@ -10,7 +10,7 @@ use switchyard::interventions::Steps;
 use switchyard::report::rows::read;
 
 fn micro() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro")
+    Path::new(".").join("fixtures/micro")
 }
 
 fn lab(phase: &str, problems: Option<usize>, seed: u64) -> Lab {
@@ -36,7 +36,7 @@ fn the_committed_rows_come_out_again() {
     fn once() -> usize {
         1
     }
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro/latent_intervention-latent.parquet");
+    let file = Path::new(".").join("reports/micro/latent_intervention-latent.parquet");
     let held: Vec<Held> = read(&file).expect("the committed rows");
     let draws = held.iter().map(|h| h.draws).max().expect("rows");
     let config = Config { draws, ..config(&MODES, &[Steps::All]) };

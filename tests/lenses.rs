@@ -14,7 +14,7 @@ use switchyard::recipe::Recipe;
 use switchyard::report::rows::{IDENTITY, RowWriter, read};
 
 fn micro(phase: &str, problems: Option<usize>) -> Lab {
-    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    let run = Path::new(".").join("fixtures/micro");
     Lab::open(&run, phase, problems, 0).expect("the micro fixture")
 }
 
@@ -220,7 +220,7 @@ fn smollm2(problems: usize) -> Option<Lab> {
         println!("skipped: set SWITCHYARD_SMOLLM2_GGUF to SmolLM2-135M-Instruct's .gguf");
         return None;
     };
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/gsm8k/test.jsonl");
+    let beside = Path::new(".").join("../shared/data/gsm8k/test.jsonl");
     let data = std::env::var_os("SWITCHYARD_GSM8K").map_or(beside, PathBuf::from);
     if !data.is_file() {
         println!("skipped: {} is not there (set SWITCHYARD_GSM8K)", data.display());

@@ -14,7 +14,7 @@ use switchyard::report::rows::{IDENTITY, RowWriter, read_flat};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 
 fn subject(phase: &str, problems: usize) -> Subject {
-    let micro = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro");
+    let micro = Path::new(".").join("fixtures/micro");
     Subject::open(&micro, phase, Some(problems), &Device::flex()).expect("the micro fixture")
 }
 

@@ -9,12 +9,12 @@ use switchyard::text::sources::Fields;
 use switchyard::text::{Problem, Source, Template, Vocabulary, read_problems};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/problems").join(name)
+    Path::new(".").join("fixtures/problems").join(name)
 }
 
 /// The folder of real benchmark files, or None with a line that says what is skipped.
 fn real_data(what: &str) -> Option<PathBuf> {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    let default = || Path::new(".").join("../shared/data");
     let folder = std::env::var_os("SWITCHYARD_DATA").map_or_else(default, PathBuf::from);
     if folder.is_dir() {
         return Some(folder);

@@ -23,7 +23,7 @@ fn every_label_of_the_paper_has_one_recipe() {
 
 #[test]
 fn what_is_compiled_in_is_what_lies_in_the_folder() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let folder = Path::new(".").join("experiments");
     let mut there: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|f| f.unwrap().file_name().into_string().unwrap())

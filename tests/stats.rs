@@ -9,7 +9,7 @@ use switchyard::stats::probe::{GroupedProtocol, PaperProtocol, ProbeData, ValueP
 use switchyard::stats::*;
 
 fn fixture(name: &str) -> Value {
-    let path = format!("{}/fixtures/stats/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("fixtures/stats/{name}.json");
     serde_json::from_str(&std::fs::read_to_string(&path).expect(&path)).expect(&path)
 }
 

@@ -24,7 +24,7 @@ use switchyard::train::trainer::{LrSchedule, Trainer};
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+    Path::new(".").join("fixtures").join(name)
 }
 
 fn model() -> Decoder {

@@ -12,7 +12,7 @@ use switchyard::ops;
 pub const TINY: [&str; 4] = ["qwen3_tied", "qwen3_untied", "llama_gqa", "llama3_scaled"];
 
 pub fn fixture(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+    PathBuf::from(".").join("fixtures").join(path)
 }
 
 /// One tensor of a fixture.
