@@ -128,6 +128,25 @@ proptest! {
     }
 
     #[test]
+    fn attend_backward(b in 1_usize..4, groups in 1_usize..4, share in 1_usize..4, l in 1_usize..40, more in 0_usize..20, dh in 1_usize..70, seed in 0_u64..1000, kind in 0_u8..3) {
+        let t = l + more;
+        let inputs = [noise([b, l, groups * share, dh], seed, 2.0), noise([b, t, groups, dh], seed + 1, 2.0), noise([b, groups, t, dh], seed + 2, 2.0)];
+        let mask = match kind {
+            0 => None,
+            1 => Some(mask([b, l, t], seed)),
+            _ => {
+                let seen: Vec<bool> = (0..b * l * t).map(|i| i % t <= i / t % l + more).collect();
+                Some(ops::additive_mask(&seen, [b, l, t], burn::tensor::DType::F32, &Device::flex().autodiff()))
+            }
+        };
+        type Attend = fn(Tensor<4>, Tensor<4>, Tensor<4>, Option<Tensor<4>>) -> Tensor<4>;
+        let with = |f: Attend| run(&inputs, |x: Vec<Tensor<4>>| {
+            f(x[0].clone(), x[1].clone().swap_dims(1, 2), x[2].clone(), mask.clone())
+        });
+        same("attend", 0.1, with(ops::attend), with(composed::attend))?;
+    }
+
+    #[test]
     fn linear(b in 1_usize..5, l in 1_usize..12, k in 1_usize..150, n in 1_usize..150, seed in 0_u64..1000) {
         let device = Device::flex();
         let x = Tensor::<3>::from_data(noise([b, k, l], seed, 2.0), &device).swap_dims(1, 2);
@@ -183,6 +202,14 @@ fn gradients_are_the_slopes() {
         ("rms_norm", Box::new(|x| ops::rms_norm(x, weight.clone(), 1e-6))),
         ("swiglu", Box::new(|x| ops::swiglu(x.clone(), x.mul_scalar(0.5) + 1.0))),
         ("pattern", Box::new(|x| ops::grouped_pattern(x.unsqueeze::<4>(), None).reshape([3, 17]))),
+        (
+            "attend",
+            Box::new(|x| {
+                let heads = |x: Tensor<2>| x.narrow(1, 0, 16).reshape([1, 3, 2, 8]);
+                let kv = || heads(x.clone()).narrow(2, 0, 1).swap_dims(1, 2);
+                ops::attend(heads(x.clone()), kv(), kv().mul_scalar(2.0), None).reshape([3, 16])
+            }),
+        ),
         ("cross_entropy", Box::new(|x| ops::cross_entropy(x, vec![3, 0, 16]).reshape([3, 1]))),
     ];
     for (name, f) in cases {

@@ -84,7 +84,8 @@ fn replay_does_not_hold_what_it_need_not() {
     let [few, many] = [(2, 192), (16, 24)].map(|(blocks, text)| of(ReplayMode::Segmented, blocks, text));
     println!("segmented, 384 text tokens: 2 segments {few} B, 16 segments {many} B ({:.2} x)", growth(few, many));
     assert!(growth(few, many) < 0.5, "segmented replay holds more than a segment: {few} B, {many} B");
-    // Eight times the text: a segment's attention reaches over eight times the keys, and no more is held than that.
+    // Eight times the text: one graph holds every segment, and every segment's copy of the keys before it; segmented replay
+    // holds one segment and the keys, whose number alone grows.
     let [short, long] = [2, 16].map(|blocks| of(ReplayMode::Segmented, blocks, 24));
     let [graph_short, graph_long] = [2, 16].map(|blocks| of(ReplayMode::TextGraph, blocks, 24));
     println!(
@@ -92,10 +93,11 @@ fn replay_does_not_hold_what_it_need_not() {
         growth(short, long)
     );
     println!("  in one graph: {graph_short} B, {graph_long} B ({:.1} x)", growth(graph_short, graph_long));
-    assert!(growth(short, long) < 8.0 && growth(graph_short, graph_long) > 16.0);
+    assert!(growth(short, long) < 5.0 && growth(graph_short, graph_long) > 2.0 * growth(short, long));
 
-    // Latents without gradient: the same text in more blocks costs no more.
+    // Latents without gradient: the same text in more blocks costs the graph only its copies of keys and values, one up
+    // to each block (this model is narrow: they weigh more here than in a wide one).
     let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
     println!("frozen latents, 240 text tokens: 1 block {one} B, 12 blocks {twelve} B ({:.2} x)", growth(one, twelve));
-    assert!(growth(one, twelve) < 1.2, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
+    assert!(growth(one, twelve) < 1.6, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
 }

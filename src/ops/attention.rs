@@ -10,8 +10,10 @@ use super::{MASKED, fused};
 /// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
 /// `[B, 1, L, T]` → z `[B, L, H, dh]`.
 pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
-    let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
-    if !tracked && [&q, &k, &v].into_iter().chain(&mask).all(fused::is_fused) {
+    if [&q, &k, &v].into_iter().chain(&mask).all(fused::is_fused) {
+        let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
+        let nothing = || Tensor::zeros([q.dims()[0], 1, q.dims()[1], k.dims()[2]], &q.device());
+        let mask = if tracked { Some(mask.unwrap_or_else(nothing)) } else { mask };
         return fused::attend(q, k, v, mask);
     }
     let pattern = grouped_pattern(grouped_scores(q, k), mask);

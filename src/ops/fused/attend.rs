@@ -1,12 +1,13 @@
-//! Attention of a few queries over a cache, without keeping scores: slices in, slices out.
+//! Attention without keeping scores: slices in, slices out.
 
 use std::array::from_fn;
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::simd::LANES;
-use super::{kernels, product};
+use super::product::{self, Matrix};
+use super::simd::{LANES, exp, max, sum, vectorised};
+use crate::ops::MASKED;
 
 /// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
 pub(super) struct Heads<'a> {
@@ -17,7 +18,7 @@ pub(super) struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    fn of(&self, row: usize, head: usize) -> &'a [f32] {
+    pub fn of(&self, row: usize, head: usize) -> &'a [f32] {
         &self.values[self.start + row * self.steps[0] + head * self.steps[1]..]
     }
 }
@@ -33,63 +34,138 @@ pub(super) struct Sizes {
 }
 
 /// Query positions that are worked on together: their scores stay in the cache.
-const TOGETHER: usize = 16;
+pub(super) const TOGETHER: usize = 16;
 
 /// Products of query and key values that are worth a second thread.
-const PARALLEL: usize = 1 << 22;
+pub(super) const PARALLEL: usize = 1 << 22;
 
 /// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever stands there.
 pub(super) fn padded(slots: usize) -> usize {
     slots.next_multiple_of(LANES)
 }
 
-/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the
-/// mask `[B, L, T]` or empty.
-pub(super) fn attend(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes, out: &mut [f32]) {
-    let Sizes { positions, heads, slots, width, .. } = sizes;
-    let one = heads * width;
-    let units = positions.div_ceil(TOGETHER);
-    let work = |at: usize, out: &mut [f32]| {
-        let (row, first) = (at / units, at % units * TOGETHER);
-        let query = (row * positions + first) * one;
-        let mask = if mask.is_empty() { mask } else { &mask[(row * positions + first) * slots..] };
-        some_positions(&q[query..query + out.len()], keys, values, mask, row, sizes, out);
-    };
-    // Units do not reach over the end of a row of the batch.
-    let parts = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
-    if q.len() * slots < PARALLEL {
-        parts.enumerate().for_each(|(at, out)| work(at, out));
-    } else {
-        parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(at, out)| work(at, out));
+impl Sizes {
+    /// Values of one position's queries.
+    pub fn one(&self) -> usize {
+        self.heads * self.width
+    }
+
+    /// Query heads that read one key/value head.
+    pub fn share(&self) -> usize {
+        self.heads / self.groups
+    }
+
+    /// What scores are multiplied by.
+    pub fn scale(&self) -> f32 {
+        1.0 / (self.width as f64).sqrt() as f32
+    }
+
+    /// Slots that somebody among positions with these masks sees, in whole vectors; all where somebody sees nothing, whose
+    /// attention is uniform.
+    pub fn seen(&self, mask: &[f32]) -> usize {
+        let last = |mask: &[f32]| mask.iter().rposition(|&bias| bias > MASKED);
+        let most = mask.chunks_exact(self.slots).try_fold(0, |most, mask| last(mask).map(|last| most.max(last + 1)));
+        most.map_or(self.slots, |most| padded(most).min(self.slots))
     }
 }
 
-fn some_positions(q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], row: usize, sizes: Sizes, out: &mut [f32]) {
-    let Sizes { heads, groups, slots, width, .. } = sizes;
-    let (one, share) = (heads * width, heads / groups);
-    let scale = 1.0 / (width as f64).sqrt() as f32;
+/// What a backward pass needs to make a query's pattern again: its largest score, and one over the sum of the exponentials
+/// of what the scores are below it.
+pub(super) type Scale = [f32; 2];
+
+/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the
+/// mask `[B, L, T]` or empty; `scales` `[B, L, H]` is written too.
+pub(super) fn attend(
+    q: &[f32],
+    keys: &Heads,
+    values: &Heads,
+    mask: &[f32],
+    sizes: Sizes,
+    out: &mut [f32],
+    scales: &mut [Scale],
+) {
+    let Sizes { positions, heads, slots, .. } = sizes;
+    let one = sizes.one();
+    let units = positions.div_ceil(TOGETHER);
+    let work = |at: usize, out: &mut [f32], scales: &mut [Scale]| {
+        let (row, first) = (at / units, at % units * TOGETHER);
+        let query = (row * positions + first) * one;
+        let q = &q[query..query + out.len()];
+        let mask =
+            if mask.is_empty() { mask } else { &mask[(row * positions + first) * slots..][..q.len() / one * slots] };
+        some_positions(q, keys, values, mask, row, sizes, out, scales);
+    };
+    // Units do not reach over the end of a row of the batch.
+    let outs = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
+    let scales = scales.chunks_mut(positions * heads).flat_map(|row| row.chunks_mut(TOGETHER * heads));
+    let parts = outs.zip(scales).enumerate();
+    if q.len() * slots < PARALLEL {
+        parts.for_each(|(at, (out, scales))| work(at, out, scales));
+    } else {
+        let parts: Vec<_> = parts.collect();
+        parts.into_par_iter().for_each(|(at, (out, scales))| work(at, out, scales));
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "slices of one unit of work")]
+fn some_positions(
+    q: &[f32],
+    keys: &Heads,
+    values: &Heads,
+    mask: &[f32],
+    row: usize,
+    sizes: Sizes,
+    out: &mut [f32],
+    scales: &mut [Scale],
+) {
+    let Sizes { groups, slots, width, .. } = sizes;
+    let (one, share) = (sizes.one(), sizes.share());
+    let scale = sizes.scale();
     let rows = q.len() / one * share;
-    let room = padded(slots);
+    let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
+    let room = padded(seen);
     let (mut queries, mut scores) = (Vec::with_capacity(rows * width), vec![0.0; rows * room]);
+    let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
     for group in 0..groups {
         queries.clear();
         let own = group * share * width..(group + 1) * share * width;
         queries.extend(q.chunks_exact(one).flat_map(|q| &q[own.clone()]).map(|q| q * scale));
         scores.fill(0.0);
         let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
-        product::times(&queries, keys.of(row, group), [width, keys.steps[2]], &mut pieces);
+        let keys = Matrix { values: keys.of(row, group), step: keys.steps[2] };
+        product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
         for (i, scores) in pieces.into_iter().enumerate() {
-            scores[slots..].fill(f32::NEG_INFINITY);
+            scores[seen..].fill(f32::NEG_INFINITY);
             if !mask.is_empty() {
-                let mask = &mask[i / share * slots..][..slots];
+                let mask = &mask[i / share * slots..][..seen];
                 scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
             }
         }
-        kernels::softmax(&mut scores, &[], [1, 1, room]);
-        let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..slots]);
+        patterns(&mut scores, room, &mut own_scales);
+        let heads = group * share..(group + 1) * share;
+        let kept = scales.chunks_exact_mut(sizes.heads).flat_map(|scales| &mut scales[heads.clone()]);
+        kept.zip(&own_scales).for_each(|(kept, scale)| *kept = *scale);
+        let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
         let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
         let (v, step) = (values.of(row, group), values.steps[2]);
         Arch::new().dispatch(Mix { pattern, v, step, outs });
+    }
+}
+
+vectorised! {
+    /// Softmax of each row of `width` scores, in place.
+    fn patterns(x: &mut [f32], width: usize, scales: &mut [Scale]) {
+        for (x, scale) in x.chunks_exact_mut(width).zip(scales) {
+            let most = max(x);
+            for x in x.iter_mut() {
+                *x = exp(*x - most);
+            }
+            let over = 1.0 / sum([x], |[v]| v);
+            for x in x.iter_mut() {
+                *x *= over;
+            }
+            *scale = [most, over];
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
 
 use super::attend::{self, Heads, Sizes};
+use super::attend_gradient::Attended;
 use super::{Fused, Inference, kernels, product};
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
@@ -133,6 +134,54 @@ impl Fused for Flex {
         made(out, shape)
     }
 
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::attend_for_backward(q, k, v, mask).0
+    }
+
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        attended(q, k, v, Rows::new(mask).get())
+    }
+
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (shape, sizes) = (q.shape(), sizes(&q, &k));
+        let (q, k, v) = (Rows::new(q), side_by_side(k), side_by_side(v));
+        let (mask, out, scales, grad) = (Rows::new(mask), Rows::new(out), Rows::new(scales), Rows::new(grad));
+        let attended = Attended {
+            q: q.get(),
+            keys: matrices(&k),
+            values: matrices(&v),
+            mask: mask.get(),
+            out: out.get(),
+            scales: scales.get().as_chunks().0,
+            grad: grad.get(),
+            sizes,
+        };
+        let [b, groups, slots, width] = k.shape().dims();
+        let kept = || vec![0.0; b * groups * slots * width];
+        let (mut dq, mut dk, mut dv) = (vec![0.0; shape.num_elements()], kept(), kept());
+        attended.backward(&mut dq, &mut dk, &mut dv);
+        let kept = |x| Self::float_swap_dims(made(x, Shape::new([b, slots, groups, width])), 1, 2);
+        (made(dq, shape), kept(dk), kept(dv))
+    }
+
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
         let shape = scores.shape();
         let mask = Rows::new(mask);
@@ -170,31 +219,28 @@ impl Fused for Flex {
 }
 
 impl Inference for Flex {
-    fn attend_masked(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        attended(q, k, v, Rows::new(mask).get())
-    }
-
-    fn attend(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
-        attended(q, k, v, &[])
+    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+        attended(q, k, v, &[]).0
     }
 }
 
-fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> FlexTensor {
-    let shape = q.shape();
-    let [_, positions, heads, width] = shape.dims();
+fn sizes(q: &FlexTensor, k: &FlexTensor) -> Sizes {
+    let [_, positions, heads, width] = q.shape().dims();
     let [_, groups, slots, _] = k.shape().dims();
+    Sizes { positions, heads, groups, slots, width }
+}
+
+/// The output and its scales, `[B, L, H, 2]`.
+fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> (FlexTensor, FlexTensor) {
+    let (shape, sizes) = (q.shape(), sizes(&q, &k));
     // Scores are sums of whole rows where the slots of one head dimension lie side by side.
-    let k = transposed_with_room(k, slots);
+    let k = transposed_with_room(k, sizes.slots);
     let (q, v) = (Rows::new(q), side_by_side(v));
     let mut out = vec![0.0; shape.num_elements()];
-    let sizes = Sizes { positions, heads, groups, slots, width };
-    attend::attend(q.get(), &matrices(&k), &matrices(&v), mask, sizes, &mut out);
-    made(out, shape)
+    let mut scales = vec![[0.0; 2]; out.len() / sizes.width.max(1)];
+    attend::attend(q.get(), &matrices(&k), &matrices(&v), mask, sizes, &mut out, &mut scales);
+    let [b, positions, heads, _] = shape.dims();
+    (made(out, shape), made(scales.into_flattened(), Shape::new([b, positions, heads, 2])))
 }
 
 /// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots behind each row: a cache's own memory,

@@ -70,6 +70,25 @@ impl<B: Fused> Backward<B, 1> for Rotate {
     }
 }
 
+/// Keeps what it read and wrote, and no pattern.
+#[derive(Debug)]
+struct Attend;
+
+impl<B: Fused> Backward<B, 3> for Attend {
+    type State = [FloatTensor<B>; 6];
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let [q, k, v, mask, out, scales] = ops.state;
+        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
+        for (node, gradient) in ops.parents.into_iter().zip([dq, dk, dv]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
 /// Keeps its output.
 #[derive(Debug)]
 struct Softmax;
@@ -142,6 +161,44 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
         let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
         let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
         finish!(Rotate, parents, output, (cos, sin, back))
+    }
+
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let parents = [q.node(), k.node(), v.node()];
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
+        finish!(Attend, parents, output, [q, k, v, mask, output.clone(), scales])
+    }
+
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q, k, v, mask);
+        (constant::<B, C>(output), constant::<B, C>(scales))
+    }
+
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
+        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
+        (constant::<B, C>(dq), constant::<B, C>(dk), constant::<B, C>(dv))
     }
 
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {

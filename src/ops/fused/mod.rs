@@ -5,6 +5,7 @@
 //! composition of Burn operations in the parent module, which is also what the tests compare with.
 
 mod attend;
+mod attend_gradient;
 mod flex;
 mod gradient;
 mod kernels;
@@ -40,6 +41,30 @@ pub trait Fused: Backend {
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+    /// The same, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// Gradients of q, k and v. `out` and `scales` are what `attend_for_backward` returned.
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
     /// Softmax over the last axis.
@@ -59,15 +84,8 @@ pub trait Fused: Backend {
 /// What is fused outside autodiff only.
 #[backend_extension(Flex)]
 pub trait Inference: Backend {
-    /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
-    fn attend_masked(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
-    /// The same where every query sees every slot.
-    fn attend(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
+    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 /// Whether a tensor can take the fused path.
@@ -114,11 +132,12 @@ pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>
     })
 }
 
+/// Without a mask, outside autodiff only.
 pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
     Tensor::from_dispatch(match mask {
-        Some(mask) => <Dispatch as Inference>::attend_masked(q, k, v, mask.into_dispatch()),
-        None => <Dispatch as Inference>::attend(q, k, v),
+        Some(mask) => <Dispatch as Fused>::attend(q, k, v, mask.into_dispatch()),
+        None => <Dispatch as Inference>::attend_all(q, k, v),
     })
 }
 

@@ -24,13 +24,90 @@ const SLAB: usize = 64;
 
 /// x `[M, K]` · w `[K, N]` → `out` `[M, N]`, which holds zeros.
 pub(super) fn rows_times(x: &[f32], w: &[f32], [depth, columns]: [usize; 2], out: &mut [f32]) {
-    deal(out, depth, columns, |from, out| times(x, &w[from..], [depth, columns], out));
+    let x = Matrix { values: x, step: depth };
+    deal(out, depth, columns, |from, out| times(x, Matrix { values: &w[from..], step: columns }, depth, out));
 }
 
-/// Adds x `[M, K]` · w to the M pieces of `out`; rows of `w` begin `step` values apart, and as many of each are used as the
-/// pieces are long.
-pub(super) fn times(x: &[f32], w: &[f32], [depth, step]: [usize; 2], out: &mut [&mut [f32]]) {
-    Arch::new().dispatch(Times { x, w, depth, step, out });
+/// Rows that begin `step` values apart.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub values: &'a [f32],
+    pub step: usize,
+}
+
+/// A matrix that is used as its transpose.
+#[derive(Clone, Copy)]
+pub(super) struct Transposed<'a>(pub Matrix<'a>);
+
+/// Adds x `[M, K]` · w `[K, N]` to the M pieces of `out`, which are N values long.
+pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]]) {
+    Arch::new().dispatch(Times { x, w, depth, out });
+}
+
+/// The left side of a product, `[M, K]`.
+pub(super) trait Left: Copy {
+    /// R rows from `first` on, of the columns in `part`.
+    fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R>;
+    /// The first row, where its values lie side by side.
+    fn row(&self, depth: usize) -> Option<&[f32]>;
+}
+
+/// R rows of a left side.
+pub(super) trait Rows<const R: usize> {
+    fn depth(&self) -> usize;
+    /// Each row's value in column `k`.
+    fn column(&self, k: usize) -> [f32; R];
+}
+
+impl Left for Matrix<'_> {
+    #[inline(always)]
+    fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R> {
+        let depth = part.len();
+        from_fn::<_, R, _>(|r| &self.values[(first + r) * self.step + part.start..][..depth])
+    }
+
+    #[inline(always)]
+    fn row(&self, depth: usize) -> Option<&[f32]> {
+        Some(&self.values[..depth])
+    }
+}
+
+impl Left for Transposed<'_> {
+    #[inline(always)]
+    fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R> {
+        let Matrix { values, step } = self.0;
+        (Matrix { values: &values[part.start * step + first..], step }, part.len())
+    }
+
+    #[inline(always)]
+    fn row(&self, _depth: usize) -> Option<&[f32]> {
+        None
+    }
+}
+
+impl<const R: usize> Rows<R> for [&[f32]; R] {
+    #[inline(always)]
+    fn depth(&self) -> usize {
+        self[0].len()
+    }
+
+    #[inline(always)]
+    fn column(&self, k: usize) -> [f32; R] {
+        from_fn(|r| self[r][k])
+    }
+}
+
+impl<const R: usize> Rows<R> for (Matrix<'_>, usize) {
+    #[inline(always)]
+    fn depth(&self) -> usize {
+        self.1
+    }
+
+    #[inline(always)]
+    fn column(&self, k: usize) -> [f32; R] {
+        let values = &self.0.values[k * self.0.step..][..R];
+        from_fn(|r| values[r])
+    }
 }
 
 /// x `[M, K]` · tableᵀ with table `[N, K]` → `out` `[M, N]`.
@@ -54,27 +131,26 @@ fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut
     }
 }
 
-struct Times<'a, 'o, 'p> {
-    x: &'a [f32],
-    w: &'a [f32],
+struct Times<'a, 'o, 'p, X> {
+    x: X,
+    w: Matrix<'a>,
     depth: usize,
-    step: usize,
     out: &'o mut [&'p mut [f32]],
 }
 
-impl WithSimd for Times<'_, '_, '_> {
+impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { x, w, depth, step, out } = self;
-        if let [out] = out {
+        let Self { x, w: Matrix { values: w, step }, depth, out } = self;
+        if let ([out], Some(x)) = (&mut *out, x.row(depth)) {
             return stream(simd, x, w, step, out);
         }
-        let width = out[0].len();
+        let width = out.first().map_or(0, |out| out.len());
         for start in (0..depth).step_by(SLAB) {
             let (w, end) = (&w[start * step..], (start + SLAB).min(depth));
-            Panel { w, step, width }.add_all(simd, x, depth, start..end, out);
+            Panel { w, step, width }.add_all(simd, x, start..end, out);
         }
     }
 }
@@ -90,21 +166,20 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Adds what the panel makes of columns `part` of x `[M, depth]` to the outputs.
+    /// Adds what the panel makes of columns `part` of x to the outputs.
     #[inline(always)]
-    fn add_all<S: Simd>(&self, simd: S, x: &[f32], depth: usize, part: Range<usize>, out: &mut [&mut [f32]]) {
+    fn add_all<S: Simd>(&self, simd: S, x: impl Left, part: Range<usize>, out: &mut [&mut [f32]]) {
         let mut first = 0;
         while first < out.len() {
-            let x = |r: usize| &x[(first + r) * depth..][part.clone()];
             let rows = (out.len() - first).min(ROWS);
-            let out = &mut out[first..first + rows];
+            let (part, out) = (part.clone(), &mut out[first..first + rows]);
             match rows {
-                6 => self.add::<S, 6>(simd, from_fn(x), out),
-                5 => self.add::<S, 5>(simd, from_fn(x), out),
-                4 => self.add::<S, 4>(simd, from_fn(x), out),
-                3 => self.add::<S, 3>(simd, from_fn(x), out),
-                2 => self.add::<S, 2>(simd, from_fn(x), out),
-                _ => self.add::<S, 1>(simd, from_fn(x), out),
+                6 => self.add::<S, 6>(simd, x.rows(first, part), out),
+                5 => self.add::<S, 5>(simd, x.rows(first, part), out),
+                4 => self.add::<S, 4>(simd, x.rows(first, part), out),
+                3 => self.add::<S, 3>(simd, x.rows(first, part), out),
+                2 => self.add::<S, 2>(simd, x.rows(first, part), out),
+                _ => self.add::<S, 1>(simd, x.rows(first, part), out),
             }
             first += rows;
         }
@@ -112,25 +187,26 @@ impl Panel<'_> {
 
     /// Adds R rows' products with the panel to their outputs.
     #[inline(always)]
-    fn add<S: Simd, const R: usize>(&self, simd: S, x: [&[f32]; R], out: &mut [&mut [f32]]) {
+    fn add<S: Simd, const R: usize>(&self, simd: S, x: impl Rows<R>, out: &mut [&mut [f32]]) {
         let mut at = 0;
         while S::REGISTER_COUNT >= 32 && at + 4 * S::F32_LANES <= self.width {
-            self.tile::<S, R, 4>(simd, x, at, out);
+            self.tile::<S, R, 4>(simd, &x, at, out);
             at += 4 * S::F32_LANES;
         }
         while at + 2 * S::F32_LANES <= self.width {
-            self.tile::<S, R, 2>(simd, x, at, out);
+            self.tile::<S, R, 2>(simd, &x, at, out);
             at += 2 * S::F32_LANES;
         }
         while at + S::F32_LANES <= self.width {
-            self.tile::<S, R, 1>(simd, x, at, out);
+            self.tile::<S, R, 1>(simd, &x, at, out);
             at += S::F32_LANES;
         }
         for at in at..self.width {
-            for (x, out) in x.iter().zip(out.iter_mut()) {
-                let w = self.w.iter().skip(at).step_by(self.step);
-                let out = &mut out[at];
-                *out = x.iter().zip(w).fold(*out, |sum, (x, w)| x.mul_add(*w, sum));
+            for k in 0..x.depth() {
+                let w = self.w[k * self.step + at];
+                for (x, out) in x.column(k).iter().zip(out.iter_mut()) {
+                    out[at] = x.mul_add(w, out[at]);
+                }
             }
         }
     }
@@ -140,7 +216,7 @@ impl Panel<'_> {
     fn tile<S: Simd, const R: usize, const T: usize>(
         &self,
         simd: S,
-        x: [&[f32]; R],
+        x: &impl Rows<R>,
         at: usize,
         out: &mut [&mut [f32]],
     ) {
@@ -150,9 +226,7 @@ impl Panel<'_> {
             let (held, _) = S::as_simd_f32s(&out[r][held.clone()]);
             from_fn(|t| held[t])
         });
-        let depth = x[0].len();
-        let x = x.map(|x| &x[..depth]);
-        for k in 0..depth {
+        for k in 0..x.depth() {
             let (w, next) = self.w[k * self.step + at..].split_at(width);
             let (w, _) = S::as_simd_f32s(w);
             let w: [S::f32s; T] = from_fn(|t| w[t]);
@@ -160,8 +234,9 @@ impl Panel<'_> {
             for t in 0..T {
                 soon(next, t * S::F32_LANES);
             }
+            let x = x.column(k);
             for r in 0..R {
-                let x = simd.splat_f32s(x[r][k]);
+                let x = simd.splat_f32s(x[r]);
                 for t in 0..T {
                     acc[r][t] = simd.mul_add_f32s(x, w[t], acc[r][t]);
                 }
@@ -315,6 +390,10 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
     }
 
+    fn turned(x: &[f32], columns: usize) -> Vec<f32> {
+        (0..columns).flat_map(|c| x.iter().skip(c).step_by(columns)).copied().collect()
+    }
+
     fn naive(x: &[f32], w: impl Fn(usize, usize) -> f32, [m, k, n]: [usize; 3]) -> Vec<f64> {
         let dot = |i: usize| (0..k).map(|j| f64::from(x[i / n * k + j]) * f64::from(w(j, i % n))).sum();
         (0..m * n).map(dot).collect()
@@ -333,6 +412,11 @@ mod tests {
             let (mut plain, mut transposed) = (vec![0.0; m * n], vec![0.0; m * n]);
             rows_times(&x, &w, [k, n], &mut plain);
             close(&plain, naive(&x, |j, c| w[j * n + c], [m, k, n]));
+            let (across, mut again) = (turned(&x, k), vec![0.0; m * n]);
+            let mut pieces: Vec<&mut [f32]> = again.chunks_exact_mut(n).collect();
+            let across = Transposed(Matrix { values: &across, step: m });
+            times(across, Matrix { values: &w, step: n }, k, &mut pieces);
+            close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             rows_times_transposed(&x, &w, [k, n], &mut transposed);
             close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));
             for row in 0..m {
