@@ -110,6 +110,27 @@ proptest! {
     }
 
     #[test]
+    fn adamw(n in 1_usize..300, time in 1_usize..2000, seed in 0_u64..1000, shared in any::<bool>()) {
+        let device = Device::flex();
+        let tensor = |seed, size| Tensor::<2>::from_data(noise([1, n], seed, size), &device);
+        let (weight, grad) = (tensor(seed, 1.0), tensor(seed + 1, 3.0));
+        let moments = || [tensor(seed + 2, 1.0), tensor(seed + 3, 1.0).abs()];
+        let step = ops::AdamW { learning_rate: 0.01, beta_1: 0.9, beta_2: 0.98, epsilon: 1e-8, weight_decay: 0.1, time };
+        // A weight that somebody else holds must not change under them.
+        let held = shared.then(|| weight.clone());
+        let before = values(&weight);
+        let (theirs, their_moments) = composed::adamw(weight.clone(), grad.clone(), moments(), step);
+        let (ours, our_moments) = ops::adamw(weight, grad.clone(), moments(), step);
+        prop_assert!(relative(&values(&ours), &values(&theirs)) <= 2e-6);
+        for (ours, theirs) in our_moments.iter().zip(&their_moments) {
+            prop_assert!(relative(&values(ours), &values(theirs)) <= 2e-6);
+        }
+        prop_assert!(held.is_none_or(|held| values(&held) == before));
+        let squares: f64 = values(&grad).iter().map(|g| f64::from(*g).powi(2)).sum();
+        prop_assert!((ops::sum_of_squares(grad) - squares).abs() <= 1e-6 * squares);
+    }
+
+    #[test]
     fn attend(b in 1_usize..4, groups in 1_usize..4, share in 1_usize..4, l in 1_usize..20, t in 1_usize..40, dh in 1_usize..70, seed in 0_u64..1000, seen in any::<bool>()) {
         let device = Device::flex();
         let tensor = |shape: [usize; 4], seed| Tensor::<4>::from_data(noise(shape, seed, 2.0), &device);

@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 use super::checkpoint::{EMBED, HostTensor};
 use super::decoder::Decoder;
 use super::weights::Names;
+use crate::ops::sum_of_squares;
 
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
 ///
@@ -51,7 +52,7 @@ struct SquaredNorm<'a> {
 impl ModuleVisitor for SquaredNorm<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if let Some(grad) = self.grads.get::<R>(param.id) {
-            self.total += f64::from(grad.square().sum().into_scalar::<f32>());
+            self.total += sum_of_squares(grad);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The tensor functions a decoder is made of. Each is a plain composition of Burn operations, and on the CPU in f32 a
+//! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and on the CPU in f32 a
 //! single pass with a backward of its own (`fused`).
 //!
 //! Knows nothing of models: shapes come in, shapes go out.
 
+mod adamw;
 mod attention;
 mod fused;
 mod linear;
@@ -11,6 +12,7 @@ mod norm;
 mod rope;
 mod swiglu;
 
+pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, grouped_scores, grouped_values, masked};
 pub use linear::{linear, linear_transposed};
 pub use loss::{at_least_f32, cross_entropy, entropy, log_probs_of, token_log_probs};
@@ -23,6 +25,7 @@ pub const MASKED: f32 = -1.0e30;
 
 /// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
 pub mod composed {
+    pub use super::adamw::composed_adamw as adamw;
     pub use super::attention::{composed_attend as attend, composed_pattern as grouped_pattern};
     pub use super::linear::{composed_linear as linear, composed_linear_transposed as linear_transposed};
     pub use super::loss::composed_cross_entropy as cross_entropy;

@@ -2,6 +2,7 @@
 //!
 //! recipe → [`crate::corpus`] → [`pipeline`] → per phase: [`batches`] → rows ([`crate::curriculum`]) → [`trainer`] → checkpoint and metrics.
 
+mod adamw;
 pub mod batches;
 pub mod grpo;
 pub mod loss;

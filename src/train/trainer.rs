@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{GradientsParams, ModuleOptimizer};
 
+use super::adamw::adamw;
 use crate::model::Decoder;
 use crate::model::gradients;
 use crate::recipe::{Compute, Optimizer};
@@ -43,16 +44,6 @@ pub struct Trainer {
     /// Steps skipped for want of a finite loss or gradient.
     pub skipped: usize,
     in_a_row: usize,
-}
-
-/// PyTorch's AdamW.
-pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
-    AdamWConfig::new()
-        .with_beta_1(settings.beta_1 as f32)
-        .with_beta_2(settings.beta_2 as f32)
-        .with_epsilon(settings.epsilon as f32)
-        .with_weight_decay(settings.weight_decay as f32)
-        .init()
 }
 
 impl Trainer {

@@ -4,10 +4,11 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
+use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
-use super::{Fused, Inference, kernels, product};
+use super::{AdamW, Fused, Inference, kernels, product};
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
 struct Rows(FlexTensor);
@@ -27,21 +28,30 @@ fn made(values: Vec<f32>, shape: Shape) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
+/// Values that one thread works on at a time.
+const PART: usize = 1 << 16;
+
 fn last(shape: &Shape) -> usize {
     shape.iter().last().copied().unwrap_or(1)
 }
 
-/// Runs `work` on a tensor's values in place, where nobody else holds them, or on a copy.
-fn in_place(mut x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
+/// The tensor's own memory, row-major, where nobody else holds it, or a copy.
+fn owned(mut x: FlexTensor) -> FlexTensor {
     let shape = x.shape();
     let whole = x.is_contiguous() && x.layout().start_offset() == 0 && x.bytes().len() == shape.num_elements() * 4;
-    if whole && let Some(values) = x.try_storage_mut::<f32>() {
-        work(values);
-        return x;
-    }
-    let mut values = Rows::new(x).get().to_vec();
-    work(&mut values);
-    made(values, shape)
+    if whole && x.try_storage_mut::<f32>().is_some() { x } else { made(Rows::new(x).get().to_vec(), shape) }
+}
+
+/// The values of a tensor that [`owned`] returned.
+fn values(x: &mut FlexTensor) -> &mut [f32] {
+    x.try_storage_mut().unwrap_or_default()
+}
+
+/// Runs `work` on a tensor's values in place, where nobody else holds them, or on a copy.
+fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let mut x = owned(x);
+    work(values(&mut x));
+    x
 }
 
 /// What the loops for few rows take, and the shape of what they make; `None` where there are many rows, or weights that
@@ -221,6 +231,34 @@ impl Fused for Flex {
 impl Inference for Flex {
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
         attended(q, k, v, &[]).0
+    }
+
+    fn adamw(
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        moment_1: FloatTensor<Self>,
+        moment_2: FloatTensor<Self>,
+        step: AdamW,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let grad = Rows::new(grad);
+        let (mut weight, mut moment_1, mut moment_2) = (owned(weight), owned(moment_1), owned(moment_2));
+        let parts = values(&mut weight).par_chunks_mut(PART).zip(grad.get().par_chunks(PART));
+        let parts = parts.zip(values(&mut moment_1).par_chunks_mut(PART));
+        let parts = parts.zip(values(&mut moment_2).par_chunks_mut(PART));
+        parts.for_each(|(((weight, grad), m), v)| kernels::adamw(weight, grad, m, v, step));
+        (weight, moment_1, moment_2)
+    }
+
+    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let x = Rows::new(x);
+        let sum_of = |part: &[f32]| {
+            let mut sum = 0.0;
+            kernels::sum_of_squares(part, &mut sum);
+            f64::from(sum)
+        };
+        // Collected, so that the order of the sum does not depend on threads.
+        let sums: Vec<f64> = x.get().par_chunks(PART).map(sum_of).collect();
+        made(vec![sums.iter().sum::<f64>() as f32], Shape::new([1]))
     }
 }
 

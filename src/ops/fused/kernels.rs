@@ -1,6 +1,7 @@
 //! The loops: slices in, slices out, one row at a time. Knows no tensor and no backend.
 
 use super::simd::{exp, max, sum, vectorised};
+use crate::ops::AdamW;
 
 vectorised! {
     /// `out = x / rms(x) · weight` for each row of `weight.len()` values.
@@ -133,5 +134,26 @@ vectorised! {
             }
             x[target as usize] -= g;
         }
+    }
+}
+
+vectorised! {
+    fn adamw(weight: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], step: AdamW) {
+        let AdamW { learning_rate, beta_1, beta_2, epsilon, weight_decay, time } = step;
+        let (over_1, over_2) = (1.0 - beta_1.powi(time as i32), 1.0 - beta_2.powi(time as i32));
+        let keep = (1.0 - learning_rate * f64::from(weight_decay)) as f32;
+        let rate = learning_rate as f32;
+        for (((weight, grad), m), v) in weight.iter_mut().zip(grad).zip(m).zip(v) {
+            *m = *m * beta_1 + grad * (1.0 - beta_1);
+            *v = *v * beta_2 + grad * grad * (1.0 - beta_2);
+            let delta = *m / over_1 / ((*v / over_2).sqrt() + epsilon);
+            *weight = *weight * keep - delta * rate;
+        }
+    }
+}
+
+vectorised! {
+    fn sum_of_squares(x: &[f32], out: &mut f32) {
+        *out = sum([x], |[v]| v * v);
     }
 }

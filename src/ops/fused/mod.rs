@@ -15,6 +15,8 @@ mod simd;
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Tensor};
 
+use super::AdamW;
+
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
 #[backend_extension(Flex, Autodiff)]
 pub trait Fused: Backend {
@@ -86,6 +88,16 @@ pub trait Fused: Backend {
 pub trait Inference: Backend {
     /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// A weight and its two moments after a step; all of one shape.
+    fn adamw(
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        moment_1: FloatTensor<Self>,
+        moment_2: FloatTensor<Self>,
+        step: AdamW,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// `Σ x²`, `[1]`.
+    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 /// Whether a tensor can take the fused path.
@@ -143,4 +155,20 @@ pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tens
 
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: Vec<u32>) -> Tensor<1> {
     Tensor::from_dispatch(<Dispatch as Fused>::cross_entropy(logits.into_dispatch(), targets))
+}
+
+pub(super) fn adamw<const R: usize>(
+    weight: Tensor<R>,
+    grad: Tensor<R>,
+    [moment_1, moment_2]: [Tensor<R>; 2],
+    step: AdamW,
+) -> (Tensor<R>, [Tensor<R>; 2]) {
+    let (moment_1, moment_2) = (moment_1.into_dispatch(), moment_2.into_dispatch());
+    let (weight, moment_1, moment_2) =
+        <Dispatch as Inference>::adamw(weight.into_dispatch(), grad.into_dispatch(), moment_1, moment_2, step);
+    (Tensor::from_dispatch(weight), [Tensor::from_dispatch(moment_1), Tensor::from_dispatch(moment_2)])
+}
+
+pub(super) fn sum_of_squares<const R: usize>(x: Tensor<R>) -> Tensor<1> {
+    Tensor::from_dispatch(<Dispatch as Inference>::sum_of_squares(x.into_dispatch()))
 }

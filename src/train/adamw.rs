@@ -1,0 +1,51 @@
+//! PyTorch's AdamW over the crate's own step, with Burn's state: what Burn's AdamW saved, this one loads.
+
+use burn::optim::{AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer as BurnOptimizer};
+use burn::tensor::{Device, Tensor};
+
+use crate::ops;
+use crate::recipe::Optimizer;
+
+#[derive(Clone)]
+struct AdamW {
+    beta_1: f32,
+    beta_2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+}
+
+/// PyTorch's AdamW.
+pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
+    ModuleOptimizer::from(AdamW {
+        beta_1: settings.beta_1 as f32,
+        beta_2: settings.beta_2 as f32,
+        epsilon: settings.epsilon as f32,
+        weight_decay: settings.weight_decay as f32,
+    })
+}
+
+impl BurnOptimizer for AdamW {
+    type State<const R: usize> = AdamWState<R>;
+
+    fn step<const R: usize>(
+        &self,
+        lr: LearningRate,
+        weight: Tensor<R>,
+        grad: Tensor<R>,
+        state: Option<Self::State<R>>,
+    ) -> (Tensor<R>, Option<Self::State<R>>) {
+        let &Self { beta_1, beta_2, epsilon, weight_decay } = self;
+        let (time, moments) = match state {
+            Some(AdamWState { momentum }) => (momentum.time, [momentum.moment_1, momentum.moment_2]),
+            None => (0, [weight.zeros_like(), weight.zeros_like()]),
+        };
+        let step = ops::AdamW { learning_rate: lr, beta_1, beta_2, epsilon, weight_decay, time: time + 1 };
+        let (weight, [moment_1, moment_2]) = ops::adamw(weight, grad, moments, step);
+        (weight, Some(AdamWState::new(AdaptiveMomentumState::new(time + 1, moment_1, moment_2))))
+    }
+
+    fn to_device<const R: usize>(mut state: Self::State<R>, device: &Device) -> Self::State<R> {
+        state.momentum = state.momentum.to_device(device);
+        state
+    }
+}
