@@ -16,11 +16,12 @@ use switchyard::latent::{Decode, DecodeSettings, Gradient, HiddenState, Request,
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
-use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select, Span};
+use switchyard::ops::Targets;
+use switchyard::parallel;
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::{LrSchedule, Trainer};
-use switchyard::{ops, parallel};
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -145,9 +146,13 @@ fn forward_and_step(c: &mut Criterion) {
         let targets: Vec<u32> = ids.iter().flatten().copied().collect();
         time(c, "decoder", &size, "train_step", size.tokens(), || {
             let held = model.take().unwrap_or_else(|| size.model(&Device::flex().autodiff()));
-            let logits = held.logits(&ids, &mut Hooks::none()).expect("a forward");
-            let logits = logits.reshape([targets.len(), size.config.vocab_size]);
-            let loss = ops::cross_entropy(logits, targets.clone()).mean();
+            let x = held.embed(&ids).expect("tokens of the vocabulary");
+            let span = Span::prompts(&vec![size.length; size.rows], false);
+            let hidden = held.hidden(x, &span, &mut held.cache(size.rows), &mut Hooks::none()).expect("a forward");
+            let hidden = hidden.reshape([targets.len(), size.config.hidden_size]);
+            let (losses, _) =
+                held.token_losses(hidden, Targets::of(targets.clone())).expect("targets of the vocabulary");
+            let loss = losses.mean();
             let grads = GradientsParams::from_grads(loss.backward(), &held);
             model = Some(optimizer.step(1e-4, held, grads));
         });

@@ -5,7 +5,7 @@ mod common;
 use burn::tensor::{Device, Tensor, TensorData};
 use common::{relative, values};
 use proptest::prelude::*;
-use switchyard::ops::{self, MASKED, Rotation, composed};
+use switchyard::ops::{self, MASKED, Rotation, Targets, composed};
 
 /// Numbers without a pattern, of about the given size.
 fn noise<const R: usize>(shape: [usize; R], seed: u64, size: f32) -> TensorData {
@@ -187,16 +187,31 @@ proptest! {
     }
 
     #[test]
-    fn cross_entropy(n in 1_usize..9, v in 1_usize..90, seed in 0_u64..1000, size in 0.1_f32..60.0) {
-        let inputs = [noise([n, v], seed, size)];
-        let targets: Vec<u32> = (0..n).map(|i| ((i * 31 + seed as usize) % v) as u32).collect();
-        let with = |f: fn(Tensor<2>, Vec<u32>) -> Tensor<1>| run(&inputs, |x: Vec<Tensor<2>>| f(x[0].clone(), targets.clone()));
-        let (ours, theirs) = (with(ops::cross_entropy), with(composed::cross_entropy));
+    fn head_loss(n in 1_usize..600, d in 1_usize..20, v in prop_oneof![4_usize..90, Just(5000)], seed in 0_u64..1000, size in 0.1_f32..20.0, tied in any::<bool>(), bans in any::<bool>()) {
+        let inputs = [noise([n, d], seed, size), noise(if tied { [v, d] } else { [d, v] }, seed + 1, 1.0)];
+        let ids: Vec<u32> = (0..n).map(|i| 3 + ((i * 31 + seed as usize) % (v - 3)) as u32).collect();
+        let banned = if bans { vec![0, 2] } else { vec![] };
+        let targets = Targets { ids, banned, unrestricted: (0..n).map(|i| i % 3 == 0).collect() };
+        let hits = std::cell::RefCell::new(vec![]);
+        type Loss = fn(Tensor<2>, Tensor<2>, Targets) -> (Tensor<1>, Tensor<1>);
+        let with = |f: Loss| run(&inputs, |x: Vec<Tensor<2>>| {
+            let head = if tied { x[1].clone().transpose() } else { x[1].clone() };
+            let (loss, hit) = f(x[0].clone(), head, targets.clone());
+            hits.borrow_mut().push(values(&hit.without_autodiff()));
+            loss
+        });
+        let composed = |hidden: Tensor<2>, head, targets| ops::loss_of_logits(hidden.matmul(head), targets);
+        let (ours, theirs) = (with(ops::head_loss), with(composed));
+        prop_assert_eq!(&hits.borrow()[0], &hits.borrow()[1]);
+        let size = size * d as f32;
         // A row whose target is certain has a loss near 0: compare on the scale of the logits.
         let off = ours.0.iter().zip(&theirs.0).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        prop_assert!(off <= 2e-6 * size.max(1.0), "cross_entropy off by {off:e}");
-        let off = ours.1[0].iter().zip(&theirs.1[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        prop_assert!(off <= 5e-6, "its gradient off by {off:e}");
+        prop_assert!(off <= 2e-6 * size.max(1.0), "head_loss off by {off:e}");
+        for (ours, theirs) in ours.1.iter().zip(&theirs.1) {
+            let scale = theirs.iter().fold(1.0_f32, |most, x| most.max(x.abs()));
+            let off = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            prop_assert!(off <= 2e-5 * scale, "its gradient off by {off:e} of {scale:e}");
+        }
     }
 }
 
@@ -231,7 +246,14 @@ fn gradients_are_the_slopes() {
                 ops::attend(heads(x.clone()), kv(), kv().mul_scalar(2.0), None).reshape([3, 16])
             }),
         ),
-        ("cross_entropy", Box::new(|x| ops::cross_entropy(x, vec![3, 0, 16]).reshape([3, 1]))),
+        (
+            "head_loss",
+            Box::new(|x| {
+                let head = x.clone().narrow(1, 0, 5).transpose().slice([0..5, 0..3]);
+                let (loss, _) = ops::head_loss(x.narrow(1, 5, 5), head, Targets::of(vec![2, 0, 1]));
+                loss.reshape([3, 1])
+            }),
+        ),
     ];
     for (name, f) in cases {
         let weighted = |out: Tensor<2>| {

@@ -1,7 +1,7 @@
 //! A trace's log-probabilities again, from its known ids: what the GRPO ratio compares with the rollout's.
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Bool, Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Int, Tensor, TensorData};
 
 use super::decode::{DecodeSettings, text_mask};
 use super::sequence::{Sequence, SwitchIds};
@@ -10,7 +10,7 @@ use super::stream::{Gradient, Wave};
 use super::trace::{Kind, Trace};
 use super::unroll::Walk;
 use crate::model::{Decoder, Hooks};
-use crate::ops::{MASKED, at_least_f32};
+use crate::ops::Targets;
 
 /// Which sampled positions of a batch of traces a wave decides: `(trace, response position)`.
 pub type Decision = (usize, usize);
@@ -124,28 +124,20 @@ impl<'m> Replay<'m> {
         if n == 0 {
             return Ok(Tensor::zeros([0], &device));
         }
-        let ints = |values: Vec<i64>| Tensor::<1, Int>::from_data(TensorData::new(values, [n]), &device);
-        let rows = ints(places.iter().map(|p| p.flat as i64).collect());
+        let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [n]), &device);
         let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
-        let logits = at_least_f32(self.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0));
-        let vocab = logits.dims()[1];
-        let logits = logits.div_scalar(self.settings.sampling.scale());
-        let logits = logits.clone().mask_fill(self.mask(places, vocab, &device), MASKED);
-        let targets = ints(places.iter().map(|p| i64::from(p.token)).collect());
-        Ok(log_softmax(logits, 1).gather(1, targets.reshape([n, 1])).reshape([n]))
-    }
-
-    /// The tokens that each decision could not draw, `[n, V]`.
-    fn mask(&self, places: &[Place], vocab: usize, device: &burn::tensor::Device) -> Tensor<2, Bool> {
+        // The head is linear: a temperature can divide the states.
+        let hidden = hidden.div_scalar(self.settings.sampling.scale());
         let mut banned = self.settings.masked.clone();
         banned.extend(text_mask(&self.switch, self.settings.switching));
-        let mut mask = vec![false; places.len() * vocab];
-        for (row, _) in places.iter().enumerate().filter(|(_, p)| !p.full_softmax) {
-            for &token in banned.iter().filter(|&&t| (t as usize) < vocab) {
-                mask[row * vocab + token as usize] = true;
-            }
-        }
-        Tensor::from_data(TensorData::new(mask, [places.len(), vocab]), device)
+        banned.retain(|&token| (token as usize) < self.model.config().vocab_size);
+        let targets = Targets {
+            ids: places.iter().map(|p| p.token).collect(),
+            banned,
+            unrestricted: places.iter().map(|p| p.full_softmax).collect(),
+        };
+        Ok(self.model.token_losses(hidden, targets)?.0.neg())
     }
 }
 

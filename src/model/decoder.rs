@@ -11,7 +11,7 @@ use super::hooks::{HookPoint, Hooks, Kind};
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use super::span::Span;
-use crate::ops::{self, Rotation};
+use crate::ops::{self, Rotation, Targets};
 
 /// The gated feed-forward of one block.
 #[derive(Module, Debug)]
@@ -172,6 +172,28 @@ impl Decoder {
             Some(head) => head.forward(h),
             None => ops::linear_transposed(h, self.embed_tokens.val()),
         }
+    }
+
+    /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
+    /// `[N]` each. All logits are never held at once where the head has no LoRA factors and computes in f32 on the CPU.
+    ///
+    /// # Errors
+    /// Not one target for each state, or a token that the head does not have.
+    pub fn token_losses(&self, hidden: Tensor<2>, targets: Targets) -> Result<(Tensor<1>, Tensor<1>)> {
+        let (n, vocab) = (hidden.dims()[0], self.config.vocab_size);
+        ensure!(targets.ids.len() == n && n > 0, "{} targets for {n} hidden states", targets.ids.len());
+        for id in targets.ids.iter().chain(&targets.banned) {
+            ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
+        }
+        let head = match &self.lm_head {
+            Some(head) if head.weight.adapter().is_some() => {
+                let logits = self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+                return Ok(ops::loss_of_logits(logits, targets));
+            }
+            Some(head) => head.weight.val(),
+            None => self.embed_tokens.val().transpose(),
+        };
+        Ok(ops::head_loss(hidden, head, targets))
     }
 
     /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.

@@ -1,28 +1,69 @@
-//! Log-probabilities of tokens from logits.
+//! Log-probabilities of tokens, from logits or from hidden states and the head.
 
-use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
 
-use super::fused;
+use super::{MASKED, fused};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
 pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
     log_probs_of(log_softmax(logits, 2), targets)
 }
 
-/// `−log softmax(logits)[target]` of each row (nats): logits `[N, V]`, N targets below V → `[N]`.
-pub fn cross_entropy(logits: Tensor<2>, targets: Vec<u32>) -> Tensor<1> {
-    if fused::is_fused(&logits) {
-        return fused::cross_entropy(logits, targets);
-    }
-    composed_cross_entropy(logits, targets)
+/// What is to be predicted from each of N rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Targets {
+    /// `[N]`, below the vocabulary's size.
+    pub ids: Vec<u32>,
+    /// Tokens that the softmax leaves out.
+    pub banned: Vec<u32>,
+    /// `[N]` where tokens are banned: rows whose softmax is over all of them.
+    pub unrestricted: Vec<bool>,
 }
 
-/// The same in Burn's operations.
-pub fn composed_cross_entropy(logits: Tensor<2>, targets: Vec<u32>) -> Tensor<1> {
-    let n = targets.len();
-    let ids: Vec<i64> = targets.into_iter().map(i64::from).collect();
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &logits.device());
-    log_softmax(logits, 1).gather(1, ids).reshape([n]).neg()
+impl Targets {
+    /// Under the full softmax.
+    pub fn of(ids: Vec<u32>) -> Self {
+        Self { ids, ..Self::default() }
+    }
+
+    /// Tokens that a row leaves out.
+    pub(super) fn banned(&self, row: usize) -> &[u32] {
+        if self.unrestricted.get(row).is_some_and(|&all| all) { &[] } else { &self.banned }
+    }
+
+    /// Of some rows.
+    pub(super) fn part(&self, rows: std::ops::Range<usize>) -> Self {
+        let unrestricted = self.unrestricted.get(rows.clone()).unwrap_or_default().to_vec();
+        Self { ids: self.ids[rows].to_vec(), banned: self.banned.clone(), unrestricted }
+    }
+}
+
+/// `−log softmax(h W)[target]` of each row (nats), and 1 where no token was more probable than the target, else 0:
+/// h `[N, D]`, the head W `[D, V]` → `[N]`, `[N]`. The fused pass holds the logits of a few rows at a time, never all.
+pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
+    if fused::is_fused(&hidden) && fused::is_fused(&head) {
+        return fused::head_loss(hidden, head, targets);
+    }
+    loss_of_logits(hidden.matmul(head), targets)
+}
+
+/// The same from logits `[N, V]`, in Burn's operations.
+pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
+    let [n, vocab] = logits.dims();
+    let device = logits.device();
+    let mut logits = at_least_f32(logits);
+    if !targets.banned.is_empty() {
+        let mut mask = vec![false; n * vocab];
+        for row in 0..n {
+            targets.banned(row).iter().for_each(|&token| mask[row * vocab + token as usize] = true);
+        }
+        logits = logits.mask_fill(Tensor::<2, Bool>::from_data(TensorData::new(mask, [n, vocab]), &device), MASKED);
+    }
+    let ids: Vec<i64> = targets.ids.into_iter().map(i64::from).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &device);
+    let plain = logits.clone().without_autodiff();
+    let hits = plain.clone().gather(1, ids.clone()).greater_equal(plain.max_dim(1)).float().reshape([n]);
+    (log_softmax(logits, 1).gather(1, ids).reshape([n]).neg(), hits)
 }
 
 /// Picks each target's entry: log-probabilities `[B, L, V]`, targets `[B, L]` → `[B, L]`.

@@ -15,7 +15,7 @@ mod swiglu;
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, grouped_scores, grouped_values, masked};
 pub use linear::{linear, linear_transposed};
-pub use loss::{at_least_f32, cross_entropy, entropy, log_probs_of, token_log_probs};
+pub use loss::{Targets, at_least_f32, entropy, head_loss, log_probs_of, loss_of_logits, token_log_probs};
 pub use norm::{rms_norm, rms_scale};
 pub use rope::{Rotation, rotate};
 pub use swiglu::swiglu;
@@ -28,7 +28,6 @@ pub mod composed {
     pub use super::adamw::composed_adamw as adamw;
     pub use super::attention::{composed_attend as attend, composed_pattern as grouped_pattern};
     pub use super::linear::{composed_linear as linear, composed_linear_transposed as linear_transposed};
-    pub use super::loss::composed_cross_entropy as cross_entropy;
     pub use super::norm::composed_rms_norm as rms_norm;
     pub use super::rope::composed_rotate as rotate;
     pub use super::swiglu::composed_swiglu as swiglu;

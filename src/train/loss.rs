@@ -1,19 +1,19 @@
 //! Cross-entropy of response tokens over rows of text and latents.
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 
 use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::{Decoder, Hooks};
-use crate::ops::{at_least_f32, cross_entropy};
+use crate::ops::Targets;
 
 /// Sums over one shard of a batch.
 pub struct LossSums {
     /// Σ cross-entropy (nats), in the graph.
     pub loss: Tensor<1>,
     pub tokens: usize,
-    /// Targets that were the most probable token.
+    /// Targets than which no token was more probable.
     pub correct: usize,
 }
 
@@ -48,15 +48,8 @@ pub fn response_loss(
     let all = unroll(model, &sequences?, source, gradient, &mut Hooks::none())?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let n = places.len();
-    let hidden = all.hidden_at(&places)?;
-    let logits = at_least_f32(model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0));
-    let vocab = logits.dims()[1];
     let ids: Vec<u32> = targets.iter().map(|&(_, _, id)| id).collect();
-    if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
-        bail!("token id {id} is to be predicted, and the head has {vocab} rows");
-    }
-    let best = logits.clone().without_autodiff().argmax(1).try_into_vec_as::<i64>();
-    let best = best.map_err(|e| anyhow!("reading the most probable tokens: {e:?}"))?;
-    let correct = best.iter().zip(&ids).filter(|&(&best, &id)| best == i64::from(id)).count();
-    Ok(LossSums { loss: cross_entropy(logits, ids).sum(), tokens: n, correct })
+    let (loss, hits) = model.token_losses(all.hidden_at(&places)?, Targets::of(ids))?;
+    let correct = hits.sum().into_scalar::<f32>() as usize;
+    Ok(LossSums { loss: loss.sum(), tokens: n, correct })
 }

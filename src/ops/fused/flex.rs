@@ -8,7 +8,8 @@ use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
-use super::{AdamW, Fused, Inference, kernels, product};
+use super::{AdamW, Fused, Inference, Targets, head, kernels, product};
+use crate::ops::MASKED;
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
 struct Rows(FlexTensor);
@@ -209,22 +210,43 @@ impl Fused for Flex {
         in_place(grad, |g| kernels::softmax_backward(pattern.get(), g, width))
     }
 
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self> {
-        let logits = Rows::new(logits);
-        let mut out = vec![0.0; targets.len()];
-        kernels::cross_entropy(logits.get(), &targets, &mut out);
-        let n = targets.len();
-        made(out, Shape::new([n]))
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward::<Self>(&hidden, &head, &targets)
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let n = targets.ids.len();
+        let (mut loss, mut hits) = (vec![0.0; n], vec![0.0; n]);
+        in_place(logits, |x| {
+            leave_out(x, &targets);
+            kernels::cross_entropy(x, &targets.ids, &mut loss, &mut hits);
+        });
+        (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
     }
 
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
-        targets: Vec<u32>,
+        targets: Targets,
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         debug_assert_eq!(logits.dtype(), DType::F32);
         let grad = Rows::new(grad);
-        in_place(logits, |x| kernels::cross_entropy_backward(x, &targets, grad.get()))
+        in_place(logits, |x| {
+            leave_out(x, &targets);
+            kernels::cross_entropy_backward(x, &targets.ids, grad.get());
+        })
+    }
+}
+
+/// Takes the banned tokens out of each row of logits.
+fn leave_out(logits: &mut [f32], targets: &Targets) {
+    let width = logits.len() / targets.ids.len().max(1);
+    for (row, logits) in logits.chunks_exact_mut(width.max(1)).enumerate() {
+        targets.banned(row).iter().for_each(|&token| logits[token as usize] = MASKED);
     }
 }
 

@@ -6,7 +6,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, tensor::FloatTensor};
 
-use super::Fused;
+use super::{Fused, Targets, head};
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
 macro_rules! finish {
@@ -103,14 +103,21 @@ impl<B: Fused> Backward<B, 1> for Softmax {
 }
 
 #[derive(Debug)]
-struct CrossEntropy;
+struct HeadLoss;
 
-impl<B: Fused> Backward<B, 1> for CrossEntropy {
-    type State = (FloatTensor<B>, Vec<u32>);
+impl<B: Fused> Backward<B, 2> for HeadLoss {
+    type State = (FloatTensor<B>, FloatTensor<B>, Targets);
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (logits, targets) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::cross_entropy_backward(logits, targets, grad));
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (hidden, head, targets) = ops.state;
+        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
+        let gradients = head::backward::<B>(&hidden, &head, &targets, &grad, wanted);
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let (Some(node), Some(gradient)) = (node, gradient) {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
     }
 }
 
@@ -217,16 +224,25 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
         constant::<B, C>(B::softmax_backward(pattern.into_primitive(), grad.into_primitive()))
     }
 
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self> {
-        let parents = [logits.node()];
-        let logits = logits.into_primitive();
-        let output = B::cross_entropy(logits.clone(), targets.clone());
-        finish!(CrossEntropy, parents, output, (logits, targets))
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [hidden.node(), head.node()];
+        let (hidden, head) = (hidden.into_primitive(), head.into_primitive());
+        let (output, hits) = B::head_loss(hidden.clone(), head.clone(), targets.clone());
+        (finish!(HeadLoss, parents, output, (hidden, head, targets)), constant::<B, C>(hits))
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (loss, hits) = B::cross_entropy(logits.into_primitive(), targets);
+        (constant::<B, C>(loss), constant::<B, C>(hits))
     }
 
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
-        targets: Vec<u32>,
+        targets: Targets,
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         constant::<B, C>(B::cross_entropy_backward(logits.into_primitive(), targets, grad.into_primitive()))

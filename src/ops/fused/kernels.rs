@@ -109,12 +109,14 @@ vectorised! {
 }
 
 vectorised! {
-    /// `log Σ exp(x) − x[target]` of each row.
-    fn cross_entropy(logits: &[f32], targets: &[u32], out: &mut [f32]) {
+    /// `log Σ exp(x) − x[target]` of each row, and 1 where nothing is larger than `x[target]`, else 0.
+    fn cross_entropy(logits: &[f32], targets: &[u32], loss: &mut [f32], hits: &mut [f32]) {
         let width = logits.len() / targets.len().max(1);
-        for ((x, &target), out) in logits.chunks_exact(width.max(1)).zip(targets).zip(out) {
-            let most = max(x);
-            *out = sum([x], |[v]| exp(v - most)).ln() + most - x[target as usize];
+        let rows = logits.chunks_exact(width.max(1)).zip(targets);
+        for ((x, &target), (loss, hit)) in rows.zip(loss.iter_mut().zip(hits)) {
+            let (most, own) = (max(x), x[target as usize]);
+            *loss = sum([x], |[v]| exp(v - most)).ln() + most - own;
+            *hit = if own >= most { 1.0 } else { 0.0 };
         }
     }
 }

@@ -8,6 +8,7 @@ mod attend;
 mod attend_gradient;
 mod flex;
 mod gradient;
+mod head;
 mod kernels;
 mod product;
 mod simd;
@@ -15,7 +16,7 @@ mod simd;
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Tensor};
 
-use super::AdamW;
+use super::{AdamW, Targets};
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
 #[backend_extension(Flex, Autodiff)]
@@ -73,12 +74,18 @@ pub trait Fused: Backend {
     fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
     /// Gradient of the scores from the softmax's output.
     fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// `−log softmax(logits)[target]` of each row: `[N, V]` → `[N]`.
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Vec<u32>) -> FloatTensor<Self>;
+    /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// The same of logits `[N, V]`.
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// Gradient of the logits.
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
-        targets: Vec<u32>,
+        targets: Targets,
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 }
@@ -153,8 +160,9 @@ pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tens
     })
 }
 
-pub(super) fn cross_entropy(logits: Tensor<2>, targets: Vec<u32>) -> Tensor<1> {
-    Tensor::from_dispatch(<Dispatch as Fused>::cross_entropy(logits.into_dispatch(), targets))
+pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
+    let (loss, hits) = <Dispatch as Fused>::head_loss(hidden.into_dispatch(), head.into_dispatch(), targets);
+    (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 
 pub(super) fn adamw<const R: usize>(
