@@ -322,11 +322,11 @@ fn decoding(c: &mut Criterion) {
             parallel::run(&parts, work).expect("decodes");
         };
         let mut calls: Vec<Call> = vec![
+            ("two_workers_16", Box::new(two_workers)),
             ("together_16", Box::new(together)),
             ("one_by_one_16", Box::new(one_by_one)),
-            ("two_workers_16", Box::new(two_workers)),
         ];
-        take_turns("latent_decode_ratio", &size, &mut calls, 7);
+        take_turns("latent_decode_ratio", &size, &mut calls, if size.name == "micro" { 101 } else { 25 });
     }
 }
 

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 /// Rows up to which these loops are used: beyond, the copy pays.
 pub(super) const FEW: usize = 32;
 
-/// Weights that are worth a second thread: reading so many takes ten times as long as waking one.
+/// Weights that are worth a second thread: using so many for up to four rows takes ten times as long as waking one.
 const PARALLEL: usize = 1 << 18;
 
 /// Columns are dealt to threads in multiples of this.
@@ -117,7 +117,8 @@ pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: 
 
 /// Gives each thread a range of columns: where it starts, and the pieces of the output's rows.
 fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
-    let threads = if depth * columns < PARALLEL { 1 } else { rayon::current_num_threads() };
+    let uses = depth * columns * (out.len() / columns).div_ceil(4);
+    let threads = if uses < PARALLEL { 1 } else { rayon::current_num_threads() };
     let share = columns.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
     let mut parts: Vec<Vec<&mut [f32]>> = (0..columns.div_ceil(share)).map(|_| vec![]).collect();
     for row in out.chunks_exact_mut(columns) {
