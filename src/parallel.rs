@@ -1,9 +1,11 @@
 //! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Runs a program's work on one of the threads that tensor operations share. From any other thread, each operation on
 /// several threads would first put its caller to sleep.
@@ -11,6 +13,44 @@ pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     // Stacks as large as a main thread's. A pool that stands already serves as it is.
     let _ = ThreadPoolBuilder::new().stack_size(8 << 20).build_global();
     rayon::scope(|_| work())
+}
+
+/// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
+/// steps that are made of hundreds of those would spend a fifth of their time on it.
+pub fn awake<R>(work: impl FnOnce() -> R) -> R {
+    if CALLING.replace(true) {
+        return work();
+    }
+    let done = AtomicBool::new(false);
+    rayon::in_place_scope(|scope| {
+        let _ended = Ended(&done);
+        for _ in 1..rayon::current_num_threads() {
+            scope.spawn(|_| {
+                // While it waits for a part, a thread with work of its own may be handed this loop: it must not stay here.
+                while !CALLING.get() && !done.load(Ordering::Relaxed) {
+                    if rayon::yield_now() != Some(Yield::Executed) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        work()
+    })
+}
+
+thread_local! {
+    /// Whether this thread is inside the work of [`awake`].
+    static CALLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends the waiting when the work is done, be it by a panic.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        CALLING.set(false);
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Cuts `items` into at most `shards` contiguous parts of like size.
@@ -59,4 +99,29 @@ fn idle_pool(threads: usize) -> Result<ThreadPool> {
 
 fn give_back(pool: ThreadPool) {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn awake_ends_wherever_it_is_called_and_when_the_work_panics() {
+        let sum = |n: u64| -> u64 {
+            use rayon::prelude::*;
+            (0..n).into_par_iter().sum()
+        };
+        for i in 0..600 {
+            let pool = ThreadPoolBuilder::new().num_threads(1 + i % 3).build().expect("a pool");
+            assert_eq!(awake(|| sum(1000)), 499_500);
+            // From inside a pool, nested, and in two tasks of one pool at once.
+            let (a, b) = pool.install(|| rayon::join(|| awake(|| awake(|| sum(1000))), || awake(|| sum(100))));
+            assert_eq!((a, b), (499_500, 4_950));
+        }
+        let pool = ThreadPoolBuilder::new().num_threads(2).build().expect("a pool");
+        let panicked = pool.install(|| catch_unwind(AssertUnwindSafe(|| awake(|| panic!("on purpose")))));
+        assert!(panicked.is_err());
+    }
 }

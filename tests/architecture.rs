@@ -9,7 +9,7 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("ops", vec![]),
         ("model", vec!["ops"]),
-        ("latent", vec!["model", "ops"]),
+        ("latent", vec!["model", "ops", "parallel"]),
         ("tasks", vec![]),
         ("text", vec!["tasks"]),
         ("grade", vec![]),

@@ -16,6 +16,8 @@ use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream};
 use super::trace::{End, Trace};
 use crate::model::{Decoder, Hooks, Step};
+use crate::ops;
+use crate::parallel;
 
 /// Whether the model may switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +148,19 @@ pub(super) type Driven<'m> = (Row, Option<(Stream<'m>, usize)>);
 
 /// Decodes until every row has ended or is held ([`Row::hold`]).
 pub(super) fn drive<'m>(
+    how: Decode<'m>,
+    stream: Stream<'m>,
+    rows: Vec<Row>,
+    branch: &mut Branch,
+) -> Result<Vec<Driven<'m>>> {
+    let config = how.model.config();
+    if ops::is_shared(config.hidden_size * config.intermediate_size, rows.len()) {
+        return parallel::awake(|| step_by_step(how, stream, rows, branch));
+    }
+    step_by_step(how, stream, rows, branch)
+}
+
+fn step_by_step<'m>(
     how: Decode<'m>,
     mut stream: Stream<'m>,
     rows: Vec<Row>,

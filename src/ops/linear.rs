@@ -21,6 +21,11 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed_linear_transposed(x, table)
 }
 
+/// Whether a product of so many weights with so few rows is shared by several threads.
+pub fn is_shared(weights: usize, rows: usize) -> bool {
+    fused::is_shared(weights, rows)
+}
+
 /// The same in Burn's operations.
 pub fn composed_linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     composed(x, weight, None)

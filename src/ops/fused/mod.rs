@@ -17,6 +17,7 @@ use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Tensor};
 
 use super::{AdamW, Targets};
+pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
 #[backend_extension(Flex, Autodiff)]

@@ -115,10 +115,14 @@ pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: 
     deal(out, depth, columns, |from, out| Arch::new().dispatch(Dots { x, table, depth, from, out }));
 }
 
+/// Whether a product of so many weights with so many rows is given to several threads.
+pub(in crate::ops) fn is_shared(weights: usize, rows: usize) -> bool {
+    rows <= FEW && weights * rows.div_ceil(4) >= PARALLEL && rayon::current_num_threads() > 1
+}
+
 /// Gives each thread a range of columns: where it starts, and the pieces of the output's rows.
 fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
-    let uses = depth * columns * (out.len() / columns).div_ceil(4);
-    let threads = if uses < PARALLEL { 1 } else { rayon::current_num_threads() };
+    let threads = if is_shared(depth * columns, out.len() / columns) { rayon::current_num_threads() } else { 1 };
     let share = columns.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
     let mut parts: Vec<Vec<&mut [f32]>> = (0..columns.div_ceil(share)).map(|_| vec![]).collect();
     for row in out.chunks_exact_mut(columns) {
