@@ -16,7 +16,7 @@ pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 }
 
 /// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
-/// steps that are made of hundreds of those would spend a fifth of their time on it.
+/// steps that are made of hundreds of those spent a tenth of their time on it (benches/PROFILE.md).
 pub fn awake<R>(work: impl FnOnce() -> R) -> R {
     if CALLING.replace(true) {
         return work();

@@ -33,7 +33,7 @@ const LABELS: [&str; 21] = [
 ];
 
 fn latex() -> Option<String> {
-    let root = PathBuf::from(".");
+    let root = std::env::current_dir().expect("the package's folder");
     let named = std::env::var_os("SWITCHYARD_PAPER").map(PathBuf::from);
     let beside = root.ancestors().skip(1).map(|up| up.join("shared/paper/switch.tex"));
     let path = named.into_iter().chain(beside).find(|p| p.exists());

@@ -153,8 +153,8 @@ pub(super) fn drive<'m>(
     rows: Vec<Row>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
-    let config = how.model.config();
-    if ops::is_shared(config.hidden_size * config.intermediate_size, rows.len()) {
+    let widest = how.model.layers.first().map(|block| block.mlp.up_proj.weight.base());
+    if widest.is_some_and(|weight| ops::is_shared(&weight, rows.len())) {
         return parallel::awake(|| step_by_step(how, stream, rows, branch));
     }
     step_by_step(how, stream, rows, branch)

@@ -21,9 +21,9 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed_linear_transposed(x, table)
 }
 
-/// Whether a product of so many weights with so few rows is shared by several threads.
-pub fn is_shared(weights: usize, rows: usize) -> bool {
-    fused::is_shared(weights, rows)
+/// Whether the product of so few rows with a weight is shared by several threads of the CPU.
+pub fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
+    fused::is_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }
 
 /// The same in Burn's operations.

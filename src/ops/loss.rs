@@ -6,7 +6,7 @@ use super::{MASKED, fused};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
 pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
-    log_probs_of(log_softmax(logits, 2), targets)
+    log_softmax(logits, 2).gather(2, targets.unsqueeze_dim(2)).squeeze_dim(2)
 }
 
 /// What is to be predicted from each of N rows.
@@ -66,13 +66,8 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
     (log_softmax(logits, 1).gather(1, ids).reshape([n]).neg(), hits)
 }
 
-/// Picks each target's entry: log-probabilities `[B, L, V]`, targets `[B, L]` → `[B, L]`.
-pub fn log_probs_of(log_probs: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
-    log_probs.gather(2, targets.unsqueeze_dim(2)).squeeze_dim(2)
-}
-
 /// Logits in f32 where the model computes in fewer bits: a softmax over a vocabulary needs the digits.
-pub fn at_least_f32<const R: usize>(logits: Tensor<R>) -> Tensor<R> {
+fn at_least_f32<const R: usize>(logits: Tensor<R>) -> Tensor<R> {
     if matches!(logits.dtype(), DType::F16 | DType::BF16) { logits.cast(FloatDType::F32) } else { logits }
 }
 

@@ -15,7 +15,7 @@ mod swiglu;
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, grouped_scores, grouped_values, masked};
 pub use linear::{is_shared, linear, linear_transposed};
-pub use loss::{Targets, at_least_f32, entropy, head_loss, log_probs_of, loss_of_logits, token_log_probs};
+pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
 pub use norm::{rms_norm, rms_scale};
 pub use rope::{Rotation, rotate};
 pub use swiglu::swiglu;

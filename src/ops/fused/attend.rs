@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::product::{self, Matrix};
-use super::simd::{LANES, exp, max, sum, vectorised};
+use super::simd::{LANES, softmax, vectorised};
 use crate::ops::MASKED;
 
 /// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
@@ -156,15 +156,7 @@ vectorised! {
     /// Softmax of each row of `width` scores, in place.
     fn patterns(x: &mut [f32], width: usize, scales: &mut [Scale]) {
         for (x, scale) in x.chunks_exact_mut(width).zip(scales) {
-            let most = max(x);
-            for x in x.iter_mut() {
-                *x = exp(*x - most);
-            }
-            let over = 1.0 / sum([x], |[v]| v);
-            for x in x.iter_mut() {
-                *x *= over;
-            }
-            *scale = [most, over];
+            *scale = softmax(x);
         }
     }
 }

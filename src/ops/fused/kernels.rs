@@ -1,6 +1,6 @@
 //! The loops: slices in, slices out, one row at a time. Knows no tensor and no backend.
 
-use super::simd::{exp, max, sum, vectorised};
+use super::simd::{self, exp, max, sum, vectorised};
 use crate::ops::AdamW;
 
 vectorised! {
@@ -84,14 +84,7 @@ vectorised! {
                     *x += m;
                 }
             }
-            let most = max(x);
-            for x in x.iter_mut() {
-                *x = exp(*x - most);
-            }
-            let scale = 1.0 / sum([x], |[v]| v);
-            for x in x.iter_mut() {
-                *x *= scale;
-            }
+            simd::softmax(x);
         }
     }
 }

@@ -313,14 +313,10 @@ impl WithSimd for Dots<'_, '_, '_> {
                 let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
                 let out = &mut out[first..first + rows];
                 match (rows, entries) {
-                    (6, 4) => dots::<S, 6, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (5, 4) => dots::<S, 5, 4>(simd, from_fn(x), from_fn(row), at, out),
                     (4, 4) => dots::<S, 4, 4>(simd, from_fn(x), from_fn(row), at, out),
                     (3, 4) => dots::<S, 3, 4>(simd, from_fn(x), from_fn(row), at, out),
                     (2, 4) => dots::<S, 2, 4>(simd, from_fn(x), from_fn(row), at, out),
                     (1, 4) => dots::<S, 1, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (6, _) => dots::<S, 6, 1>(simd, from_fn(x), from_fn(row), at, out),
-                    (5, _) => dots::<S, 5, 1>(simd, from_fn(x), from_fn(row), at, out),
                     (4, _) => dots::<S, 4, 1>(simd, from_fn(x), from_fn(row), at, out),
                     (3, _) => dots::<S, 3, 1>(simd, from_fn(x), from_fn(row), at, out),
                     (2, _) => dots::<S, 2, 1>(simd, from_fn(x), from_fn(row), at, out),

@@ -90,6 +90,20 @@ pub(super) fn max(x: &[f32]) -> f32 {
     rest.iter().fold(across(lanes, larger), |most, &value| larger(most, value))
 }
 
+/// Softmax in place; the largest value, and one over the sum of the exponentials below it.
+#[inline(always)]
+pub(super) fn softmax(x: &mut [f32]) -> [f32; 2] {
+    let most = max(x);
+    for x in x.iter_mut() {
+        *x = exp(*x - most);
+    }
+    let over = 1.0 / sum([x], |[v]| v);
+    for x in x.iter_mut() {
+        *x *= over;
+    }
+    [most, over]
+}
+
 /// One value from all lanes, by halves: four dependent steps instead of sixteen.
 #[inline(always)]
 fn across(lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
