@@ -336,7 +336,7 @@ criterion_group!(benches, forward_and_step, lora_step, hooks, decoding);
 
 /// As the binaries do it, on a thread of the pool.
 fn main() {
-    parallel::inside(|| {
+    parallel::on_the_pool(|| {
         benches();
         Criterion::default().configure_from_args().final_summary();
     });

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use switchyard::experiments::lab::Lab;
-use switchyard::experiments::sweep::{Continuation, Sweep, What};
-use switchyard::interventions::{ALL, Arm, Arms, Draw, Intervention, Later, Material, Steps};
+use switchyard::interventions::{ALL, Draw, Intervention, Later, Material, Replacement, Replacements, Steps};
 use switchyard::latent::{Channel, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
+use switchyard::study::Study;
+use switchyard::study::sweep::{Continuation, Sweep, What};
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -34,14 +34,14 @@ fn main() -> anyhow::Result<()> {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let problems = numbers.first().copied().unwrap_or(100);
     let run = Path::new(".").join("fixtures/micro");
-    let mut lab = Lab::open(&run, "latent", Some(problems), 0)?;
-    lab.threads = 1;
-    let settings = Sweep::settings(&lab);
+    let mut study = Study::open(&run, "sft", Some(problems), 0)?;
+    study.threads = 1;
+    let settings = Sweep::settings(&study);
 
     let started = Instant::now();
-    let mut sweep = Sweep::new(&lab, &settings)?;
+    let mut sweep = Sweep::new(&study, &settings)?;
     sweep.rows_at_once = numbers.get(1).copied().unwrap_or(sweep.rows_at_once);
-    let model = &lab.subject.model;
+    let model = &study.subject.model;
     let material = Material { bank: &sweep.bank, siblings: &[], swaps: &[], model, exit: &[] };
     let mut made: Made = vec![];
     for (name, dose) in MODES {
@@ -60,10 +60,10 @@ fn main() -> anyhow::Result<()> {
     let right: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
 
     let runs = all.len();
-    let (each, also) = from_prompts(&lab, &sweep, &made, lab.subject.recipe.evaluation.batch)?;
+    let (each, also) = from_prompts(&study, &sweep, &made, study.subject.recipe.evaluation.batch)?;
     let some: Made = made.into_iter().step_by(20).collect();
     let share = runs as f64 / some.len() as f64;
-    let (alone, _) = from_prompts(&lab, &sweep, &some, 1)?;
+    let (alone, _) = from_prompts(&study, &sweep, &some, 1)?;
 
     let switched = sweep.normal.iter().filter(|o| o.switched).count();
     println!("{runs} runs of {problems} problems, {switched} of which switch");
@@ -76,20 +76,20 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Seconds, and right answers.
-fn from_prompts(lab: &Lab, sweep: &Sweep, made: &Made, batch: usize) -> anyhow::Result<(f64, usize)> {
+fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyhow::Result<(f64, usize)> {
     let (started, mut right) = (Instant::now(), 0);
-    let settings = Sweep::settings(lab);
-    let model = &lab.subject.model;
+    let settings = Sweep::settings(study);
+    let model = &study.subject.model;
     for (with, steps) in made {
-        let arm = |problem| Arm { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
-        let arms = Arms::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
+        let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
+        let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
         let mut hooks = Hooks::none();
         arms.attach(&mut hooks, model.layers.len())?;
-        let switch = Some(lab.subject.corpus.switch);
+        let switch = Some(study.subject.corpus.switch);
         let how = Decode { model, source: &HiddenState, switch, settings: &settings, cancel: None };
         for batch in sweep.requests.chunks(batch) {
             let traces = decode(how, batch, 1, &mut hooks)?;
-            let scores = switchyard::evaluation::score(&traces, &lab.subject.corpus)?;
+            let scores = switchyard::evaluation::score(&traces, &study.subject.corpus)?;
             right += scores.outcomes.iter().filter(|o| o.correct).count();
         }
     }

@@ -52,7 +52,7 @@ machine cancels; beside it the smallest and largest.
 `--memory` runs every training step in a process of its own, for `--seconds` and three steps at least with `--threads` threads, and
 prints that process's peak resident set (ru_maxrss). For PyTorch the peak until its imports were done, before there is a model, stands
 beside it: a build with CUDA imports hundreds of MiB more than one without, and AdamW imports torch._dynamo. Ours is the newest
-binary that `cargo bench --no-run` names, or `--ours`: a binary, or a command with `{name}`, but not cargo itself.
+binary that `cargo bench --profile dev --no-run` names, or `--ours`: a binary, or a command with `{name}`, but not cargo itself.
 """
 
 import argparse
@@ -73,8 +73,8 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-CARGO = "cargo bench -q --bench decoder -- '^{name}$'"
-BUILD = "cargo bench --no-run --bench decoder --message-format=json"
+CARGO = "cargo bench -q --profile dev --bench decoder -- '^{name}$'"
+BUILD = "cargo bench --profile dev --no-run --bench decoder --message-format=json"
 PROMPT, NEW = 32, 64
 RANK, ALPHA = 16, 32
 QUIET = 0.9

@@ -7,6 +7,7 @@
 //! | [`model`] | configuration, decoder, cache, hooks, LoRA, checkpoints; nothing of text or training |
 //! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
 //! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
+//! | [`store`] | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
 //! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
@@ -17,6 +18,7 @@
 //! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
 //! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
 //! | [`interventions`] | one small documented value per file |
+//! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
 //! | [`experiments`] | one file per experiment: Config, Row, run |
 //! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
 //! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
@@ -43,6 +45,8 @@ pub mod progress;
 pub mod recipe;
 pub mod report;
 pub mod stats;
+pub mod store;
+pub mod study;
 pub mod tasks;
 pub mod text;
 pub mod train;

@@ -9,7 +9,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Runs a program's work on one of the threads that tensor operations share. From any other thread, each operation on
 /// several threads would first put its caller to sleep.
-pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub fn on_the_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     // Stacks as large as a main thread's. A pool that stands already serves as it is.
     let _ = ThreadPoolBuilder::new().stack_size(8 << 20).build_global();
     rayon::scope(|_| work())
@@ -17,7 +17,7 @@ pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 
 /// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
 /// steps that are made of hundreds of those spent a tenth of their time on it (benches/PROFILE.md).
-pub fn awake<R>(work: impl FnOnce() -> R) -> R {
+pub fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
     if CALLING.replace(true) {
         return work();
     }
@@ -39,7 +39,7 @@ pub fn awake<R>(work: impl FnOnce() -> R) -> R {
 }
 
 thread_local! {
-    /// Whether this thread is inside the work of [`awake`].
+    /// Whether this thread is inside the work of [`threads_awake`].
     static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -115,13 +115,13 @@ mod tests {
         };
         for i in 0..600 {
             let pool = ThreadPoolBuilder::new().num_threads(1 + i % 3).build().expect("a pool");
-            assert_eq!(awake(|| sum(1000)), 499_500);
+            assert_eq!(threads_awake(|| sum(1000)), 499_500);
             // From inside a pool, nested, and in two tasks of one pool at once.
-            let (a, b) = pool.install(|| rayon::join(|| awake(|| awake(|| sum(1000))), || awake(|| sum(100))));
+            let (a, b) = pool.install(|| rayon::join(|| threads_awake(|| threads_awake(|| sum(1000))), || threads_awake(|| sum(100))));
             assert_eq!((a, b), (499_500, 4_950));
         }
         let pool = ThreadPoolBuilder::new().num_threads(2).build().expect("a pool");
-        let panicked = pool.install(|| catch_unwind(AssertUnwindSafe(|| awake(|| panic!("on purpose")))));
+        let panicked = pool.install(|| catch_unwind(AssertUnwindSafe(|| threads_awake(|| panic!("on purpose")))));
         assert!(panicked.is_err());
     }
 }

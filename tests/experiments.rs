@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
 use switchyard::experiments::teacher_forced::{self, Event};
 use switchyard::interventions::Steps;
-use switchyard::report::rows::read;
+use switchyard::store::read;
+use switchyard::study::Study;
 
 fn micro() -> PathBuf {
     Path::new(".").join("fixtures/micro")
 }
 
-fn lab(phase: &str, problems: Option<usize>, seed: u64) -> Lab {
-    Lab::open(&micro(), phase, problems, seed).expect("the micro fixture")
+fn study(phase: &str, problems: Option<usize>, seed: u64) -> Study {
+    Study::open(&micro(), phase, problems, seed).expect("the micro fixture")
 }
 
 fn config(modes: &[&str], steps: &[Steps]) -> Config {
@@ -36,11 +36,11 @@ fn the_committed_rows_come_out_again() {
     fn once() -> usize {
         1
     }
-    let file = Path::new(".").join("reports/micro/latent_intervention-latent.parquet");
+    let file = Path::new(".").join("reports/micro/latent_intervention-sft.parquet");
     let held: Vec<Held> = read(&file).expect("the committed rows");
     let draws = held.iter().map(|h| h.draws).max().expect("rows");
     let config = Config { draws, ..config(&MODES, &[Steps::All]) };
-    let rows = run(&lab("latent", None, 0), &config, |_| {}).expect("the experiment");
+    let rows = run(&study("sft", None, 0), &config, |_| {}).expect("the experiment");
     assert_eq!(rows.len(), MODES.len());
     for row in &rows {
         let held = held.iter().find(|h| h.mode == row.mode && h.steps == "all").expect("a committed row");
@@ -58,7 +58,7 @@ fn the_committed_rows_come_out_again() {
 
 #[test]
 fn random_draws_follow_the_seed() {
-    let with = |seed| run(&lab("latent", Some(60), seed), &config(&["random_norm"], &[Steps::All]), |_| {});
+    let with = |seed| run(&study("sft", Some(60), seed), &config(&["random_norm"], &[Steps::All]), |_| {});
     let with = |seed| with(seed).expect("rows").remove(1);
     assert_eq!(with(3), with(3));
     assert_ne!(with(3).mean_change, with(4).mean_change);
@@ -66,8 +66,8 @@ fn random_draws_follow_the_seed() {
 
 #[test]
 fn swi_stands_where_the_annotator_put_it() {
-    let lab = Lab::open(&micro(), "latent", Some(200), 0).expect("the micro fixture");
-    let rows = teacher_forced::rows(&lab).expect("rows");
+    let study = Study::open(&micro(), "sft", Some(200), 0).expect("the micro fixture");
+    let rows = teacher_forced::rows(&study).expect("rows");
     let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
     assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{:?}", rows);
     assert!(p(Event::SwiStart).low > p(Event::SameToken).high);

@@ -9,19 +9,19 @@ use std::process::Command;
 
 use common::known::{EXIT_STEP, Kind};
 use switchyard::experiments::activation_patching::{self, Axis, Config as Patching, run_pairs};
-use switchyard::experiments::lab::Lab;
 use switchyard::experiments::latent_intervention::{Config, Row, run, run_on};
-use switchyard::experiments::sweep::{Blocks, Continuation, Sweep, What};
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
+use switchyard::study::Study;
+use switchyard::study::sweep::{BlockOrigin, Continuation, Sweep, What};
 
 const CHANNELS: [Channel; 3] = [Channel::Both, Channel::Embedding, Channel::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
 
-fn micro(phase: &str, problems: usize) -> Lab {
+fn micro(phase: &str, problems: usize) -> Study {
     let run = Path::new(".").join("fixtures/micro");
-    Lab::open(&run, phase, Some(problems), 0).expect("the micro fixture")
+    Study::open(&run, phase, Some(problems), 0).expect("the micro fixture")
 }
 
 fn config(modes: &[&str], steps: &[Steps]) -> Config {
@@ -35,13 +35,13 @@ fn of<'r>(rows: &'r [Row], mode: &str) -> &'r Row {
 
 #[test]
 fn self_patch_is_bit_identical_under_every_setting() {
-    for phase in ["latent", "grpo"] {
-        let lab = micro(phase, 60);
+    for phase in ["sft", "grpo"] {
+        let study = micro(phase, 60);
         for later in LATERS {
             for at in CHANNELS {
                 let steps = [Steps::All, Steps::Only(0), Steps::Only(4), Steps::From(2)];
                 let config = Config { later: vec![later], at: vec![at], ..config(&["self_patch"], &steps) };
-                let rows = run(&lab, &config, |_| {}).expect("nothing changes");
+                let rows = run(&study, &config, |_| {}).expect("nothing changes");
                 assert_eq!(rows.len(), 5, "normal and four choices of steps");
                 assert!(
                     rows[1..].iter().all(|r| r.firings > 0 && r.mean_change == 0.0 && r.answer_changed.value == 0.0)
@@ -53,7 +53,7 @@ fn self_patch_is_bit_identical_under_every_setting() {
 
 #[test]
 fn doing_nothing_flips_nothing() {
-    let rows = run(&micro("latent", 150), &config(&["null_batch", "scale:0.999999"], &[Steps::All]), |_| {});
+    let rows = run(&micro("sft", 150), &config(&["null_batch", "scale:0.999999"], &[Steps::All]), |_| {});
     let rows = rows.expect("rows");
     assert_eq!((of(&rows, "null_batch").lost, of(&rows, "null_batch").gained), (0, 0));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
@@ -62,29 +62,29 @@ fn doing_nothing_flips_nothing() {
 
 #[test]
 fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
-    let lab = micro("latent", 80);
-    let (_, suppressed) = lab.decode(Switching::Suppressed, lab.subject.recipe.evaluation.k_min).expect("decoded");
-    let (scores, free) = lab.decoded().expect("decoded");
-    let settings = Sweep::settings(&lab);
-    let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+    let study = micro("sft", 80);
+    let (_, suppressed) = study.decode(Switching::Suppressed, study.subject.recipe.evaluation.k_min).expect("decoded");
+    let (scores, free) = study.decoded().expect("decoded");
+    let settings = Sweep::settings(&study);
+    let sweep = Sweep::new(&study, &settings).expect("a sweep");
     let tokens = |traces: &[switchyard::latent::Trace]| traces.iter().map(|t| t.visible()).collect::<Vec<_>>();
     assert_eq!(tokens(&sweep.traces), tokens(free));
     assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
     let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
     let done = sweep.run(&[skip], Later::Recompute, Channel::Both).expect("skip").remove(0);
     for (outcome, trace) in done.outcomes.iter().zip(&suppressed) {
-        let text = lab.subject.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
-        assert_eq!(outcome.answer, lab.subject.corpus.answer(&text));
+        let text = study.subject.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
+        assert_eq!(outcome.answer, study.subject.corpus.answer(&text));
     }
 }
 
 #[test]
 fn settings_do_what_they_say() {
     // One replaced step of several. Frozen and without a cache row of its own, a change has nowhere to go.
-    let lab = micro("latent", 100);
+    let study = micro("sft", 100);
     let with = |later, at| {
         let config = Config { later: vec![later], at: vec![at], ..config(&["zero"], &[Steps::Only(1)]) };
-        run(&lab, &config, |_| {}).expect("rows").remove(1)
+        run(&study, &config, |_| {}).expect("rows").remove(1)
     };
     let row = with(Later::Frozen, Channel::Embedding);
     assert!(row.firings > 0 && row.mean_change > 1.0 && row.answer_changed.value == 0.0, "{row:?}");
@@ -97,9 +97,9 @@ fn settings_do_what_they_say() {
 
 #[test]
 fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
-    let lab = common::known::lab(Kind::Working, 30, 7);
-    let settings = Sweep::settings(&lab);
-    let sweep = Sweep::new(&lab, &settings).expect("a sweep");
+    let study = common::known::study(Kind::Working, 30, 7);
+    let settings = Sweep::settings(&study);
+    let sweep = Sweep::new(&study, &settings).expect("a sweep");
     let right = |at, steps| {
         let zero = Continuation { what: What::Replace { with: &Zero, steps }, same_shape: false };
         let done = sweep.run(&[zero], Later::Recompute, at).expect("zero").remove(0);
@@ -119,27 +119,27 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
 
 #[test]
 fn the_value_in_a_latent_decides_the_answer() {
-    let lab = common::known::lab(Kind::Working, 80, 8);
+    let study = common::known::study(Kind::Working, 80, 8);
     // The one step's value is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
-    let rows = |lab: &Lab, steps: &[Steps]| {
-        let settings = Sweep::settings(lab);
-        let sweep = Sweep::new(lab, &settings).expect("a sweep");
-        run_on(&sweep, lab, &config(&["known_value"], steps), Some(&predict), |_| {}).expect("rows")
+    let rows = |study: &Study, steps: &[Steps]| {
+        let settings = Sweep::settings(study);
+        let sweep = Sweep::new(study, &settings).expect("a sweep");
+        run_on(&sweep, study, &config(&["known_value"], steps), Some(&predict), |_| {}).expect("rows")
     };
-    for row in &rows(&lab, &[Steps::All, Steps::Only(0), Steps::Only(2)])[1..] {
+    for row in &rows(&study, &[Steps::All, Steps::Only(0), Steps::Only(2)])[1..] {
         let (hit, chance) = (row.hits.expect("hits").hit_rate, row.hits.expect("hits").chance);
         assert_eq!((hit.value, row.hits.expect("hits").kept.value), (1.0, 0.0), "steps {}", row.steps);
         assert!((chance.value - 1.0 / 6.0).abs() < 0.05, "{chance}");
     }
-    let inert = &rows(&common::known::lab(Kind::Inert, 80, 8), &[Steps::All])[1];
+    let inert = &rows(&common::known::study(Kind::Inert, 80, 8), &[Steps::All])[1];
     assert_eq!(inert.hits.expect("hits").hit_rate.value, 0.0);
     assert_eq!(inert.hits.expect("hits").kept.value, 1.0);
 }
 
 #[test]
 fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
-    let rows = run(&micro("latent", 150), &config(&["known_value"], &[Steps::All]), |_| {}).expect("rows");
+    let rows = run(&micro("sft", 150), &config(&["known_value"], &[Steps::All]), |_| {}).expect("rows");
     let row = of(&rows, "known_value");
     assert!(row.hits.expect("hits").hit_rate.low > 0.8, "{:?}", row.hits);
     assert!(row.hits.expect("hits").chance.high < 0.3);
@@ -147,22 +147,22 @@ fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
 
 #[test]
 fn what_cannot_be_run_says_why() {
-    let mut lab = common::known::lab(Kind::Working, 40, 9);
-    let error = run(&lab, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("other problems");
+    let mut study = common::known::study(Kind::Working, 40, 9);
+    let error = run(&study, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
-    lab.subject.recipe.task = None;
-    let error = run(&lab, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("no task");
+    study.subject.recipe.task = None;
+    let error = run(&study, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("no task");
     assert!(error.to_string().contains("generated task"), "{error}");
-    let error = run(&lab, &config(&["scale:1"], &[Steps::All]), |_| {}).expect_err("inert");
+    let error = run(&study, &config(&["scale:1"], &[Steps::All]), |_| {}).expect_err("inert");
     assert!(error.to_string().contains("moved nothing"), "{error}");
-    let error = run(&lab, &config(&["zero"], &[Steps::Only(7)]), |_| {}).expect_err("never reached");
+    let error = run(&study, &config(&["zero"], &[Steps::Only(7)]), |_| {}).expect_err("never reached");
     assert!(error.to_string().contains("never fired"), "{error}");
 }
 
 #[test]
 fn rules_open_and_close_blocks_as_they_say() {
     let modes = ["empty_block", "force_switch", "suppress_switch", "gaussian", "sibling", "embedding_argmax"];
-    let rows = run(&micro("latent", 100), &config(&modes, &[Steps::All]), |_| {}).expect("rows");
+    let rows = run(&micro("sft", 100), &config(&modes, &[Steps::All]), |_| {}).expect("rows");
     assert_eq!(rows.len(), 7);
     let by: BTreeMap<&str, &Row> = rows.iter().map(|r| (r.mode.as_str(), r)).collect();
     assert!(by["empty_block"].diagnostic_accuracy.is_some_and(|e| e.high < 0.5));
@@ -172,14 +172,14 @@ fn rules_open_and_close_blocks_as_they_say() {
 
 #[test]
 fn activation_patching_finds_the_state_where_it_was_put() {
-    let lab = common::known::lab(Kind::Working, 10, 11);
-    let vocabulary = &lab.subject.corpus.vocabulary;
+    let study = common::known::study(Kind::Working, 10, 11);
+    let vocabulary = &study.subject.corpus.vocabulary;
     let prompt = |digit: usize| {
         let question = format!("a b s {digit} :");
-        lab.subject.corpus.template.encode_prompt(vocabulary, &question).expect("a prompt")
+        study.subject.corpus.template.encode_prompt(vocabulary, &question).expect("a prompt")
     };
     let pairs: Vec<_> = (0..7).map(|v| (prompt(v), prompt((v + 3) % 7))).collect();
-    let rows = run_pairs(&lab, &Patching::default(), &pairs).expect("rows");
+    let rows = run_pairs(&study, &Patching::default(), &pairs).expect("rows");
     let at = |axis, layer, index| {
         let row = rows.iter().find(|r| r.axis == axis && r.layer == layer && r.index == index);
         row.expect("a cell").effect.value
@@ -203,22 +203,22 @@ fn activation_patching_finds_the_state_where_it_was_put() {
 
 #[test]
 fn activation_patching_of_micro_peaks_in_the_block() {
-    let lab = micro("latent", 10);
-    let rows = activation_patching::run(&lab, &Patching { candidates: 120, pairs: 12 }).expect("rows");
+    let study = micro("sft", 10);
+    let rows = activation_patching::run(&study, &Patching { candidates: 120, pairs: 12 }).expect("rows");
     let steps: Vec<_> = rows.iter().filter(|r| r.axis == Axis::Step).collect();
     assert_eq!(steps.len(), 5 * 5, "five layers, embeddings counted, by five latent steps");
     assert!(steps.iter().any(|r| r.effect.value > 0.5), "{steps:?}");
-    let error = activation_patching::run(&lab, &Patching { candidates: 1, pairs: 1 }).expect_err("no pairs");
+    let error = activation_patching::run(&study, &Patching { candidates: 1, pairs: 1 }).expect_err("no pairs");
     assert!(error.to_string().contains("activation_patching needs 2"), "{error}");
 }
 
 #[test]
 fn the_benefit_of_switching_is_that_of_the_latents() {
     let of = |which| {
-        let lab = common::known::lab(which, 60, 12);
-        let settings = Sweep::settings(&lab);
-        let sweep = Sweep::new(&lab, &settings).expect("a sweep");
-        let (rows, problems) = switch_benefit::run(&lab, &sweep).expect("rows");
+        let study = common::known::study(which, 60, 12);
+        let settings = Sweep::settings(&study);
+        let sweep = Sweep::new(&study, &settings).expect("a sweep");
+        let (rows, problems) = switch_benefit::run(&study, &sweep).expect("rows");
         assert_eq!(problems.len(), 60);
         rows.into_iter().find(|r| r.group == "chosen").expect("problems that switch").benefit
     };
@@ -229,19 +229,19 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
 #[test]
 fn blocks_can_be_forced_where_the_model_opens_none() {
     // Half of the problems are answered as text.
-    let lab = common::known::lab(Kind::Working, 40, 13);
-    let settings = Sweep::settings(&lab);
-    let sweep = Sweep::with(&lab, &settings, Blocks::Forced).expect("a sweep");
+    let study = common::known::study(Kind::Working, 40, 13);
+    let settings = Sweep::settings(&study);
+    let sweep = Sweep::with(&study, &settings, BlockOrigin::Forced).expect("a sweep");
     assert!(sweep.normal.iter().all(|o| o.switched));
-    let own = lab.decoded().expect("decoded").1;
+    let own = study.decoded().expect("decoded").1;
     let forced = |i: usize| sweep.force_at[i].is_some();
     assert!(own.iter().all(|t| t.switched() != forced(t.problem)) && sweep.force_at.iter().any(Option::is_some));
     let modes = ["self_patch", "zero", "skip", "empty_block", "resample", "null_batch"];
-    let rows = run_on(&sweep, &lab, &config(&modes, &[Steps::All]), None, |_| {}).expect("rows");
-    assert!(rows.iter().all(|r| r.blocks == Blocks::Forced));
+    let rows = run_on(&sweep, &study, &config(&modes, &[Steps::All]), None, |_| {}).expect("rows");
+    assert!(rows.iter().all(|r| r.blocks == BlockOrigin::Forced));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
     let error =
-        run_on(&sweep, &lab, &config(&["force_switch"], &[Steps::All]), None, |_| {}).expect_err("nothing to do");
+        run_on(&sweep, &study, &config(&["force_switch"], &[Steps::All]), None, |_| {}).expect_err("nothing to do");
     assert!(error.to_string().contains("force_switch"), "{error}");
 }
 
@@ -258,7 +258,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("--bin report"), "{said}");
     for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
-        for phase in ["latent", "grpo"] {
+        for phase in ["sft", "grpo"] {
             let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
             assert!(file.is_file(), "{} is missing", file.display());
         }

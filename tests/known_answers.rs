@@ -2,27 +2,27 @@
 
 mod common;
 
-use common::known::{DECIDED_AT, Kind, lab};
+use common::known::{DECIDED_AT, Kind, study};
 use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
 use switchyard::experiments::layer_probe;
-use switchyard::experiments::staging::Event;
 use switchyard::experiments::teacher_forced;
 use switchyard::interventions::Steps;
 use switchyard::latent::Switching;
+use switchyard::study::staging::Event;
 
 #[test]
 fn the_hand_built_models_do_what_they_were_built_to_do() {
     for which in [Kind::Working, Kind::Inert, Kind::Empty] {
-        let lab = lab(which, 60, 1);
-        let (scores, traces) = lab.decoded().expect("decoded");
+        let study = study(which, 60, 1);
+        let (scores, traces) = study.decoded().expect("decoded");
         assert_eq!(scores.accuracy.value, 1.0, "{which:?}: {:?}", traces[0]);
-        for (trace, problem) in traces.iter().zip(&lab.subject.corpus.test) {
+        for (trace, problem) in traces.iter().zip(&study.subject.corpus.test) {
             let switches = problem.subject.as_deref() == Some("switch");
             assert_eq!(trace.switched(), switches);
             assert_eq!(trace.latent_calls(), if switches { common::known::EXIT_STEP } else { 0 });
         }
-        let (text_only, _) = lab.decode(Switching::Suppressed, 1).expect("decoded");
-        let text = lab.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
+        let (text_only, _) = study.decode(Switching::Suppressed, 1).expect("decoded");
+        let text = study.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
         let wanted = if which == Kind::Working { text as f64 / 60.0 } else { 1.0 };
         assert_eq!(text_only.accuracy.value, wanted, "{which:?} without its latents");
     }
@@ -30,7 +30,7 @@ fn the_hand_built_models_do_what_they_were_built_to_do() {
 
 #[test]
 fn teacher_forcing_finds_the_switch_where_it_is() {
-    let rows = teacher_forced::rows(&lab(Kind::Working, 80, 2)).expect("rows");
+    let rows = teacher_forced::rows(&study(Kind::Working, 80, 2)).expect("rows");
     let of = |event| rows.iter().find(|r| r.event == event).expect("a class");
     assert!(of(Event::SwiStart).p_swi.low > 0.999 && of(Event::SwiStart).rank.high == 1.0);
     assert!(of(Event::Other).p_swi.high < 1e-3);
@@ -39,7 +39,7 @@ fn teacher_forcing_finds_the_switch_where_it_is() {
 fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<Row> {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();
     let config = Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() };
-    latent_intervention::run(&lab(which, 60, seed), &config, |_| {}).expect("rows")
+    latent_intervention::run(&study(which, 60, seed), &config, |_| {}).expect("rows")
 }
 
 #[test]
@@ -82,16 +82,16 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     use switchyard::recipe::Grpo;
     use switchyard::train::grpo::{rollout_settings, sample};
 
-    let lab = lab(Kind::Working, 8, 6);
-    let corpus = &lab.subject.corpus;
+    let study = study(Kind::Working, 8, 6);
+    let corpus = &study.subject.corpus;
     let asked = requests(corpus);
     let golds: Vec<&str> = corpus.test.iter().map(|p| p.answer.as_str()).collect();
     let questions: Vec<(usize, &[u32], &str)> =
         asked.iter().zip(&golds).map(|(r, gold)| (r.problem, r.prompt.as_slice(), *gold)).collect();
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
-    let settings = rollout_settings(&grpo, &lab.subject.recipe.evaluation, corpus.end, 7);
-    let sampled = sample(&lab.subject.model, corpus, &questions, &grpo, &settings, 2).expect("rollouts");
+    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
+    let sampled = sample(&study.subject.model, corpus, &questions, &grpo, &settings, 2).expect("rollouts");
     assert_eq!(sampled.groups, 8);
     assert!(sampled.dropped > 0 && !sampled.rollouts.is_empty(), "{} dropped", sampled.dropped);
     assert_eq!(sampled.all.len() + sampled.dropped, 8 * 16);
@@ -107,12 +107,12 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
 fn the_window_is_one_position_wide_and_the_exit_one_step() {
     use switchyard::experiments::{exit_probability, switch_window};
 
-    let lab = lab(Kind::Working, 60, 8);
-    for row in switch_window::rows(&lab, &switch_window::Config::default()).expect("rows") {
+    let study = study(Kind::Working, 60, 8);
+    for row in switch_window::rows(&study, &switch_window::Config::default()).expect("rows") {
         let expected = if row.offset == 0 { 1.0 } else { 0.0 };
         assert!((row.p_swi.value - expected).abs() < 0.05, "offset {}: {}", row.offset, row.p_swi);
     }
-    let rows = exit_probability::rows(&lab).expect("rows");
+    let rows = exit_probability::rows(&study).expect("rows");
     let steps: Vec<_> = rows.iter().filter(|r| r.group == exit_probability::Group::All).collect();
     assert_eq!(steps.len(), common::known::EXIT_STEP);
     for row in steps {
@@ -127,8 +127,8 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     use switchyard::experiments::phases;
 
     // The same problems and the same decision; the inert model reads the digit where the other reads its latents.
-    let (first, mut second) = (lab(Kind::Working, 40, 9), lab(Kind::Inert, 40, 9));
-    second.subject.corpus = lab(Kind::Working, 40, 9).subject.corpus;
+    let (first, mut second) = (study(Kind::Working, 40, 9), study(Kind::Inert, 40, 9));
+    second.subject.corpus = study(Kind::Working, 40, 9).subject.corpus;
     let second = second.with_tags(first.tagged().expect("tags").to_vec());
     for row in phases::rows(&first, &second).expect("rows") {
         let differences = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
@@ -152,7 +152,7 @@ fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<layer_probe
         rows.push(row);
         Ok(())
     };
-    layer_probe::probe(&lab(which, n, seed), &config, push).expect("rows");
+    layer_probe::probe(&study(which, n, seed), &config, push).expect("rows");
     rows
 }
 
@@ -206,7 +206,7 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
     use switchyard::experiments::logit_lens;
 
     let config = logit_lens::Config { steps: 0, text_positions: 2, ..logit_lens::Config::default() };
-    let rows = logit_lens::rows(&lab(Kind::Working, 60, 11), &config).expect("rows");
+    let rows = logit_lens::rows(&study(Kind::Working, 60, 11), &config).expect("rows");
     let mut seen = 0;
     for row in rows.iter().filter(|r| r.lens == logit_lens::Lens::Logit) {
         let Some(step) = row.step else { continue };

@@ -195,7 +195,7 @@ fn an_error_in_one_row_ends_that_row_only() {
                 data[place.batch * v] = f32::NAN;
             }
             let new = Tensor::from_data(burn::tensor::TensorData::new(data, x.dims()), &x.device());
-            Ok(switchyard::model::Activation::Three(new))
+            Ok(switchyard::model::Activation::Rank3(new))
         })
         .expect("a known hook");
     let s = settings(0.0);

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use switchyard::evaluation::evaluate;
-use switchyard::experiments::lab::Lab;
 use switchyard::experiments::logit_lens::Lens;
-use switchyard::experiments::subject::Subject;
 use switchyard::experiments::{ALL, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::trace::{End, Kind};
 use switchyard::latent::{HiddenState, Switching};
 use switchyard::recipe::Recipe;
-use switchyard::report::rows::{IDENTITY, RowWriter, read};
+use switchyard::store::{IDENTITY, RowWriter, read};
+use switchyard::study::Study;
+use switchyard::study::Subject;
 
-fn micro(phase: &str, problems: Option<usize>) -> Lab {
+fn micro(phase: &str, problems: Option<usize>) -> Study {
     let run = Path::new(".").join("fixtures/micro");
-    Lab::open(&run, phase, problems, 0).expect("the micro fixture")
+    Study::open(&run, phase, problems, 0).expect("the micro fixture")
 }
 
 fn of<'r>(rows: &'r [accuracy::Row], group: &str) -> &'r accuracy::Row {
@@ -26,10 +26,10 @@ fn of<'r>(rows: &'r [accuracy::Row], group: &str) -> &'r accuracy::Row {
 #[test]
 fn accuracy_is_what_training_reported() {
     for (phase, all, latent, switched, text_only) in
-        [("latent", 0.916, 0.875, 328, 0.934), ("grpo", 0.858, 0.700, 120, 0.910)]
+        [("sft", 0.916, 0.875, 328, 0.934), ("grpo", 0.858, 0.700, 120, 0.910)]
     {
-        let lab = micro(phase, None);
-        let rows = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+        let study = micro(phase, None);
+        let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
         let near = |group: &str, expected: f64, slack: f64| {
             let row = of(&rows, group);
             assert!((row.accuracy.value - expected).abs() <= slack, "{phase} {group}: {:.3}", row.accuracy);
@@ -39,10 +39,10 @@ fn accuracy_is_what_training_reported() {
         near("text_only", text_only, 0.0041);
         assert_eq!(of(&rows, "all").accuracy.n, 500);
         assert!(of(&rows, "switched").identity.n.abs_diff(switched) <= 4);
-        let Subject { model, corpus, recipe, .. } = &lab.subject;
+        let Subject { model, corpus, recipe, .. } = &study.subject;
         let (scores, _) =
             evaluate(model, corpus, &recipe.evaluation, &HiddenState, Switching::Free, 1).expect("scores");
-        assert_eq!(of(&rows, "all").accuracy, scores.accuracy, "the lab's threads must not matter");
+        assert_eq!(of(&rows, "all").accuracy, scores.accuracy, "the study's threads must not matter");
         assert_eq!(of(&rows, "switched").accuracy, scores.latent_accuracy.expect("some switched"));
         assert_eq!(of(&rows, "all").visible_tokens.expect("a mean").value, scores.visible_tokens);
         assert_eq!(of(&rows, "all").latent_calls.expect("a mean").value, scores.latent_calls);
@@ -58,15 +58,15 @@ fn accuracy_is_what_training_reported() {
         assert!(lowest.forced_exits.is_some_and(|e| e.value < 0.02 && e.high > 0.0));
         let levels: usize = rows.iter().filter(|r| r.group.starts_with("level:")).map(|r| r.identity.n).sum();
         assert_eq!(levels, 500, "every problem has one level");
-        if phase == "latent" {
+        if phase == "sft" {
             let config = accuracy::Config { k_min: vec![8], raise_cap: true };
-            let rows = accuracy::rows(&lab, &config).expect("rows");
+            let rows = accuracy::rows(&study, &config).expect("rows");
             let longer = of(&rows, "k_min:8");
             assert_eq!((longer.k_min, longer.k_cap), (8, 8));
             assert!(longer.lost > longer.gained, "it was trained on 5 steps: {longer:?}");
         }
 
-        let each = outcomes::rows(&lab).expect("rows");
+        let each = outcomes::rows(&study).expect("rows");
         let right = each.iter().filter(|r| r.correct).count();
         assert_eq!((each.len(), right as f64 / 500.0), (500, scores.accuracy.value));
         assert!(each.iter().all(|r| r.correct == (r.answer.as_ref() == Some(&r.gold))));
@@ -75,9 +75,9 @@ fn accuracy_is_what_training_reported() {
 
 #[test]
 fn the_papers_rows_of_traces_add_up() {
-    let lab = micro("latent", Some(200));
-    let rows = traces::rows(&lab).expect("rows");
-    let (scores, decoded) = lab.decoded().expect("the decode");
+    let study = micro("sft", Some(200));
+    let rows = traces::rows(&study).expect("rows");
+    let (scores, decoded) = study.decoded().expect("the decode");
     let of = |group: &str| rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"));
     let parts = ["correct_no_swi", "correct_swi", "wrong_no_swi", "wrong_swi"];
     let n = |group: &str| rows.iter().find(|r| r.group == group).map_or(0, |r| r.identity.n);
@@ -92,7 +92,7 @@ fn the_papers_rows_of_traces_add_up() {
     let first = some.first_swi.expect("switched");
     assert!(first.low > 0.0 && first.high < 1.0);
 
-    let kinds = entropy::rows(&lab).expect("rows");
+    let kinds = entropy::rows(&study).expect("rows");
     let positions: usize = kinds.iter().map(|r| r.positions).sum();
     assert_eq!(positions, decoded.iter().map(|t| t.positions.len()).sum::<usize>());
     for row in &kinds {
@@ -103,10 +103,10 @@ fn the_papers_rows_of_traces_add_up() {
 
 #[test]
 fn positions_rebuild_the_traces() {
-    let lab = micro("latent", Some(40));
-    let rows = positions::rows(&lab, &positions::Config::default()).expect("rows");
-    let (scores, decoded) = lab.decoded().expect("the decode");
-    let corpus = &lab.subject.corpus;
+    let study = micro("sft", Some(40));
+    let rows = positions::rows(&study, &positions::Config::default()).expect("rows");
+    let (scores, decoded) = study.decoded().expect("the decode");
+    let corpus = &study.subject.corpus;
     for trace in &decoded[..24] {
         let mine: Vec<_> = rows.iter().filter(|r| r.problem == trace.problem).collect();
         assert_eq!(mine.len(), trace.positions.len());
@@ -137,37 +137,37 @@ fn positions_rebuild_the_traces() {
 /// Every experiment of this file writes rows that read back as they were, with their identity.
 #[test]
 fn rows_read_back() {
-    let lab = micro("grpo", Some(60));
+    let study = micro("grpo", Some(60));
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
         let mut writer = RowWriter::create(folder.path(), name).expect("a writer").requiring(&IDENTITY);
-        let summary = experiment.run(&lab, &Settings::default(), &mut writer).expect("rows");
+        let summary = experiment.run(&study, &Settings::default(), &mut writer).expect("rows");
         assert!(!summary.is_empty());
         writer.finish().expect("files");
     }
     let file = |name: &str| folder.path().join(format!("{name}.parquet"));
-    let direct = traces::rows(&lab).expect("rows");
+    let direct = traces::rows(&study).expect("rows");
     assert_eq!(read::<traces::Row>(&file("traces")).expect("typed rows"), direct);
-    let direct = positions::rows(&lab, &positions::Config::default()).expect("rows");
+    let direct = positions::rows(&study, &positions::Config::default()).expect("rows");
     assert_eq!(read::<positions::Row>(&file("positions")).expect("typed rows"), direct);
-    let direct = logit_lens::rows(&lab, &logit_lens::Config::default()).expect("rows");
+    let direct = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
     assert_eq!(read::<logit_lens::Row>(&file("logit_lens")).expect("typed rows"), direct, "or the seed does not rule");
-    let direct = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+    let direct = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
     assert_eq!(read::<accuracy::Row>(&file("accuracy")).expect("typed rows"), direct);
 }
 
 #[test]
 fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
-    let lab = micro("latent", Some(200));
-    let rows = logit_lens::rows(&lab, &logit_lens::Config::default()).expect("rows");
+    let study = micro("sft", Some(200));
+    let rows = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
     let at = |lens, step, layer| {
         let step = (step > 0).then_some(step);
         let found = rows.iter().find(|r| (r.lens, r.step, r.layer) == (lens, step, layer));
         found.unwrap_or_else(|| panic!("no row of {lens:?}, step {step:?}, layer {layer}"))
     };
     assert_eq!(rows.len(), 2 * 6 * 5, "two lenses, text and five steps, the embedding and four blocks");
-    let (_, decoded) = lab.decoded().expect("the decode");
+    let (_, decoded) = study.decoded().expect("the decode");
     for step in 0..=5 {
         for lens in [Lens::Logit, Lens::Tuned] {
             let last = at(lens, step, 4);
@@ -180,7 +180,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
         let held: Vec<f64> = decoded.iter().flat_map(|t| t.blocks()).map(|block| block.p_exit[step - 1]).collect();
         let last = at(Lens::Logit, step, 4);
         assert_eq!(last.positions, held.len());
-        // Blocks weigh the same in both means.
+        // BlockOrigin weigh the same in both means.
         assert!((last.p_exit.value - held.iter().sum::<f64>() / held.len() as f64).abs() < 1e-4, "{last:?}");
     }
     assert!(at(Lens::Logit, 5, 4).exit_rank.value < 1.01, "after five steps </swi> is the most probable token");
@@ -204,18 +204,18 @@ fn top(row: &logit_lens::Row) -> String {
 
 #[test]
 fn lens_settings_are_checked_before_any_work() {
-    let lab = micro("latent", Some(20));
-    let with = |config| logit_lens::rows(&lab, &config).expect_err("refused").to_string();
+    let study = micro("sft", Some(20));
+    let with = |config| logit_lens::rows(&study, &config).expect_err("refused").to_string();
     assert!(with(logit_lens::Config { layers: vec![5], ..Default::default() }).contains("layer 5"));
     assert!(with(logit_lens::Config { folds: 1, ..Default::default() }).contains("folds"));
     assert!(with(logit_lens::Config { learning_rate: 0.0, ..Default::default() }).contains("learning_rate"));
     let plain = logit_lens::Config { layers: vec![2], steps: 0, ..Default::default() };
-    let rows = logit_lens::rows(&lab, &plain).expect("rows");
+    let rows = logit_lens::rows(&study, &plain).expect("rows");
     assert!(rows.iter().all(|r| r.lens == Lens::Logit && [2, 4].contains(&r.layer)), "no steps, no tuned lens");
 }
 
 /// SmolLM2 with rows for the switch tokens that it has never seen.
-fn smollm2(problems: usize) -> Option<Lab> {
+fn smollm2(problems: usize) -> Option<Study> {
     let Some(model) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map(PathBuf::from) else {
         println!("skipped: set SWITCHYARD_SMOLLM2_GGUF to SmolLM2-135M-Instruct's .gguf");
         return None;
@@ -233,21 +233,21 @@ fn smollm2(problems: usize) -> Option<Lab> {
     let device = Device::flex();
     let model = model.to_str().expect("a path");
     let subject = Subject::of_model(model, None, &like, Some(&data), Some(problems), &device).expect("SmolLM2");
-    Some(Lab::new(subject, 0, 2, device))
+    Some(Study::new(subject, 0, 2, device))
 }
 
 #[test]
 fn a_model_that_never_saw_swi_has_rows_all_the_same() {
-    let Some(lab) = smollm2(3) else { return };
-    let rows = accuracy::rows(&lab, &accuracy::Config::default()).expect("rows");
+    let Some(study) = smollm2(3) else { return };
+    let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
     assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);
     assert_eq!(of(&rows, "forced").switch_rate.value, 1.0);
-    assert_eq!(outcomes::rows(&lab).expect("rows").len(), 3);
-    assert_eq!(traces::rows(&lab).expect("rows")[0].identity.n, 3);
-    assert!(entropy::rows(&lab).expect("rows").iter().any(|r| r.kind == "text" && r.entropy.is_some()));
-    assert!(!positions::rows(&lab, &positions::Config::default()).expect("rows").is_empty());
+    assert_eq!(outcomes::rows(&study).expect("rows").len(), 3);
+    assert_eq!(traces::rows(&study).expect("rows")[0].identity.n, 3);
+    assert!(entropy::rows(&study).expect("rows").iter().any(|r| r.kind == "text" && r.entropy.is_some()));
+    assert!(!positions::rows(&study, &positions::Config::default()).expect("rows").is_empty());
     let lens = logit_lens::Config { layers: vec![0, 15, 29], steps: 6, text_positions: 4, ..Default::default() };
-    let rows = logit_lens::rows(&lab, &lens).expect("rows");
+    let rows = logit_lens::rows(&study, &lens).expect("rows");
     assert!(rows.iter().any(|r| r.step.is_some() && r.layer == 15 && r.lens == Lens::Tuned));
     assert!(rows.iter().filter(|r| r.layer == 30).all(|r| r.kl.high < 1e-5 && r.agreement.value == 1.0));
     let entropy = |r: &logit_lens::Row| r.entropy.low >= 0.0 && r.entropy.high <= f64::ln(49_200.0);

@@ -4,25 +4,25 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use switchyard::experiments::lab::{Lab, threads};
 use switchyard::experiments::layer_probe::{self, Features, Layers, Matched, Protocol};
-use switchyard::experiments::staging::Event;
-use switchyard::experiments::subject::Subject;
 use switchyard::experiments::{ALL, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::recipe::Recipe;
-use switchyard::report::rows::{IDENTITY, RowWriter, read_flat};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
+use switchyard::store::{IDENTITY, RowWriter, read_flat};
+use switchyard::study::Subject;
+use switchyard::study::staging::Event;
+use switchyard::study::{Study, threads};
 
 fn subject(phase: &str, problems: usize) -> Subject {
     let micro = Path::new(".").join("fixtures/micro");
     Subject::open(&micro, phase, Some(problems), &Device::flex()).expect("the micro fixture")
 }
 
-fn lab_of(subject: Subject) -> Lab {
-    Lab::new(subject, 0, threads(), Device::flex())
+fn lab_of(subject: Subject) -> Study {
+    Study::new(subject, 0, threads(), Device::flex())
 }
 
-fn lab(phase: &str, problems: usize) -> Lab {
+fn study(phase: &str, problems: usize) -> Study {
     lab_of(subject(phase, problems))
 }
 
@@ -35,9 +35,9 @@ fn quick() -> layer_probe::Config {
     }
 }
 
-fn probes(lab: &Lab, config: &layer_probe::Config) -> Vec<layer_probe::Row> {
+fn probes(study: &Study, config: &layer_probe::Config) -> Vec<layer_probe::Row> {
     let mut rows = vec![];
-    layer_probe::probe(lab, config, |row| {
+    layer_probe::probe(study, config, |row| {
         rows.push(row);
         Ok(())
     })
@@ -51,8 +51,8 @@ fn error<T>(result: anyhow::Result<T>) -> String {
 
 #[test]
 fn swi_is_a_spike_between_look_alikes() {
-    let lab = lab("latent", 200);
-    let forced = teacher_forced::rows(&lab).expect("rows");
+    let study = study("sft", 200);
+    let forced = teacher_forced::rows(&study).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Sharper, the less alike: untagged clause starts, the same token, random positions, neighbours.
     assert!(p(Event::SwiStart).low > p(Event::ClauseStart).high, "{forced:?}");
@@ -62,19 +62,19 @@ fn swi_is_a_spike_between_look_alikes() {
     let starts = |event| forced.iter().find(|r| r.event == event).expect("a class").positions;
     assert_eq!(starts(Event::Random), starts(Event::SwiStart));
 
-    let window = switch_window::rows(&lab, &switch_window::Config::default()).expect("rows");
+    let window = switch_window::rows(&study, &switch_window::Config::default()).expect("rows");
     assert_eq!(window.iter().map(|r| r.offset).collect::<Vec<_>>(), (-8..=8).collect::<Vec<_>>());
     let at = |offset| window.iter().find(|r| r.offset == offset).expect("an offset");
     assert_eq!(at(0).p_swi, p(Event::SwiStart), "offset 0 is the boundary");
     assert!(window.iter().all(|r| r.offset == 0 || r.p_swi.high < 0.2 * at(0).p_swi.low), "{window:?}");
     assert!(at(1).in_block == at(1).positions && at(-1).in_block == 0);
     let narrow = switch_window::Config { radius: 0 };
-    assert!(error(switch_window::rows(&lab, &narrow)).contains("radius"));
+    assert!(error(switch_window::rows(&study, &narrow)).contains("radius"));
 }
 
 #[test]
 fn blocks_are_left_at_the_step_that_was_trained() {
-    let rows = exit_probability::rows(&lab("latent", 200)).expect("rows");
+    let rows = exit_probability::rows(&study("sft", 200)).expect("rows");
     assert_eq!(rows.len(), 15, "all, correct, wrong; five steps");
     for row in &rows {
         let last = row.step == 5;
@@ -86,8 +86,8 @@ fn blocks_are_left_at_the_step_that_was_trained() {
 
 #[test]
 fn depth_and_latent_steps_carry_what_they_should() {
-    let lab = lab("latent", 200);
-    let rows = probes(&lab, &quick());
+    let study = study("sft", 200);
+    let rows = probes(&study, &quick());
     let switch = |protocol, features, layer| {
         let found = rows
             .iter()
@@ -121,7 +121,7 @@ fn depth_and_latent_steps_carry_what_they_should() {
 
     // Over the whole corpus there are more rows, and token identity still says nothing.
     let corpus = layer_probe::Config { matched: Matched::Corpus, layers: Layers::Listed(vec![4]), ..quick() };
-    let wide = probes(&lab, &layer_probe::Config { untrained: false, values: false, ..corpus });
+    let wide = probes(&study, &layer_probe::Config { untrained: false, values: false, ..corpus });
     let of = |rows: &[layer_probe::Row], features| {
         let found = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == features);
         found.map(|r| (r.rows, r.balanced_accuracy.value)).expect("a probe")
@@ -134,9 +134,9 @@ fn depth_and_latent_steps_carry_what_they_should() {
 fn shuffled_values_are_at_chance() {
     let (mut inside, mut all) = (0, 0);
     for seed in 0..3 {
-        let lab = Lab::new(subject("latent", 200), seed, threads(), Device::flex());
+        let study = Study::new(subject("sft", 200), seed, threads(), Device::flex());
         let rows =
-            probes(&lab, &layer_probe::Config { layers: Layers::Listed(vec![2, 4]), untrained: false, ..quick() });
+            probes(&study, &layer_probe::Config { layers: Layers::Listed(vec![2, 4]), untrained: false, ..quick() });
         for row in rows.iter().filter(|r| r.features == Features::Shuffled && r.target.starts_with("value:s_j")) {
             inside += usize::from(row.balanced_accuracy.covers(1.0 / 7.0));
             all += 1;
@@ -148,8 +148,8 @@ fn shuffled_values_are_at_chance() {
 
 #[test]
 fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
-    let (latent, grpo) = (lab("latent", 120), lab("grpo", 120));
-    let same = phases::rows(&latent, &lab("latent", 120)).expect("rows");
+    let (latent, grpo) = (study("sft", 120), study("grpo", 120));
+    let same = phases::rows(&latent, &study("sft", 120)).expect("rows");
     for row in &same {
         let all = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
         assert!(all.iter().all(|d| (d.value, d.low, d.high) == (0.0, 0.0, 0.0)), "{row:?}");
@@ -158,27 +158,27 @@ fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
     let start = rows.iter().find(|r| r.event == Event::SwiStart).expect("boundaries");
     assert!(start.d_p_swi.high < 0.0 && start.d_entropy.low > 0.0, "reinforcement softened the boundary: {start:?}");
     assert_eq!((start.identity.checkpoint.as_str(), start.against.as_str()), ("micro/grpo", "micro/latent"));
-    let said = error(phases::rows(&latent, &lab("grpo", 60)));
+    let said = error(phases::rows(&latent, &study("grpo", 60)));
     assert!(said.contains("do not read the same rows"), "{said}");
 }
 
 #[test]
 fn data_without_a_boundary_says_so() {
-    let mut silent = subject("latent", 20);
+    let mut silent = subject("sft", 20);
     silent.recipe.annotate.spans.min_length = 500;
     silent.recipe.evaluation.max_new_tokens = 1;
-    let lab = lab_of(silent);
+    let study = lab_of(silent);
     for said in [
-        error(teacher_forced::rows(&lab)),
-        error(switch_window::rows(&lab, &switch_window::Config::default())),
-        error(layer_probe::probe(&lab, &quick(), |_| Ok(()))),
-        error(phases::rows(&lab, &lab)),
+        error(teacher_forced::rows(&study)),
+        error(switch_window::rows(&study, &switch_window::Config::default())),
+        error(layer_probe::probe(&study, &quick(), |_| Ok(()))),
+        error(phases::rows(&study, &study)),
     ] {
         assert!(said.contains("micro/latent: no boundary in this data"), "{said}");
     }
-    let said = error(exit_probability::rows(&lab));
+    let said = error(exit_probability::rows(&study));
     assert!(said.contains("never switched"), "{said}");
-    let few = lab_of(subject("latent", 6));
+    let few = lab_of(subject("sft", 6));
     let said = error(layer_probe::probe(&few, &quick(), |_| Ok(())));
     assert!(said.contains("problem"), "{said}");
     let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
@@ -198,7 +198,7 @@ fn every_number_has_an_interval_and_an_n() {
     /// Not measured: what a score is compared with.
     const CONSTANTS: [&str; 1] = ["chance"];
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let (latent, grpo) = (lab("latent", 120), lab("grpo", 120));
+    let (latent, grpo) = (study("sft", 120), study("grpo", 120));
     let settings = Settings { layer_probe: quick(), ..Settings::default() };
     let mut files = vec![written(temp.path(), phases::NAME, |rows| phases::run_pair(&latent, &grpo, rows))];
     for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe"] {
@@ -235,21 +235,21 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
     let subject = Subject::of_model(&gguf, None, &like, Some(&data), Some(24), &Device::flex()).expect("the model");
-    let lab = lab_of(subject);
-    let forced = teacher_forced::rows(&lab).expect("rows");
+    let study = lab_of(subject);
+    let forced = teacher_forced::rows(&study).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.
     assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");
     assert!(p(Event::SwiStart).high < 0.3 && p(Event::Random).high < 0.1, "{forced:?}");
-    assert_eq!(switch_window::rows(&lab, &switch_window::Config::default()).expect("rows").len(), 17);
+    assert_eq!(switch_window::rows(&study, &switch_window::Config::default()).expect("rows").len(), 17);
     let layers = Layers::Listed(vec![15, 30]);
-    let rows = probes(&lab, &layer_probe::Config { layers, untrained: false, ..quick() });
+    let rows = probes(&study, &layer_probe::Config { layers, untrained: false, ..quick() });
     // Both protocols: token, margin, embedding and two layers; control labels under ours. No known values.
     assert_eq!(rows.len(), 2 * 5 + 2);
     let token = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == Features::Token);
     // Boundaries stand on many types; matched within problems none of them tells anything.
     assert!((token.expect("a probe").balanced_accuracy.value - 0.5).abs() < 1e-9, "{token:?}");
-    match exit_probability::rows(&lab) {
+    match exit_probability::rows(&study) {
         Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "nothing taught it to leave: {rows:?}"),
         Err(said) => assert!(said.to_string().contains("never switched"), "{said:#}"),
     }

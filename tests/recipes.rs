@@ -33,10 +33,9 @@ fn what_is_compiled_in_is_what_lies_in_the_folder() {
     assert_eq!(EMBEDDED.iter().map(|(name, _)| *name).collect::<Vec<_>>(), there);
 }
 
-/// `cargo run --release --bin NAME -- ARGUMENTS` apart; every command has this form, so that a newcomer can paste it.
+/// `cargo run --bin NAME -- ARGUMENTS` apart; every command has this form, so that a newcomer can paste it.
 fn words(command: &str) -> (&str, Vec<&str>) {
-    let rest =
-        command.strip_prefix("cargo run --release --bin ").unwrap_or_else(|| panic!("not a cargo run: {command}"));
+    let rest = command.strip_prefix("cargo run --bin ").unwrap_or_else(|| panic!("not a cargo run: {command}"));
     let mut words = rest.split_whitespace();
     let binary = words.next().unwrap();
     assert!(words.next().is_none_or(|dashes| dashes == "--"), "no ` -- ` in: {command}");
@@ -82,12 +81,12 @@ fn mistakes_are_named() {
         let message = format!("{:#}", parse(text).expect_err("an error"));
         assert!(message.contains(what), "'{message}' does not say '{what}'");
     }
-    let good = "reproduces = [\"tab:x\"]\nabout = \"x\"\ncommand = [\"cargo run --release --bin report\"]\n";
+    let good = "reproduces = [\"tab:x\"]\nabout = \"x\"\ncommand = [\"cargo run --bin report\"]\n";
     assert!(parse(good).is_ok());
     says(&format!("{good}colour = 1"), "unknown field `colour`");
     says(
-        &format!("{good}needs = [\"teacher_farced-latent\"]"),
-        "no experiment `teacher_farced` (in `teacher_farced-latent`)",
+        &format!("{good}needs = [\"teacher_farced-sft\"]"),
+        "no experiment `teacher_farced` (in `teacher_farced-sft`)",
     );
     says(&format!("{good}diagram = true"), "either `command` or `diagram = true`");
     says(&good.replace("\"tab:x\"", ""), "`reproduces` is empty");

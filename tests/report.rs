@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use switchyard::report::folder::Folder;
 use switchyard::report::paper::Paper;
 use switchyard::report::render::{default_folders, report};
-use switchyard::report::rows::RowWriter;
 use switchyard::report::verdicts::{self, Verdict};
 use switchyard::report::{beside, own};
+use switchyard::store::RowWriter;
 
 fn write(folder: &Path, name: &str, rows: &[Value]) {
     let mut writer = RowWriter::create(folder, name).unwrap();
@@ -31,7 +31,7 @@ fn about(value: f64) -> Value {
 
 /// One small file for each experiment of the contract.
 fn toy(folder: &Path) {
-    for (checkpoint, peak) in [("latent", 0.85), ("grpo", 0.5)] {
+    for (checkpoint, peak) in [("sft", 0.85), ("grpo", 0.5)] {
         let file = |name: &str| format!("{name}-{checkpoint}");
         let events = [("swi_start", peak, 1.2), ("same_token", 0.1, 5.0), ("other", 0.001, 30.0)];
         let rows: Vec<Value> = events
@@ -130,7 +130,7 @@ fn toy(folder: &Path) {
         write(folder, &file("activation_patching"), &patching.collect::<Vec<_>>());
     }
     let change = |event: &str| json!({"event": event, "positions": 90, "d_p_swi": about(-0.3), "d_entropy": about(0.2), "d_margin": about(-2.0), "d_rank": about(0.3)});
-    write(folder, "phases-latent-grpo", &[change("swi_start"), change("other")]);
+    write(folder, "phases-sft-grpo", &[change("swi_start"), change("other")]);
     let steps: Vec<Value> = (0..60)
         .map(|i| json!({"step": i, "reward": 0.1 + f64::from(i) / 100.0, "switch_rate": 0.8 - f64::from(i) / 200.0, "latent_calls": 9.0 - f64::from(i % 7), "visible_tokens": 20.0 + f64::from(i % 5)}))
         .collect();
@@ -138,7 +138,7 @@ fn toy(folder: &Path) {
     // One that nobody has heard of.
     write(
         folder,
-        "brand_new-latent",
+        "brand_new-sft",
         &[json!({"thing": "a", "score": about(0.4)}), json!({"thing": "b", "score": about(0.6)})],
     );
 }
@@ -184,9 +184,9 @@ fn everything_is_drawn_from_rows_of_the_contract() {
         "fig-intervention-steps",
         "fig-intervention-dose",
         "fig-exit",
-        "fig-lens-latent",
+        "fig-lens-sft",
         "fig-lens-grpo",
-        "fig-patching-latent",
+        "fig-patching-sft",
         "fig-patching-grpo",
     ] {
         for ending in ["svg", "png"] {
@@ -263,12 +263,12 @@ fn verdicts_follow_the_intervals() {
 fn missing_and_broken_files_are_told_not_fatal() {
     let reports = tempfile::tempdir().unwrap();
     let path = reports.path().join("one");
-    write(&path, "teacher_forced-latent", &[json!({"event": "swi_start", "p_swi": null})]);
-    std::fs::write(path.join("switch_window-latent.parquet"), "no").unwrap();
+    write(&path, "teacher_forced-sft", &[json!({"event": "swi_start", "p_swi": null})]);
+    std::fs::write(path.join("switch_window-sft.parquet"), "no").unwrap();
     std::fs::write(path.join("manifest.json"), "{").unwrap();
     assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
     let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
-    assert!(done.summary.contains("switch_window-latent.parquet is not Parquet"), "{}", done.summary);
+    assert!(done.summary.contains("switch_window-sft.parquet is not Parquet"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
     let table = std::fs::read_to_string(path.join("tables/tab-tf.md")).unwrap();
     assert!(table.contains("No rows of ours: needs `teacher_forced`."), "{table}");

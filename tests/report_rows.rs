@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use switchyard::report::rows::{IDENTITY, RowWriter, read, read_flat};
 use switchyard::stats::{Estimate, wilson};
+use switchyard::store::{IDENTITY, RowWriter, read, read_flat};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Row {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-const PHASES: [&str; 6] = ["base", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];
+const PHASES: [&str; 6] = ["base", "boundary", "sft", "grpo", "no_cot", "fixed_embedding"];
 
 fn train(out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -97,7 +97,7 @@ fn smoke_leaves_every_artefact() {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
-    let rows = switchyard::report::rows::read_flat(&out.join("grpo/metrics.parquet")).expect("rows");
+    let rows = switchyard::store::read_flat(&out.join("grpo/metrics.parquet")).expect("rows");
     let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
     println!("rollout against replay over {} GRPO steps: max |Δ log-prob| {drift:.2e}", rows.len());
     assert!(!rows.is_empty() && drift <= 1e-4, "drift {drift:e}");

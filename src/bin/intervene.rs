@@ -11,5 +11,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args = completions::parse::<Intervene>();
-    exit(parallel::inside(|| args.run()))
+    exit(parallel::on_the_pool(|| args.run()))
 }

@@ -18,7 +18,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
                   probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
-                  probe generate --model runs/micro/latent/checkpoint --prompt '<bos> a = 5 ; ? a :'"
+                  probe generate --model runs/micro/sft/checkpoint --prompt '<bos> a = 5 ; ? a :'"
 )]
 struct Probe {
     #[command(flatten)]
@@ -35,7 +35,7 @@ enum What {
 
 fn main() -> ExitCode {
     let probe = completions::parse::<Probe>();
-    exit(parallel::inside(|| match probe.what {
+    exit(parallel::on_the_pool(|| match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
         Some(What::Generate(generate)) => generate.run(),

@@ -28,7 +28,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// The checkpoint that stands where the paper says "after SFT"
-    #[arg(long, value_name = "CHECKPOINT", default_value = "latent")]
+    #[arg(long, value_name = "CHECKPOINT", default_value = "sft")]
     sft: String,
     /// The checkpoint that stands where the paper says "after Switch-GRPO"
     #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]

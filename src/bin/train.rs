@@ -57,7 +57,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = completions::parse::<Args>();
-    match parallel::inside(|| go(args)) {
+    match parallel::on_the_pool(|| go(args)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

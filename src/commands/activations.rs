@@ -14,7 +14,7 @@ use super::{ModelArgs, parse_ids};
 use crate::latent::Sequence;
 use crate::loading::Opened;
 use crate::model::hooks::parse_specs;
-use crate::text::write_atomic;
+use crate::store::write_atomic;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
 ///

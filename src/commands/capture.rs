@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::latent::{Gradient, HiddenState, Sequence, Walk, Wave};
+use crate::latent::{Gradient, HiddenState, Sequence, Wave, Waves};
 use crate::model::hooks::{Activation, Place, Site};
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, Select, Step};
 use crate::ops::MASKED;
@@ -65,7 +65,7 @@ pub fn plan(specs: &[HookSpec], layers: usize, sequences: &[Sequence], logits: b
 /// Runs the rows and fills the plan.
 ///
 /// # Errors
-/// As [`Walk::next_wave`], and a hook that never fired.
+/// As [`Waves::next_wave`], and a hook that never fired.
 pub fn run(model: &Decoder, sequences: &[Sequence], plan: &mut [Captured]) -> Result<()> {
     let layers = model.config().num_hidden_layers;
     for batch in sequences.chunks(BATCH) {
@@ -78,8 +78,8 @@ pub fn run(model: &Decoder, sequences: &[Sequence], plan: &mut [Captured]) -> Re
             let spec = HookSpec { pattern: point.to_string(), select: Select::All };
             hooks.observe(&spec, layers, move |site, value| captured.take(site, value))?;
         }
-        let mut walk = Walk::new(model, batch, &HiddenState, Gradient::Through)?;
-        while let Some(wave) = walk.next_wave(&mut hooks)? {
+        let mut waves = Waves::new(model, batch, &HiddenState, Gradient::Through)?;
+        while let Some(wave) = waves.next_wave(&mut hooks)? {
             for captured in rest.iter_mut() {
                 captured.take_logits(model, batch, &wave)?;
             }
@@ -134,7 +134,7 @@ impl Captured {
     }
 
     fn take_logits(&mut self, model: &Decoder, batch: &[Sequence], wave: &Wave) -> Result<()> {
-        let value = Activation::Three(model.unembed(wave.hidden.clone()));
+        let value = Activation::Rank3(model.unembed(wave.hidden.clone()));
         let (dims, data) = (value.dims(), value.to_vec()?);
         for (row, columns) in wave.columns.iter().enumerate() {
             for (index, position) in columns.iter().enumerate() {

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::print;
 use super::results::{Manifest, command, folder, setup};
 use super::targets::Targets;
-use crate::experiments::lab::Lab;
 use crate::experiments::{ALL, Settings, phases};
 use crate::progress::{Progress, stop_flag};
-use crate::report::rows::RowWriter;
+use crate::store::RowWriter;
+use crate::study::Study;
 
 /// Run the paper's observational experiments on checkpoints.
 #[derive(Args, Clone, Debug)]
@@ -45,7 +45,7 @@ type Work<'a> = Box<dyn Fn(&mut RowWriter) -> Result<String> + 'a>;
 struct Job<'a> {
     name: String,
     /// Whose folder and manifest it goes to.
-    lab: &'a Lab,
+    study: &'a Study,
     setup: Value,
     work: Work<'a>,
 }
@@ -61,8 +61,8 @@ impl Experiments {
         }
         let chosen = self.chosen()?;
         let settings = self.settings()?;
-        let labs = self.targets.open()?;
-        let jobs = self.jobs(&labs, &chosen, &settings)?;
+        let studies = self.targets.open()?;
+        let jobs = self.jobs(&studies, &chosen, &settings)?;
         let (mut failed, mut made) = (vec![], vec![]);
         let mut progress = Progress::new("probe", jobs.len(), 0);
         for (i, job) in jobs.iter().enumerate() {
@@ -81,10 +81,10 @@ impl Experiments {
         progress.update(jobs.len(), "");
         progress.finish();
         ensure!(failed.is_empty(), "{} of the experiments could not be run: {}", failed.len(), failed.join("; "));
-        if let (false, Some(lab)) = (made.is_empty(), labs.first()) {
-            let out = folder(self.out.as_deref(), lab);
+        if let (false, Some(study)) = (made.is_empty(), studies.first()) {
+            let out = folder(self.out.as_deref(), study);
             print(&format!(
-                "\nTables, figures and a page beside the paper's:  cargo run --release --bin report -- {}\n",
+                "\nTables, figures and a page beside the paper's:  cargo run --bin report -- {}\n",
                 out.display()
             ))?;
         }
@@ -92,21 +92,21 @@ impl Experiments {
     }
 
     /// Every experiment on every checkpoint, then what compares two phases of one run.
-    fn jobs<'a>(&self, labs: &'a [Lab], chosen: &[&'static str], settings: &'a Settings) -> Result<Vec<Job<'a>>> {
+    fn jobs<'a>(&self, studies: &'a [Study], chosen: &[&'static str], settings: &'a Settings) -> Result<Vec<Job<'a>>> {
         let is_chosen = |name: &str| chosen.contains(&name);
-        let weights: Vec<String> = labs.iter().map(|lab| lab.subject.fingerprint()).collect::<Result<_>>()?;
+        let weights: Vec<String> = studies.iter().map(|study| study.subject.fingerprint()).collect::<Result<_>>()?;
         let mut jobs = vec![];
-        for (lab, weights) in labs.iter().zip(&weights) {
+        for (study, weights) in studies.iter().zip(&weights) {
             for experiment in ALL.iter().filter(|e| is_chosen(e.name)) {
                 jobs.push(Job {
-                    name: format!("{}-{}", experiment.name, lab.subject.short_name()),
-                    lab,
-                    setup: setup(lab, weights, experiment.settings(settings)),
-                    work: Box::new(|rows| experiment.run(lab, settings, rows)),
+                    name: format!("{}-{}", experiment.name, study.subject.short_name()),
+                    study,
+                    setup: setup(study, weights, experiment.settings(settings)),
+                    work: Box::new(|rows| experiment.run(study, settings, rows)),
                 });
             }
         }
-        for (i, pair) in labs.windows(2).enumerate() {
+        for (i, pair) in studies.windows(2).enumerate() {
             let [first, second] = pair else { continue };
             if !is_chosen(phases::NAME) || first.subject.run.is_none() || first.subject.run != second.subject.run {
                 continue;
@@ -114,7 +114,7 @@ impl Experiments {
             let against = json!({ "against": setup(first, &weights[i], json!({})) });
             jobs.push(Job {
                 name: format!("{}-{}-{}", phases::NAME, first.subject.short_name(), second.subject.short_name()),
-                lab: second,
+                study: second,
                 setup: setup(second, &weights[i + 1], against),
                 work: Box::new(|rows| phases::run_pair(first, second, rows)),
             });
@@ -125,7 +125,7 @@ impl Experiments {
 
     /// Runs one job into its files. The outer error is the disk's or the terminal's, the inner the experiment's.
     fn make(&self, job: &Job) -> Result<Result<()>> {
-        let out = folder(self.out.as_deref(), job.lab);
+        let out = folder(self.out.as_deref(), job.study);
         let mut manifest = Manifest::open(&out)?;
         let parquet = out.join(format!("{}.parquet", job.name));
         if self.resume && manifest.has(&job.name, &job.setup) && parquet.is_file() {
@@ -133,7 +133,7 @@ impl Experiments {
             return Ok(Ok(()));
         }
         let started = Instant::now();
-        let mut rows = RowWriter::create(&out, &job.name)?.requiring(&crate::report::rows::IDENTITY);
+        let mut rows = RowWriter::create(&out, &job.name)?.requiring(&crate::store::IDENTITY);
         match (job.work)(&mut rows) {
             Ok(summary) => {
                 let files = rows.finish()?;

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::print;
 use super::results::{Manifest, command, folder, setup};
 use super::targets::Targets;
-use crate::experiments::lab::Lab;
 use crate::experiments::latent_intervention::{self, Config};
-use crate::experiments::modes::{all_modes, default_modes};
-use crate::experiments::sweep::{Blocks, Sweep};
 use crate::experiments::{activation_patching, switch_benefit};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
-use crate::report::rows::{IDENTITY, RowWriter};
+use crate::store::{IDENTITY, RowWriter};
+use crate::study::Study;
+use crate::study::modes::{all_modes, default_modes};
+use crate::study::sweep::{BlockOrigin, Sweep};
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
 #[derive(Parser)]
@@ -28,7 +28,7 @@ use crate::report::rows::{IDENTITY, RowWriter};
     after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
                   intervene runs/micro --modes zero,resample --steps all,0,1,2.. --problems 200\n  \
                   intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
-                  intervene --phase latent --modes known_value,empty_block,force_switch"
+                  intervene --phase sft --modes known_value,empty_block,force_switch"
 )]
 pub struct Intervene {
     #[command(flatten)]
@@ -97,8 +97,8 @@ impl Intervene {
         go(self)
     }
 
-    fn config(&self, lab: &Lab) -> Config {
-        let generated = lab.subject.recipe.task.is_some();
+    fn config(&self, study: &Study) -> Config {
+        let generated = study.subject.recipe.task.is_some();
         let modes = match self.modes.as_slice() {
             [] => default_modes(generated),
             [all] if all == "all" => all_modes(generated),
@@ -118,55 +118,55 @@ impl Intervene {
 }
 
 fn go(args: &Intervene) -> Result<()> {
-    let labs = args.targets.open()?;
-    let configs: Vec<Config> = labs.iter().map(|lab| args.config(lab)).collect();
-    let blocks = if args.force { Blocks::Forced } else { Blocks::Own };
+    let studies = args.targets.open()?;
+    let configs: Vec<Config> = studies.iter().map(|study| args.config(study)).collect();
+    let blocks = if args.force { BlockOrigin::Forced } else { BlockOrigin::Own };
     let asked = args.only.contains(&Only::SwitchBenefit);
     ensure!(!(args.force && asked), "switch_benefit compares what the model chose; run it without --force");
     let wants = |only: Only| args.only.is_empty() || args.only.contains(&only);
     if wants(Only::LatentIntervention) {
-        labs.iter().zip(&configs).try_for_each(|(lab, config)| latent_intervention::check_modes(lab, config))?;
+        studies.iter().zip(&configs).try_for_each(|(study, config)| latent_intervention::check_modes(study, config))?;
     }
-    for (lab, config) in labs.iter().zip(&configs) {
-        let say = |what: &str| eprintln!("intervene: {}: {what}", lab.subject.name);
-        let settings = Sweep::settings(lab);
+    for (study, config) in studies.iter().zip(&configs) {
+        let say = |what: &str| eprintln!("intervene: {}: {what}", study.subject.name);
+        let settings = Sweep::settings(study);
         let decode = wants(Only::LatentIntervention) || wants(Only::SwitchBenefit);
-        let sweep = decode.then(|| Sweep::with(lab, &settings, blocks)).transpose()?;
+        let sweep = decode.then(|| Sweep::with(study, &settings, blocks)).transpose()?;
         if let (Some(sweep), true) = (&sweep, wants(Only::LatentIntervention)) {
             let started = Instant::now();
-            let rows = latent_intervention::run_on(sweep, lab, config, None, say)?;
+            let rows = latent_intervention::run_on(sweep, study, config, None, say)?;
             let beside = if config.steps.contains(&Steps::All) { "" } else { "_steps" };
             let known = latent_intervention::known_rows(&rows);
             if !known.is_empty() {
-                save(args, lab, &format!("known_value{beside}"), &known, json!(config), started, String::new())?;
+                save(args, study, &format!("known_value{beside}"), &known, json!(config), started, String::new())?;
             }
             let name = &format!("latent_intervention{beside}");
-            save(args, lab, name, &rows, json!(config), started, latent_intervention::table(&rows))?;
+            save(args, study, name, &rows, json!(config), started, latent_intervention::table(&rows))?;
         }
         // With --force nothing is left of what the model chose.
         if let (Some(sweep), true) = (&sweep, wants(Only::SwitchBenefit) && !args.force) {
             let started = Instant::now();
             say("every problem with a block and without");
-            let (rows, problems) = switch_benefit::run(lab, sweep)?;
-            save(args, lab, "switch_problems", &problems, json!({}), started, String::new())?;
-            save(args, lab, "switch_benefit", &rows, json!({}), started, switch_benefit::table(&rows))?;
+            let (rows, problems) = switch_benefit::run(study, sweep)?;
+            save(args, study, "switch_problems", &problems, json!({}), started, String::new())?;
+            save(args, study, "switch_benefit", &rows, json!({}), started, switch_benefit::table(&rows))?;
         }
         if wants(Only::ActivationPatching) {
-            if lab.subject.recipe.task.is_none() && args.only.is_empty() {
+            if study.subject.recipe.task.is_none() && args.only.is_empty() {
                 say("no activation patching: it makes its pairs of problems from a generated task");
                 continue;
             }
             let (started, config) =
                 (Instant::now(), activation_patching::Config { pairs: args.pairs, ..Default::default() });
             say("activation patching");
-            let rows = activation_patching::run(lab, &config)?;
-            save(args, lab, "activation_patching", &rows, json!(config), started, activation_patching::table(&rows))?;
+            let rows = activation_patching::run(study, &config)?;
+            save(args, study, "activation_patching", &rows, json!(config), started, activation_patching::table(&rows))?;
         }
     }
-    if let Some(lab) = labs.first() {
-        let out = folder(args.out.as_deref(), lab);
+    if let Some(study) = studies.first() {
+        let out = folder(args.out.as_deref(), study);
         print(&format!(
-            "\nTables, figures and a page beside the paper's:  cargo run --release --bin report -- {}\n",
+            "\nTables, figures and a page beside the paper's:  cargo run --bin report -- {}\n",
             out.display()
         ))?;
     }
@@ -176,19 +176,19 @@ fn go(args: &Intervene) -> Result<()> {
 /// Rows, their line in the manifest, and what they say.
 fn save(
     args: &Intervene,
-    lab: &Lab,
+    study: &Study,
     name: &str,
     rows: &[impl Serialize],
     settings: Value,
     started: Instant,
     table: String,
 ) -> Result<()> {
-    let out = folder(args.out.as_deref(), lab);
-    let name = format!("{name}-{}", lab.subject.short_name());
+    let out = folder(args.out.as_deref(), study);
+    let name = format!("{name}-{}", study.subject.short_name());
     let mut writer = RowWriter::create(&out, &name)?.requiring(&IDENTITY);
     rows.iter().try_for_each(|row| writer.push(row))?;
     let files = writer.finish()?;
-    let setup = setup(lab, &lab.subject.fingerprint()?, settings);
+    let setup = setup(study, &study.subject.fingerprint()?, settings);
     Manifest::open(&out)?.add(&name, setup, &command("intervene"), started.elapsed().as_secs_f64())?;
     print(&format!("\n## {name}\n\n{table}\n{}\n", files.parquet.display()))
 }

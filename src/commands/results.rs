@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use crate::experiments::lab::Lab;
-use crate::report::write_atomic;
+use crate::store::write_atomic;
+use crate::study::Study;
 
 /// `reports/<recipe>` unless the user names a folder.
-pub fn folder(out: Option<&Path>, lab: &Lab) -> PathBuf {
-    out.map_or_else(|| Path::new("reports").join(&lab.subject.recipe.name), Path::to_path_buf)
+pub fn folder(out: Option<&Path>, study: &Study) -> PathBuf {
+    out.map_or_else(|| Path::new("reports").join(&study.subject.recipe.name), Path::to_path_buf)
 }
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
@@ -53,14 +53,14 @@ impl Manifest {
 }
 
 /// What the rows of an experiment depend on.
-pub fn setup(lab: &Lab, weights: &str, settings: Value) -> Value {
+pub fn setup(study: &Study, weights: &str, settings: Value) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "checkpoint": lab.subject.name,
+        "checkpoint": study.subject.name,
         "weights": weights,
-        "dataset": lab.subject.dataset(),
-        "problems": lab.subject.corpus.test.len(),
-        "seed": lab.seed,
+        "dataset": study.subject.dataset(),
+        "problems": study.subject.corpus.test.len(),
+        "seed": study.seed,
         "settings": settings,
     })
 }

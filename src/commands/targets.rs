@@ -1,4 +1,4 @@
-//! What a user names to be examined (runs, models) → labs. Shared by `probe` and `intervene`.
+//! What a user names to be examined (runs, models) → studies. Shared by `probe` and `intervene`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use burn::tensor::Device;
 use clap::Args;
 
-use crate::experiments::lab::{Lab, threads};
-use crate::experiments::subject::Subject;
 use crate::recipe::Recipe;
+use crate::study::Subject;
+use crate::study::{Study, threads};
 
 /// What is examined where nothing is named: the committed checkpoints.
 pub const FIXTURE: &str = "fixtures/micro";
@@ -19,7 +19,7 @@ pub struct Targets {
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
     #[arg(value_name = "RUN|MODEL")]
     pub targets: Vec<String>,
-    /// Which phases' checkpoints of a run; by default those of latent and grpo that exist
+    /// Which phases' checkpoints of a run; by default those of sft and grpo that exist
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<String>,
     /// A PEFT LoRA folder over a model (not a run)
@@ -44,46 +44,46 @@ impl Targets {
     ///
     /// # Errors
     /// The first that cannot be opened.
-    pub fn open(&self) -> Result<Vec<Lab>> {
+    pub fn open(&self) -> Result<Vec<Study>> {
         let device = Device::flex();
         let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
         ensure!(
             !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
             "{FIXTURE} is not here: run in the repository's folder, or name a run folder of `train` or a model"
         );
-        let mut labs = vec![];
+        let mut studies = vec![];
         for target in &named {
             let run = Path::new(target);
             if run.join("recipe.toml").is_file() || (run.is_dir() && !run.join("config.json").is_file()) {
                 ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 for phase in self.phases(run) {
                     let subject = Subject::of_run(run, &phase, self.data.as_deref(), self.problems, &device)?;
-                    labs.push(Lab::new(subject, self.seed, threads(), device.clone()));
+                    studies.push(Study::new(subject, self.seed, threads(), device.clone()));
                 }
                 continue;
             }
             let like = Recipe::like(&self.like)?;
             let (adapter, data) = (self.adapter.as_deref(), self.data.as_deref());
             let subject = Subject::of_model(target, adapter, &like, data, self.problems, &device)?;
-            labs.push(Lab::new(subject, self.seed, threads(), device.clone()));
+            studies.push(Study::new(subject, self.seed, threads(), device.clone()));
         }
-        let mut names: Vec<_> = labs.iter().map(|lab| &lab.subject.name).collect();
+        let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
         ensure!(twice.is_none(), "{} is named twice: its rows would overwrite each other", names[0]);
-        Ok(labs)
+        Ok(studies)
     }
 
     fn phases(&self, run: &Path) -> Vec<String> {
         if !self.phase.is_empty() {
             return self.phase.clone();
         }
-        let there: Vec<String> = ["latent", "grpo"]
+        let there: Vec<String> = ["sft", "grpo"]
             .into_iter()
             .filter(|phase| run.join(phase).join("checkpoint").is_dir())
             .map(str::to_owned)
             .collect();
         // None trained: the error names the first.
-        if there.is_empty() { vec!["latent".to_owned()] } else { there }
+        if there.is_empty() { vec!["sft".to_owned()] } else { there }
     }
 }

@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
-use super::subject::Subject;
-use super::sweep::Sweep;
 use crate::latent::trace::Kind as Is;
 use crate::latent::{Decode, Gradient, HiddenState, Request, Sequence, Trace, decode, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
 use crate::parallel;
 use crate::stats::{Bootstrap, Estimate};
+use crate::study::Subject;
+use crate::study::sweep::Sweep;
+use crate::study::{Identity, Study};
 use crate::tasks::Split;
 
 /// Rows that run at once.
@@ -91,8 +91,8 @@ struct Patched {
 ///
 /// # Errors
 /// A checkpoint without a generated task, or whose task has no pairs; as [`run_pairs`].
-pub fn run(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
-    let Subject { recipe, corpus, name, .. } = &lab.subject;
+pub fn run(study: &Study, config: &Config) -> Result<Vec<Row>> {
+    let Subject { recipe, corpus, name, .. } = &study.subject;
     let task = recipe.task.as_ref();
     let task = task.with_context(|| format!("{name}: activation_patching needs a generated task to make pairs of"))?;
     let mut pairs = vec![];
@@ -102,36 +102,36 @@ pub fn run(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
         pairs.push((encode(&clean.question)?, encode(&corrupt.question)?));
     }
     ensure!(!pairs.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
-    run_pairs(lab, config, &pairs)
+    run_pairs(study, config, &pairs)
 }
 
 /// The same on given pairs of prompts, clean and corrupt.
 ///
 /// # Errors
 /// Fewer than two usable pairs, and as the model's.
-pub fn run_pairs(lab: &Lab, config: &Config, prompts: &[(Vec<u32>, Vec<u32>)]) -> Result<Vec<Row>> {
-    let pairs = usable(lab, prompts, config.pairs)?;
+pub fn run_pairs(study: &Study, config: &Config, prompts: &[(Vec<u32>, Vec<u32>)]) -> Result<Vec<Row>> {
+    let pairs = usable(study, prompts, config.pairs)?;
     ensure!(
         pairs.len() > 1,
         "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
-        lab.subject.name,
+        study.subject.name,
         pairs.len(),
         prompts.len()
     );
     let numbered: Vec<(usize, &Pair)> = pairs.iter().enumerate().collect();
-    let parts = parallel::cut(&numbered, lab.threads);
-    let subject = &lab.subject;
+    let parts = parallel::cut(&numbered, study.threads);
+    let subject = &study.subject;
     let done = parallel::run(&parts, |part| part.iter().map(|&(i, pair)| patch(subject, i, pair)).collect())?;
     let done: Vec<Patched> = done.into_iter().flat_map(|part: Vec<Patched>| part).collect();
-    let mut rows = steps(lab, &pairs, &done)?;
-    rows.extend(positions(lab, &pairs, &done)?);
+    let mut rows = steps(study, &pairs, &done)?;
+    rows.extend(positions(study, &pairs, &done)?);
     Ok(rows)
 }
 
 /// Decodes both prompts of every pair and keeps the pairs that agree up to a read-out behind a block.
-fn usable(lab: &Lab, prompts: &[(Vec<u32>, Vec<u32>)], limit: usize) -> Result<Vec<Pair>> {
-    let subject = &lab.subject;
-    let settings = Sweep::settings(lab);
+fn usable(study: &Study, prompts: &[(Vec<u32>, Vec<u32>)], limit: usize) -> Result<Vec<Pair>> {
+    let subject = &study.subject;
+    let settings = Sweep::settings(study);
     let switch = Some(subject.corpus.switch);
     let how = Decode { model: &subject.model, source: &HiddenState, switch, settings: &settings, cancel: None };
     let mut pairs = vec![];
@@ -233,7 +233,7 @@ fn replace(
     }
     let old = value.three()?;
     let data = burn::tensor::TensorData::new(data, old.dims());
-    Ok(Activation::Three(burn::tensor::Tensor::from_data(data, (&old.device(), old.dtype()))))
+    Ok(Activation::Rank3(burn::tensor::Tensor::from_data(data, (&old.device(), old.dtype()))))
 }
 
 /// Lead of the clean row's token over the corrupt row's at the end of each row.
@@ -249,7 +249,7 @@ fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -
 }
 
 /// Layer × latent step of the last block before the read-out.
-fn steps(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
+fn steps(study: &Study, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
     let mut cells: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for patched in done {
         let steps = &pairs[patched.pair].clean.steps;
@@ -266,12 +266,12 @@ fn steps(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
     cells
         .into_iter()
         .filter(|(_, seen)| seen.len() > 1)
-        .map(|((layer, index), seen)| row(lab, Axis::Step, layer, index, None, &seen))
+        .map(|((layer, index), seen)| row(study, Axis::Step, layer, index, None, &seen))
         .collect()
 }
 
 /// Layer × position, over the most common layout.
-fn positions(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
+fn positions(study: &Study, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
     let mut layouts: BTreeMap<&[Step], Vec<&Patched>> = BTreeMap::new();
     done.iter().for_each(|p| layouts.entry(&pairs[p.pair].clean.steps).or_default().push(p));
     let Some((steps, members)) = layouts.into_iter().max_by_key(|(_, members)| members.len()) else {
@@ -294,22 +294,29 @@ fn positions(lab: &Lab, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
             members.iter().flat_map(|m| [&pairs[m.pair].clean, &pairs[m.pair].corrupt]).map(|s| s.ids[position]);
         let first = ids.next().unwrap_or_default();
         let same = ids.all(|id| id == first);
-        if same { lab.subject.corpus.vocabulary.token(first).unwrap_or_default() } else { "*".into() }
+        if same { study.subject.corpus.vocabulary.token(first).unwrap_or_default() } else { "*".into() }
     };
     cells
         .into_iter()
-        .map(|((layer, index), seen)| row(lab, Axis::Position, layer, index, Some(token(index)), &seen))
+        .map(|((layer, index), seen)| row(study, Axis::Position, layer, index, Some(token(index)), &seen))
         .collect()
 }
 
-fn row(lab: &Lab, axis: Axis, layer: usize, index: usize, token: Option<String>, seen: &[(f64, f64)]) -> Result<Row> {
-    let effect = Bootstrap::seeded(lab.seed).units(seen.len(), |counts| {
+fn row(
+    study: &Study,
+    axis: Axis,
+    layer: usize,
+    index: usize,
+    token: Option<String>,
+    seen: &[(f64, f64)],
+) -> Result<Row> {
+    let effect = Bootstrap::seeded(study.seed).units(seen.len(), |counts| {
         let sum = |f: &dyn Fn(&(f64, f64)) -> f64| -> f64 {
             seen.iter().zip(counts).map(|(s, &times)| f64::from(times) * f(s)).sum()
         };
         sum(&|s| s.0) / sum(&|s| s.1)
     })?;
-    Ok(Row { identity: lab.identity(seen.len()), axis, layer, index, token, effect })
+    Ok(Row { identity: study.identity(seen.len()), axis, layer, index, token, effect })
 }
 
 /// Markdown: layer × latent step.

@@ -7,12 +7,12 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::estimates::{cell, mean};
-use super::lab::{Identity, Lab};
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
-use crate::report::rows::RowWriter;
 use crate::stats::Estimate;
+use crate::stats::by_problem::{cell, mean};
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "entropy and log-probability by kind of position";
@@ -47,8 +47,8 @@ struct Seen {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab)?;
+pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
 }
@@ -57,8 +57,8 @@ pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
-    let (_, traces) = lab.decoded()?;
+pub fn rows(study: &Study) -> Result<Vec<Row>> {
+    let (_, traces) = study.decoded()?;
     let seen: Vec<Seen> = traces.iter().flat_map(see).collect();
     let mut rows = vec![];
     for kind in ["text", "swi", "latent", "swi_end"] {
@@ -67,9 +67,9 @@ pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
             continue;
         }
         let over =
-            |value: fn(&Seen) -> Option<f64>| mean(lab.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))));
+            |value: fn(&Seen) -> Option<f64>| mean(study.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))));
         rows.push(Row {
-            identity: lab.identity(traces.len()),
+            identity: study.identity(traces.len()),
             kind: kind.to_owned(),
             positions: of.len(),
             entropy: over(|s| s.entropy)?,

@@ -7,13 +7,13 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::estimates::{mean, share};
-use super::lab::{Identity, Lab};
-use super::staging::logits::logits_at;
 use crate::latent::{Sequence, sampling};
 use crate::model::Step;
-use crate::report::rows::RowWriter;
 use crate::stats::Estimate;
+use crate::stats::by_problem::{mean, share};
+use crate::store::RowWriter;
+use crate::study::staging::logits::logits_at;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
@@ -43,7 +43,7 @@ pub struct Row {
     pub group: Group,
     /// From 1.
     pub step: usize,
-    /// Blocks that reach this step.
+    /// BlockOrigin that reach this step.
     pub blocks: usize,
     pub p_exit: Estimate,
     /// Share of these blocks at which `</swi>` is the most probable token.
@@ -62,10 +62,10 @@ struct Seen {
 ///
 /// # Errors
 /// A model that never switches, and whatever it returns.
-pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab)?;
+pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
-    let evaluation = &lab.subject.recipe.evaluation;
+    let evaluation = &study.subject.recipe.evaluation;
     let mut note = table(&rows);
     if evaluation.k_min >= evaluation.k_cap {
         note += &format!(
@@ -80,42 +80,35 @@ pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
-    let (n, seen) = observe(lab)?;
+pub fn rows(study: &Study) -> Result<Vec<Row>> {
+    let (n, seen) = observe(study)?;
     let steps = seen.iter().map(|s| s.step).max().unwrap_or(0);
     let mut rows = vec![];
     for group in [Group::All, Group::Correct, Group::Wrong] {
         for step in 1..=steps {
             let of = |s: &&Seen| s.step == step && (group == Group::All || s.correct == (group == Group::Correct));
             let of: Vec<&Seen> = seen.iter().filter(of).collect();
-            let p_exit = mean(lab.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
+            let p_exit = mean(study.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
             let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();
-            let (Some(p_exit), Some(exits)) = (p_exit, share(lab.seed, &firsts)?) else { continue };
-            rows.push(Row {
-                identity: lab.identity(n),
-                group,
-                step,
-                blocks: of.len(),
-                p_exit,
-                exits,
-            });
+            let (Some(p_exit), Some(exits)) = (p_exit, share(study.seed, &firsts)?) else { continue };
+            rows.push(Row { identity: study.identity(n), group, step, blocks: of.len(), p_exit, exits });
         }
     }
     Ok(rows)
 }
 
 /// The number of problems, and every latent step of every trace.
-fn observe(lab: &Lab) -> Result<(usize, Vec<Seen>)> {
-    let (scores, traces) = lab.decoded()?;
-    let exit = lab.subject.corpus.switch.swi_end;
+fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
+    let (scores, traces) = study.decoded()?;
+    let exit = study.subject.corpus.switch.swi_end;
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
     ensure!(
         !switched.is_empty(),
         "{}: no latent step in this data: the model never switched in {} problems",
-        lab.subject.name,
+        study.subject.name,
         traces.len()
     );
-    let ids = &lab.subject.corpus.switch;
+    let ids = &study.subject.corpus.switch;
     let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
     let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
@@ -123,7 +116,7 @@ fn observe(lab: &Lab) -> Result<(usize, Vec<Seen>)> {
         let step = if let Step::Latent { step, .. } = s.steps[position] { step + 1 } else { 0 };
         (position, step, lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
-    let replayed = logits_at(&lab.subject.model, &sequences?, latent, read, lab.threads)?;
+    let replayed = logits_at(&study.subject.model, &sequences?, latent, read, study.threads)?;
     let mut seen = vec![];
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);

@@ -2,28 +2,18 @@
 //!
 //! To add one: a file here with `ABOUT`, `Config` and `run`, and its name in the list below. `probe` then runs it, `--only`
 //! knows it, and `[settings.<name>]` of a recipe sets its `Config`. What experiments share (the model, the tagged
-//! solutions, the greedy traces) is the [`lab::Lab`]; each writes its rows as they come and returns a Markdown summary.
+//! solutions, the greedy traces) is the [`Study`]; each writes its rows as they come and returns a Markdown summary.
 
 pub mod activation_patching;
-mod answers;
-mod estimates;
-mod intervention_rows;
-pub mod known_value;
-pub mod lab;
 pub mod latent_intervention;
-pub mod modes;
-mod nulls;
 pub mod phases;
-pub mod staging;
-pub mod subject;
-pub mod sweep;
 pub mod switch_benefit;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::report::rows::RowWriter;
-use lab::Lab;
+use crate::store::RowWriter;
+use crate::study::Study;
 
 /// One line of the list below.
 pub struct Experiment {
@@ -31,7 +21,7 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it asks, and which table or figure of the paper.
     pub about: &'static str,
-    run: fn(&Lab, &Settings, &mut RowWriter) -> Result<String>,
+    run: fn(&Study, &Settings, &mut RowWriter) -> Result<String>,
     settings: fn(&Settings) -> serde_json::Value,
 }
 
@@ -40,8 +30,8 @@ impl Experiment {
     ///
     /// # Errors
     /// Whatever the experiment refuses (data without a boundary, say), and a disk that cannot be written.
-    pub fn run(&self, lab: &Lab, settings: &Settings, rows: &mut RowWriter) -> Result<String> {
-        (self.run)(lab, settings, rows)
+    pub fn run(&self, study: &Study, settings: &Settings, rows: &mut RowWriter) -> Result<String> {
+        (self.run)(study, settings, rows)
     }
 
     /// Its own settings, for the manifest.
@@ -65,7 +55,7 @@ macro_rules! experiments {
         pub const ALL: &[Experiment] = &[$(Experiment {
             name: stringify!($name),
             about: $name::ABOUT,
-            run: |lab, settings, rows| $name::run(lab, &settings.$name, rows),
+            run: |study, settings, rows| $name::run(study, &settings.$name, rows),
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
         },)*];

@@ -4,8 +4,8 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
-use crate::report::rows::RowWriter;
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "every problem's outcome and length (fig:token-dist, fig:token-cdf)";
@@ -40,8 +40,8 @@ pub struct Row {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab)?;
+pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(summary(&rows))
 }
@@ -50,13 +50,13 @@ pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
-    let (scores, traces) = lab.decoded()?;
-    let corpus = &lab.subject.corpus;
+pub fn rows(study: &Study) -> Result<Vec<Row>> {
+    let (scores, traces) = study.decoded()?;
+    let corpus = &study.subject.corpus;
     let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<Row> {
         let problem = &corpus.test[outcome.problem];
         Ok(Row {
-            identity: lab.identity(traces.len()),
+            identity: study.identity(traces.len()),
             problem: outcome.problem,
             id: problem.id.clone(),
             level: outcome.level,

@@ -6,10 +6,10 @@
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::lab::{Identity, Lab};
-use super::staging::{Event, Place, Reading, places};
-use crate::report::rows::RowWriter;
 use crate::stats::{Bootstrap, Estimate};
+use crate::store::RowWriter;
+use crate::study::staging::{Event, Place, Reading, places};
+use crate::study::{Identity, Study};
 
 /// As in `--only`; its rows are in `phases-<first>-<second>`.
 pub const NAME: &str = "phases";
@@ -36,7 +36,7 @@ pub struct Row {
 ///
 /// # Errors
 /// As [`rows`], and rows that cannot be written.
-pub fn run_pair(first: &Lab, second: &Lab, writer: &mut RowWriter) -> Result<String> {
+pub fn run_pair(first: &Study, second: &Study, writer: &mut RowWriter) -> Result<String> {
     let rows = rows(first, second)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
@@ -46,7 +46,7 @@ pub fn run_pair(first: &Lab, second: &Lab, writer: &mut RowWriter) -> Result<Str
 ///
 /// # Errors
 /// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
-pub fn rows(first: &Lab, second: &Lab) -> Result<Vec<Row>> {
+pub fn rows(first: &Study, second: &Study) -> Result<Vec<Row>> {
     let (staged, names) = (second.staged()?, [&first.subject.name, &second.subject.name]);
     ensure!(
         first.staged()?.sequences == staged.sequences,

@@ -6,11 +6,11 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
 use crate::latent::trace::Kind;
 use crate::latent::{Gradient, HiddenState, Trace, sampling, unroll};
 use crate::model::Hooks;
-use crate::report::rows::RowWriter;
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 use crate::text::Vocabulary;
 
 /// What it asks.
@@ -60,8 +60,8 @@ pub struct Row {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab, config)?;
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     let latents = rows.iter().filter(|r| r.lens.is_some()).count();
     let problems = rows.iter().filter(|r| r.index == 0).count();
@@ -72,17 +72,17 @@ pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String>
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
-    let (scores, traces) = lab.decoded()?;
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+    let (scores, traces) = study.decoded()?;
     let chosen = &traces[..config.problems.min(traces.len())];
     let mut rows = vec![];
     for (trace, outcome) in chosen.iter().zip(&scores.outcomes) {
-        let lenses = lenses(lab, trace, config.top)?;
-        let texts = pieces(&lab.subject.corpus.vocabulary, trace)?;
+        let lenses = lenses(study, trace, config.top)?;
+        let texts = pieces(&study.subject.corpus.vocabulary, trace)?;
         for (index, ((p, lens), token)) in trace.positions.iter().zip(lenses).zip(texts).enumerate() {
-            let prompt = (index == 0).then(|| lab.subject.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
+            let prompt = (index == 0).then(|| study.subject.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
             rows.push(Row {
-                identity: lab.identity(traces.len()),
+                identity: study.identity(traces.len()),
                 problem: trace.problem,
                 index,
                 kind: p.kind,
@@ -119,13 +119,13 @@ fn pieces(vocabulary: &Vocabulary, trace: &Trace) -> Result<Vec<String>> {
 }
 
 /// At each latent of a trace the `top` most probable next tokens, `None` elsewhere.
-fn lenses(lab: &Lab, trace: &Trace, top: usize) -> Result<Vec<Option<String>>> {
+fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>>> {
     let mut out = vec![None; trace.positions.len()];
     let latents: Vec<usize> = (0..out.len()).filter(|&i| trace.positions[i].kind == Kind::Latent).collect();
     if latents.is_empty() {
         return Ok(out);
     }
-    let (model, corpus) = (&lab.subject.model, &lab.subject.corpus);
+    let (model, corpus) = (&study.subject.model, &study.subject.corpus);
     let sequence = [trace.sequence(&corpus.switch)?];
     let all = unroll(model, &sequence, &HiddenState, Gradient::Through, &mut Hooks::none())?;
     // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.

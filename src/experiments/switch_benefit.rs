@@ -8,11 +8,11 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use super::lab::{Identity, Lab};
-use super::sweep::{Continuation, Sweep, What};
 use crate::interventions::Later;
 use crate::latent::{Channel, Switching};
 use crate::stats::{Bootstrap, Estimate, Flips, accuracy};
+use crate::study::sweep::{Continuation, Sweep, What};
+use crate::study::{Identity, Study};
 
 /// A group of problems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,15 +51,15 @@ pub struct Problem {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, sweep: &Sweep) -> Result<(Vec<Row>, Vec<Problem>)> {
+pub fn run(study: &Study, sweep: &Sweep) -> Result<(Vec<Row>, Vec<Problem>)> {
     let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
     let done = sweep.run(&both, Later::Recompute, Channel::Both)?;
     let (suppressed, forced) = (&done[0].outcomes, &done[1].outcomes);
-    let identity = lab.identity(sweep.normal.len());
+    let identity = study.identity(sweep.normal.len());
     let mut problems = vec![];
     for (problem, normal) in sweep.normal.iter().enumerate() {
         let (with, without) = if normal.switched { (normal, &suppressed[problem]) } else { (&forced[problem], normal) };
-        let asked = &lab.subject.corpus.test[problem];
+        let asked = &study.subject.corpus.test[problem];
         problems.push(Problem {
             identity: identity.clone(),
             problem,
@@ -75,16 +75,16 @@ pub fn run(lab: &Lab, sweep: &Sweep) -> Result<(Vec<Row>, Vec<Problem>)> {
     levels.sort_unstable();
     levels.dedup();
     let mut rows = vec![];
-    rows.extend(row(lab, "all", &problems, &|_| true)?);
-    rows.extend(row(lab, "chosen", &problems, &|p| p.chosen)?);
-    rows.extend(row(lab, "forced", &problems, &|p| !p.chosen)?);
+    rows.extend(row(study, "all", &problems, &|_| true)?);
+    rows.extend(row(study, "chosen", &problems, &|p| p.chosen)?);
+    rows.extend(row(study, "forced", &problems, &|p| !p.chosen)?);
     for level in levels {
-        rows.extend(row(lab, &format!("level:{level}"), &problems, &|p| p.level == Some(level))?);
+        rows.extend(row(study, &format!("level:{level}"), &problems, &|p| p.level == Some(level))?);
     }
     Ok((rows, problems))
 }
 
-fn row(lab: &Lab, group: &str, problems: &[Problem], keep: &dyn Fn(&Problem) -> bool) -> Result<Option<Row>> {
+fn row(study: &Study, group: &str, problems: &[Problem], keep: &dyn Fn(&Problem) -> bool) -> Result<Option<Row>> {
     let of: Vec<&Problem> = problems.iter().filter(|p| keep(p)).collect();
     if of.len() < 2 {
         return Ok(None);
@@ -94,11 +94,11 @@ fn row(lab: &Lab, group: &str, problems: &[Problem], keep: &dyn Fn(&Problem) -> 
     let numbers = |yes: &[bool]| yes.iter().map(|y| f64::from(u8::from(*y))).collect::<Vec<_>>();
     let flips = Flips::count(&without, &with)?;
     Ok(Some(Row {
-        identity: lab.identity(of.len()),
+        identity: study.identity(of.len()),
         group: group.to_owned(),
         with_block: accuracy(&with)?,
         without_block: accuracy(&without)?,
-        benefit: Bootstrap::seeded(lab.seed).paired(&numbers(&without), &numbers(&with))?,
+        benefit: Bootstrap::seeded(study.seed).paired(&numbers(&without), &numbers(&with))?,
         better: flips.gained,
         worse: flips.lost,
         p_value: flips.p_value(),

@@ -8,10 +8,10 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
-use super::staging::Reading;
-use crate::report::rows::RowWriter;
 use crate::stats::{Bootstrap, Estimate};
+use crate::store::RowWriter;
+use crate::study::staging::Reading;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "whether <swi> is a spike or a region (tab:swi-window)";
@@ -47,8 +47,8 @@ pub struct Row {
 ///
 /// # Errors
 /// No tagged span in the data, and whatever the model returns.
-pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab, config)?;
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
 }
@@ -63,9 +63,9 @@ struct Seen<'r> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
     ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
-    let (staged, readings) = (lab.staged()?, lab.readings()?);
+    let (staged, readings) = (study.staged()?, study.readings()?);
     let radius = config.radius as i64;
     let mut rows = vec![];
     for offset in -radius..=radius {
@@ -87,10 +87,10 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
         }
         let mean = |value: fn(&Reading) -> f64| {
             let values: Vec<f64> = seen.iter().map(|s| value(s.reading)).collect();
-            Bootstrap::seeded(lab.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
+            Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
         };
         rows.push(Row {
-            identity: lab.identity(staged.sequences.len()),
+            identity: study.identity(staged.sequences.len()),
             offset,
             positions: seen.len(),
             in_block: seen.iter().filter(|s| s.in_block).count(),
@@ -103,7 +103,8 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
 
 /// Markdown, one row an offset.
 pub fn table(rows: &[Row]) -> String {
-    let mut out = String::from("| offset | positions | in a block | p(swi) | H (nats) |\n| --- | --- | --- | --- | --- |\n");
+    let mut out =
+        String::from("| offset | positions | in a block | p(swi) | H (nats) |\n| --- | --- | --- | --- | --- |\n");
     for r in rows {
         let Estimate { value, low, high, n } = r.p_swi;
         let p_swi = format!("{value:.2e} [{low:.2e}, {high:.2e}] n={n}");

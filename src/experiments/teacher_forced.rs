@@ -1,6 +1,6 @@
 //! Teacher-forced switch statistics (tab:tf): how sharply does the model place `<swi>`?
 //!
-//! Held-out solutions are tagged and fed as the last stage of the curriculum saw them ([`super::staging`]). At each
+//! Held-out solutions are tagged and fed as the last stage of the curriculum saw them ([`crate::study::staging`]). At each
 //! position the next-token distribution gives H, p(`<swi>`), the rank of `<swi>` and its log-margin to the best other
 //! token. The paper compares annotated with random positions; a model that had only learned "after this token" would
 //! pass, so the classes here include positions that look alike.
@@ -8,11 +8,11 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
-pub use super::staging::Event;
-use super::staging::{Place, Reading, places};
-use crate::report::rows::RowWriter;
 use crate::stats::{Bootstrap, Estimate};
+use crate::store::RowWriter;
+pub use crate::study::staging::Event;
+use crate::study::staging::{Place, Reading, places};
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";
@@ -40,8 +40,8 @@ pub struct Config {}
 ///
 /// # Errors
 /// No tagged span in the data, and whatever the model returns.
-pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab)?;
+pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
 }
@@ -50,9 +50,9 @@ pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
-    let (staged, readings) = (lab.staged()?, lab.readings()?);
-    let all = places(staged, lab.seed);
+pub fn rows(study: &Study) -> Result<Vec<Row>> {
+    let (staged, readings) = (study.staged()?, study.readings()?);
+    let all = places(staged, study.seed);
     let mut rows = vec![];
     for event in Event::ALL {
         let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
@@ -61,12 +61,11 @@ pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
             continue;
         }
         let mean = |value: fn(&Reading) -> f64| -> Result<Estimate> {
-            let values: Vec<f64> =
-                of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect();
-            Bootstrap::seeded(lab.seed).clustered_mean(&values, &problems).with_context(|| format!("{event:?}"))
+            let values: Vec<f64> = of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect();
+            Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("{event:?}"))
         };
         rows.push(Row {
-            identity: lab.identity(staged.sequences.len()),
+            identity: study.identity(staged.sequences.len()),
             event,
             positions: of.len(),
             entropy: mean(|r| r.entropy)?,

@@ -8,13 +8,13 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::estimates::{cell, mean};
-use super::lab::{Identity, Lab};
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
-use crate::report::rows::RowWriter;
+use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Estimate, LEVEL, wilson};
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "length, blocks and confidence of right and wrong responses (tab:gen-analysis)";
@@ -63,8 +63,8 @@ const GROUPS: [(&str, Belongs); 7] = [
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab)?;
+pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
 }
@@ -73,35 +73,34 @@ pub fn run(lab: &Lab, _config: &Config, writer: &mut RowWriter) -> Result<String
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab) -> Result<Vec<Row>> {
-    let (scores, traces) = lab.decoded()?;
+pub fn rows(study: &Study) -> Result<Vec<Row>> {
+    let (scores, traces) = study.decoded()?;
     let mut rows = vec![];
     for (group, belongs) in GROUPS {
         let cases: Vec<(&Outcome, &Trace)> =
             scores.outcomes.iter().zip(traces).filter(|(outcome, _)| belongs(outcome)).collect();
         if !cases.is_empty() {
-            rows.push(row(lab, group, &cases)?);
+            rows.push(row(study, group, &cases)?);
         }
     }
     Ok(rows)
 }
 
-fn row(lab: &Lab, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> {
+fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> {
     let of_problem = |value: &dyn Fn(&Outcome, &Trace) -> usize| {
-        mean(lab.seed, cases.iter().map(|(o, t)| (o.problem, value(o, t) as f64)))
+        mean(study.seed, cases.iter().map(|(o, t)| (o.problem, value(o, t) as f64)))
     };
-    let share =
-        |holds: Belongs| wilson(cases.iter().filter(|(outcome, _)| holds(outcome)).count(), cases.len(), LEVEL);
+    let share = |holds: Belongs| wilson(cases.iter().filter(|(outcome, _)| holds(outcome)).count(), cases.len(), LEVEL);
     let at_swi = |value: fn(&crate::latent::trace::Position) -> Option<f64>| {
         let switches = cases.iter().flat_map(|(_, t)| t.positions.iter().map(move |p| (t.problem, p)));
         let values = switches.filter(|(_, p)| p.kind == Kind::Swi);
-        mean(lab.seed, values.filter_map(|(problem, p)| Some((problem, value(p)?))))
+        mean(study.seed, values.filter_map(|(problem, p)| Some((problem, value(p)?))))
     };
     let first = cases.iter().filter_map(|(o, t)| {
         Some((o.problem, t.blocks().first()?.after as f64 / o.visible_tokens as f64)) // a block is at least one token
     });
     Ok(Row {
-        identity: lab.identity(cases.len()),
+        identity: study.identity(cases.len()),
         group: group.to_owned(),
         visible_tokens: of_problem(&|o, _| o.visible_tokens)?,
         blocks: of_problem(&|_, t| t.blocks().len())?,
@@ -109,7 +108,7 @@ fn row(lab: &Lab, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> {
         switch_rate: share(|o| o.switched)?,
         entropy: at_swi(|p| p.entropy)?,
         p_swi: at_swi(|p| p.p_swi)?,
-        first_swi: mean(lab.seed, first)?,
+        first_swi: mean(study.seed, first)?,
         truncated: share(|o| o.truncated)?,
     })
 }

@@ -25,7 +25,7 @@ pub enum Later {
 
 /// What one row does at its latents.
 #[derive(Clone, Copy)]
-pub struct Arm<'a> {
+pub struct Replacement<'a> {
     pub problem: usize,
     /// `None`: nothing, it is a normal row.
     pub what: Option<&'a dyn Intervention>,
@@ -54,8 +54,8 @@ impl Firings {
 }
 
 /// The arms of a forked decode, by row, and what they have done so far.
-pub struct Arms<'a> {
-    arms: Vec<Arm<'a>>,
+pub struct Replacements<'a> {
+    arms: Vec<Replacement<'a>>,
     later: Later,
     bank: &'a Bank,
     firings: RefCell<Vec<Firings>>,
@@ -68,9 +68,9 @@ pub fn latents() -> HookSpec {
     HookSpec { pattern: "latent.hook_injected".into(), select: Select::Latent { block: None, step: None } }
 }
 
-impl<'a> Arms<'a> {
+impl<'a> Replacements<'a> {
     /// `bank` holds the states of a normal run, `counters` is how many firings are told apart.
-    pub fn new(arms: Vec<Arm<'a>>, later: Later, bank: &'a Bank, counters: usize) -> Self {
+    pub fn new(arms: Vec<Replacement<'a>>, later: Later, bank: &'a Bank, counters: usize) -> Self {
         let firings = RefCell::new(vec![Firings::default(); counters]);
         Self { arms, later, bank, firings, touched: RefCell::default() }
     }
@@ -113,7 +113,7 @@ impl<'a> Arms<'a> {
                 old.copy_from_slice(&new);
             }
         }
-        Ok(Activation::Three(Tensor::from_data(TensorData::new(data, dims), (&x.device(), x.dtype()))))
+        Ok(Activation::Rank3(Tensor::from_data(TensorData::new(data, dims), (&x.device(), x.dtype()))))
     }
 
     fn frozen(&self, place: &Place) -> Option<&[f32]> {

@@ -29,6 +29,6 @@ impl Intervention for ArgmaxEmbedding<'_> {
     fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
         let token = self.model.next_token(h)?;
         let row = self.model.embed(&[vec![token]]).ok()?;
-        Activation::Three(row).to_vec().ok()
+        Activation::Rank3(row).to_vec().ok()
     }
 }

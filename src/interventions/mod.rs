@@ -27,7 +27,7 @@ mod zero;
 
 use std::collections::BTreeMap;
 
-pub use apply::{Arm, Arms, Firings, Later, latents};
+pub use apply::{Firings, Later, Replacement, Replacements, latents};
 pub use bank::Bank;
 pub use embedding::{ArgmaxEmbedding, ExitEmbedding};
 pub use empty_block::EMPTY_BLOCK;

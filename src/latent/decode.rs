@@ -155,7 +155,7 @@ pub(super) fn drive<'m>(
 ) -> Result<Vec<Driven<'m>>> {
     let widest = how.model.layers.first().map(|block| block.mlp.up_proj.weight.base());
     if widest.is_some_and(|weight| ops::is_shared(&weight, rows.len())) {
-        return parallel::awake(|| step_by_step(how, stream, rows, branch));
+        return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
     }
     step_by_step(how, stream, rows, branch)
 }

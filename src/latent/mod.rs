@@ -22,4 +22,4 @@ pub use sequence::{Sequence, SwitchIds};
 pub use source::{FixedEmbedding, HiddenState, LatentSource, VocabularyMixture};
 pub use stream::{Gradient, Piece, Stream, Wave};
 pub use trace::{End, Trace};
-pub use unroll::{Unrolled, Walk, unroll};
+pub use unroll::{Unrolled, Waves, unroll};

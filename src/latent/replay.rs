@@ -8,7 +8,7 @@ use super::sequence::{Sequence, SwitchIds};
 use super::source::LatentSource;
 use super::stream::{Gradient, Wave};
 use super::trace::{Kind, Trace};
-use super::unroll::Walk;
+use super::unroll::Waves;
 use crate::model::{Decoder, Hooks};
 use crate::ops::Targets;
 
@@ -28,7 +28,7 @@ pub struct ReplayedWave {
 
 /// Replays traces wave by wave, so that each wave can be back-propagated and dropped before the next.
 pub struct Replay<'m> {
-    walk: Walk<'m>,
+    waves: Waves<'m>,
     model: &'m Decoder,
     traces: &'m [Trace],
     switch: SwitchIds,
@@ -58,15 +58,15 @@ impl<'m> Replay<'m> {
         settings: &'m DecodeSettings,
     ) -> Result<Self> {
         ensure!(traces.len() == sequences.len(), "{} traces, {} sequences", traces.len(), sequences.len());
-        Ok(Self { walk: Walk::new(model, sequences, source, gradient)?, model, traces, switch, settings })
+        Ok(Self { waves: Waves::new(model, sequences, source, gradient)?, model, traces, switch, settings })
     }
 
     /// The next wave that decides anything; `None` at the end.
     ///
     /// # Errors
-    /// As [`Walk::next_wave`].
+    /// As [`Waves::next_wave`].
     pub fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<ReplayedWave>> {
-        while let Some(wave) = self.walk.next_wave(hooks)? {
+        while let Some(wave) = self.waves.next_wave(hooks)? {
             let (decided, stays) = self.places(&wave);
             if decided.is_empty() && stays.is_empty() {
                 continue;

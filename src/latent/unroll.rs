@@ -11,14 +11,14 @@ use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream, Wave};
 use crate::model::{Decoder, Hooks, KvCache};
 
-/// A walk over known rows. Each [`Walk::next_wave`] is one call of the model (two where latents run without gradient).
-pub struct Walk<'m> {
+/// A walk over known rows. Each [`Waves::next_wave`] is one call of the model (two where latents run without gradient).
+pub struct Waves<'m> {
     stream: Stream<'m>,
     sequences: &'m [Sequence],
     cursors: Vec<usize>,
 }
 
-impl<'m> Walk<'m> {
+impl<'m> Waves<'m> {
     /// # Errors
     /// No rows.
     pub fn new(
@@ -117,11 +117,11 @@ pub fn unroll(
     gradient: Gradient,
     hooks: &mut Hooks,
 ) -> Result<Unrolled> {
-    let mut walk = Walk::new(model, sequences, source, gradient)?;
+    let mut waves = Waves::new(model, sequences, source, gradient)?;
     let mut index: Vec<Vec<usize>> = sequences.iter().map(|s| vec![0; s.ids.len()]).collect();
     let mut parts = vec![];
     let mut offset = 0;
-    while let Some(wave) = walk.next_wave(hooks)? {
+    while let Some(wave) = waves.next_wave(hooks)? {
         let [b, w, d] = wave.hidden.dims();
         for (row, columns) in wave.columns.iter().enumerate() {
             for (column, position) in columns.iter().enumerate() {
@@ -133,5 +133,5 @@ pub fn unroll(
         offset += b * w;
         parts.push(wave.hidden.reshape([b * w, d]));
     }
-    Ok(Unrolled { flat: Tensor::cat(parts, 0), index, cache: walk.into_stream().cache().clone() })
+    Ok(Unrolled { flat: Tensor::cat(parts, 0), index, cache: waves.into_stream().cache().clone() })
 }

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
-use super::rows::{Row, read_flat};
+use crate::store::{Row, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 5] = ["base", "boundary", "latent", "no_cot", "fixed_embedding"];
+pub(super) const SUPERVISED: [&str; 5] = ["base", "boundary", "sft", "no_cot", "fixed_embedding"];
 
 /// Draws every curve whose rows exist under `run`; returns the files.
 ///

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::rows::{Row, read_flat};
 use crate::stats::Estimate;
+use crate::store::{Row, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 6] = ["base", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];
+const ORDER: [&str; 7] = ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding"];
 
 /// The rows of one folder.
 pub struct Folder {
@@ -37,7 +37,7 @@ impl Folder {
         ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
         let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
-        let (sft, grpo) = ("latent".to_owned(), "grpo".to_owned());
+        let (sft, grpo) = ("sft".to_owned(), "grpo".to_owned());
         let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
         let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, unreadable: vec![], files };
         for entry in sorted(path)? {

@@ -5,8 +5,8 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::folder::{estimate, shown};
-use super::rows::Row;
 use super::tables::{Cell, Heading, Kind, Table};
+use crate::store::Row;
 
 /// Rows of one checkpoint.
 pub type Of<'a> = (String, Vec<&'a Row>);

@@ -2,7 +2,6 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | [`rows`] | typed rows to Parquet and CSV and back |
 //! | [`folder`] | a folder of results in memory; a missing file is no rows |
 //! | [`paper`] | what the paper reports, and its claims as comparisons |
 //! | [`cells`] | our number for a cell of the paper |
@@ -13,16 +12,13 @@
 //! | [`recipes`] | which commands make which table and figure |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 
-mod atomic;
 pub mod beside;
 pub mod cells;
 mod claims;
 pub mod curves;
 pub mod drawings;
 pub mod figures;
-mod flat;
 pub mod folder;
-mod frame;
 mod generic;
 pub mod own;
 pub mod page;
@@ -31,8 +27,5 @@ pub mod paper;
 pub mod recipes;
 pub mod render;
 mod render_table;
-pub mod rows;
 pub mod tables;
 pub mod verdicts;
-
-pub use atomic::write_atomic;

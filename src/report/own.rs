@@ -6,8 +6,8 @@ use anyhow::Result;
 use super::cells::is_plain;
 use super::folder::{Folder, is, shown};
 use super::generic::{Of, table};
-use super::rows::Row;
 use super::tables::Table;
+use crate::store::Row;
 
 /// Which rows of an experiment a table shows.
 struct Shown {

@@ -16,7 +16,7 @@ use super::paper::Paper;
 use super::recipes::{self, Recipe};
 use super::tables::{Cell, Heading, Kind, Table};
 use super::verdicts::{self, Tested, Verdict};
-use super::write_atomic;
+use crate::store::write_atomic;
 
 /// A figure drawn, with its SVG for the page.
 pub struct Drawn {

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 
 use super::paper::Block;
 use super::render_table;
-use super::write_atomic;
 use crate::stats::Estimate;
+use crate::store::write_atomic;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 //! Checked against SciPy, scikit-learn and statsmodels: `fixtures/stats/make.py` makes the values, `tests/stats.rs` holds them.
 
 mod bootstrap;
+pub mod by_problem;
 mod classify;
 mod estimate;
 mod groups;

@@ -14,7 +14,7 @@ use super::entropies::Store;
 use super::samples::Sample;
 use super::spans::SpanSettings;
 use super::tagging::{Annotation, Summary, Tagged, tag};
-use super::write_atomic;
+use crate::store::write_atomic;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -12,8 +12,9 @@ use polars::prelude::{Column, DataFrame, ParquetReader, ParquetWriter, SerReader
 use serde_json::json;
 
 use super::samples::Sample;
+use super::special::read_object;
 use super::tagging::Tagged;
-use super::{special::read_object, write_atomic};
+use crate::store::write_atomic;
 
 /// Scores of one sample, with the ids they were made from.
 struct Scores {

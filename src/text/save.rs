@@ -6,7 +6,8 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
 
-use super::{Vocabulary, write_atomic};
+use super::Vocabulary;
+use crate::store::write_atomic;
 
 impl Vocabulary {
     /// Names and contents of the files.

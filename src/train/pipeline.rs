@@ -17,7 +17,7 @@ use crate::corpus::Corpus;
 use crate::recipe::Recipe;
 
 /// The phases in order.
-pub const PHASES: [&str; 7] = ["base", "annotate", "boundary", "latent", "grpo", "no_cot", "fixed_embedding"];
+pub const PHASES: [&str; 7] = ["base", "annotate", "boundary", "sft", "grpo", "no_cot", "fixed_embedding"];
 
 /// A run in progress.
 pub struct Run {
@@ -69,7 +69,7 @@ impl Run {
             "grpo" => self.recipe.grpo.steps > 0,
             "no_cot" => self.recipe.controls.no_cot_steps > 0 && self.recipe.model.is_some(),
             "fixed_embedding" => self.recipe.controls.fixed_embedding,
-            "latent" => !self.recipe.latent.stages.is_empty(),
+            "sft" => !self.recipe.latent.stages.is_empty(),
             _ => true,
         };
         asked && exists
@@ -81,7 +81,7 @@ impl Run {
             "base" => phases::base(self)?.map(Some),
             "annotate" => phases::annotate(self)?.map(|()| None),
             "boundary" => phases::boundary(self)?.map(Some),
-            "latent" => phases::latent(self, "latent", false)?.map(Some),
+            "sft" => phases::latent(self, "sft", false)?.map(Some),
             "fixed_embedding" => phases::latent(self, "fixed_embedding", true)?.map(Some),
             "grpo" => switch_grpo::run(self)?.map(Some),
             _ => phases::no_cot(self)?.map(Some),

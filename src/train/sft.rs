@@ -16,7 +16,7 @@ use crate::corpus::Row as TrainingRow;
 use crate::latent::{Gradient, LatentSource};
 use crate::parallel;
 use crate::progress::{Progress, stop_flag};
-use crate::report::rows::{Row, RowWriter, read_flat};
+use crate::store::{Row, RowWriter, read_flat};
 
 /// What a supervised phase is.
 pub struct Sft<'a> {

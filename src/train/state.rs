@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::trainer::Trainer;
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
 use crate::model::{Decoder, checkpoint::Checkpoint};
-use crate::text::{Vocabulary, write_atomic};
+use crate::store::write_atomic;
+use crate::text::Vocabulary;
 
 /// One phase's folder.
 #[derive(Clone, Debug)]

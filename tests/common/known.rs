@@ -17,13 +17,13 @@
 
 use burn::tensor::Device;
 use switchyard::corpus::Corpus;
-use switchyard::experiments::lab::Lab;
-use switchyard::experiments::subject::Subject;
 use switchyard::latent::SwitchIds;
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::recipe::Recipe;
+use switchyard::study::Study;
+use switchyard::study::Subject;
 use switchyard::tasks::{Known, StepValue};
 use switchyard::text::{Problem, Sample, Template, Vocabulary};
 
@@ -282,7 +282,7 @@ pub fn problems(which: Kind, n: usize, seed: u64) -> Vec<Problem> {
 }
 
 /// The model with its problems and their spans, as experiments take it.
-pub fn lab(which: Kind, n: usize, seed: u64) -> Lab {
+pub fn study(which: Kind, n: usize, seed: u64) -> Study {
     let vocabulary = vocabulary();
     let tokens = vocabulary.switch().expect("switch tokens");
     let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
@@ -320,5 +320,5 @@ pub fn lab(which: Kind, n: usize, seed: u64) -> Lab {
         run: None,
         source: std::path::PathBuf::new(),
     };
-    Lab::new(subject, seed, 1, Device::flex()).with_tags(samples.into_iter().zip(spans).collect())
+    Study::new(subject, seed, 1, Device::flex()).with_tags(samples.into_iter().zip(spans).collect())
 }

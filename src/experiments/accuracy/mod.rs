@@ -10,11 +10,11 @@ mod rows;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::estimates::cell;
-use super::lab::{Identity, Lab};
 use crate::latent::Switching;
-use crate::report::rows::RowWriter;
+use crate::stats::by_problem::cell;
 use crate::stats::{Estimate, holm};
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 use rows::{Case, Decoded};
 
 /// What it asks.
@@ -75,25 +75,25 @@ pub struct Row {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab, config)?;
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
-    Ok(table(&rows, &note(lab, config, &rows)))
+    Ok(table(&rows, &note(study, config, &rows)))
 }
 
 /// All rows: groups of the free decode, then the other ways of decoding.
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
-    let own = lab.subject.recipe.evaluation.k_min;
-    let free = Decoded::free(lab)?;
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+    let own = study.subject.recipe.evaluation.k_min;
+    let free = Decoded::free(study)?;
     let mut rows = free.groups()?;
     for (name, switching) in [("text_only", Switching::Suppressed), ("forced", Switching::Forced)] {
-        let (scores, traces) = lab.decode(switching, own)?;
-        rows.push(Decoded::of(lab, own, &scores, &traces).against(name, &free)?);
+        let (scores, traces) = study.decode(switching, own)?;
+        rows.push(Decoded::of(study, own, &scores, &traces).against(name, &free)?);
     }
-    for k_min in sweep(lab, config) {
+    for k_min in sweep(study, config) {
         let name = format!("k_min:{k_min}");
         if k_min == own {
             rows.push(free.row(&name, &free.cases.iter().collect::<Vec<&Case>>())?);
@@ -103,8 +103,8 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
         if !free.switched() {
             continue;
         }
-        let (scores, traces) = lab.decode(Switching::Free, k_min)?;
-        rows.push(Decoded::of(lab, k_min, &scores, &traces).against(&name, &free)?);
+        let (scores, traces) = study.decode(Switching::Free, k_min)?;
+        rows.push(Decoded::of(study, k_min, &scores, &traces).against(&name, &free)?);
     }
     let compared: Vec<f64> = rows.iter().filter_map(|r| r.p_value).collect();
     let adjusted = holm(&compared)?;
@@ -115,8 +115,8 @@ pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
 }
 
 /// The values that are decoded with, in order, the evaluation's own among them.
-fn sweep(lab: &Lab, config: &Config) -> Vec<usize> {
-    let evaluation = &lab.subject.recipe.evaluation;
+fn sweep(study: &Study, config: &Config) -> Vec<usize> {
+    let evaluation = &study.subject.recipe.evaluation;
     let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
     let mut values: Vec<usize> = config.k_min.iter().copied().filter(runs).collect();
     values.push(evaluation.k_min);
@@ -126,11 +126,11 @@ fn sweep(lab: &Lab, config: &Config) -> Vec<usize> {
 }
 
 /// What the sweep can and cannot say.
-fn note(lab: &Lab, config: &Config, rows: &[Row]) -> String {
+fn note(study: &Study, config: &Config, rows: &[Row]) -> String {
     if rows.iter().all(|r| r.group != "switched") {
         return "No problem switched: K_min is never asked, there is no sweep.\n".into();
     }
-    let evaluation = &lab.subject.recipe.evaluation;
+    let evaluation = &study.subject.recipe.evaluation;
     let cap = evaluation.k_cap;
     let above: Vec<String> = config.k_min.iter().filter(|k| **k > cap).map(usize::to_string).collect();
     let mut note = String::new();
@@ -138,7 +138,10 @@ fn note(lab: &Lab, config: &Config, rows: &[Row]) -> String {
         (true, _) => {}
         (false, true) => note += &format!("K_min {} ran with k_cap raised from {cap} to it.\n", above.join(", ")),
         (false, false) => {
-            note += &format!("K_min {} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n", above.join(", "));
+            note += &format!(
+                "K_min {} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n",
+                above.join(", ")
+            );
         }
     }
     if evaluation.k_min == cap {

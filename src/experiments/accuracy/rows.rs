@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::Row;
 use crate::evaluation::{Outcome, Scores};
-use crate::experiments::estimates::{mean, share as share_of};
-use crate::experiments::lab::Lab;
 use crate::latent::Trace;
+use crate::stats::by_problem::{mean, share as share_of};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
+use crate::study::Study;
 
 /// One problem under one way of decoding.
 pub struct Case<'a> {
@@ -20,22 +20,22 @@ pub struct Case<'a> {
 
 /// All problems under one way of decoding.
 pub struct Decoded<'a> {
-    lab: &'a Lab,
+    study: &'a Study,
     k_min: usize,
     pub cases: Vec<Case<'a>>,
 }
 
 impl<'a> Decoded<'a> {
     /// The evaluation's own way.
-    pub fn free(lab: &'a Lab) -> Result<Self> {
-        let (scores, traces) = lab.decoded()?;
-        Ok(Self::of(lab, lab.subject.recipe.evaluation.k_min, scores, traces))
+    pub fn free(study: &'a Study) -> Result<Self> {
+        let (scores, traces) = study.decoded()?;
+        Ok(Self::of(study, study.subject.recipe.evaluation.k_min, scores, traces))
     }
 
-    pub fn of(lab: &'a Lab, k_min: usize, scores: &'a Scores, traces: &[Trace]) -> Self {
+    pub fn of(study: &'a Study, k_min: usize, scores: &'a Scores, traces: &[Trace]) -> Self {
         let forced = |trace: &Trace| trace.blocks().iter().map(|b| b.forced).collect();
         let cases = scores.outcomes.iter().zip(traces);
-        Self { lab, k_min, cases: cases.map(|(outcome, t)| Case { outcome, forced: forced(t) }).collect() }
+        Self { study, k_min, cases: cases.map(|(outcome, t)| Case { outcome, forced: forced(t) }).collect() }
     }
 
     /// All problems, by the model's own choice, by level and by subject.
@@ -66,7 +66,7 @@ impl<'a> Decoded<'a> {
         // Below two problems there is nothing to resample.
         let difference = match before.len() {
             0 | 1 => None,
-            _ => Some(Bootstrap::seeded(self.lab.seed).paired(&share(before), &share(after))?),
+            _ => Some(Bootstrap::seeded(self.study.seed).paired(&share(before), &share(after))?),
         };
         let row = self.row(name, &self.cases.iter().collect::<Vec<_>>())?;
         let (lost, gained) = (Some(flips.lost), Some(flips.gained));
@@ -90,17 +90,17 @@ impl<'a> Decoded<'a> {
             let right = some.iter().filter(|c| c.outcome.correct).count();
             if some.is_empty() { Ok(None) } else { wilson(right, some.len(), LEVEL).map(Some) }
         };
-        let seed = self.lab.seed;
+        let seed = self.study.seed;
         let mean_of = |of: &dyn Fn(&Case) -> usize| {
             mean(seed, cases.iter().map(|c| (c.outcome.problem, of(c) as f64))).with_context(|| group.to_owned())
         };
         let exits: Vec<(usize, bool)> =
             cases.iter().flat_map(|c| c.forced.iter().map(|&forced| (c.outcome.problem, forced))).collect();
         Ok(Row {
-            identity: self.lab.identity(cases.len()),
+            identity: self.study.identity(cases.len()),
             group: group.to_owned(),
             k_min: self.k_min,
-            k_cap: self.lab.subject.recipe.evaluation.k_cap.max(self.k_min),
+            k_cap: self.study.subject.recipe.evaluation.k_cap.max(self.k_min),
             accuracy: share(&|c| c.outcome.correct)?,
             latent_accuracy: accuracy_where(true)?,
             text_accuracy: accuracy_where(false)?,

@@ -14,11 +14,11 @@ mod values;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
 use crate::model::{HookPoint, Kind};
-use crate::report::rows::RowWriter;
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol};
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "at which layer the switch, and values in latents, can be read (tab:probe)";
@@ -103,7 +103,9 @@ impl Layers {
         let mut layers: Vec<usize> = match self {
             Layers::Named(Named::Auto) if depth > 12 => return Layers::Named(Named::Paper).of(depth),
             Layers::Named(Named::Auto | Named::All) => (1..=depth).collect(),
-            Layers::Named(Named::Paper) => PAPER_OFFSETS.iter().map(|&o| depth + 1 - scaled(o).clamp(1, depth)).collect(),
+            Layers::Named(Named::Paper) => {
+                PAPER_OFFSETS.iter().map(|&o| depth + 1 - scaled(o).clamp(1, depth)).collect()
+            }
             Layers::Listed(layers) => layers.clone(),
         };
         layers.sort_unstable();
@@ -149,7 +151,7 @@ pub struct Row {
     /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
     pub target: String,
     pub protocol: Protocol,
-    /// Blocks passed: 0 is the embedding.
+    /// BlockOrigin passed: 0 is the embedding.
     pub layer: usize,
     /// 1 is the last layer.
     pub from_last: usize,
@@ -172,9 +174,9 @@ pub struct Row {
 ///
 /// # Errors
 /// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
-pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
     let mut rows = vec![];
-    probe(lab, config, |row| {
+    probe(study, config, |row| {
         writer.push(&row)?;
         rows.push(row);
         Ok(())
@@ -186,15 +188,15 @@ pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String>
 ///
 /// # Errors
 /// As [`run`].
-pub fn probe(lab: &Lab, config: &Config, mut push: impl FnMut(Row) -> Result<()>) -> Result<()> {
+pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(Row) -> Result<()>) -> Result<()> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
-    let layers = config.layers.of(lab.subject.model.config().num_hidden_layers)?;
+    let layers = config.layers.of(study.subject.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
-    seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(lab.seed));
-    switch::probe(lab, &seeded, &layers, &mut push).context("probing for the switch")?;
+    seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
+    switch::probe(study, &seeded, &layers, &mut push).context("probing for the switch")?;
     if config.values {
-        values::probe(lab, &seeded, &layers, &mut push).context("probing for values")?;
+        values::probe(study, &seeded, &layers, &mut push).context("probing for values")?;
     }
     Ok(())
 }

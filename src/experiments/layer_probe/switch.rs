@@ -7,17 +7,17 @@ use ndarray::{Array2, Axis};
 
 use super::positions::{Positions, Set, choose};
 use super::{Config, Features, Protocol, Row, point};
-use crate::experiments::lab::Lab;
-use crate::experiments::staging::capture::capture;
 use crate::model::{Decoder, HookPoint};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
+use crate::study::Study;
+use crate::study::staging::capture::capture;
 
 /// Columns of the token-identity baseline: the most frequent types, one each.
 const TOKEN_COLUMNS: usize = 256;
 
 struct Run<'a> {
-    lab: &'a Lab,
+    study: &'a Study,
     config: &'a Config,
     at: Positions,
     depth: usize,
@@ -30,21 +30,21 @@ type Push<'a> = &'a mut dyn FnMut(Row) -> Result<()>;
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn probe(lab: &Lab, config: &Config, layers: &[usize], push: Push) -> Result<()> {
-    let staged = lab.staged()?;
-    let at = choose(staged, lab.seed, config.max_positions, config.matched);
+pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Result<()> {
+    let staged = study.staged()?;
+    let at = choose(staged, study.seed, config.max_positions, config.matched);
     ensure!(
         !at.grouped.rows.is_empty(),
         "no position without <swi> has the token type of one before it in its problem: there is nothing to tell apart"
     );
-    let model = &lab.subject.model;
-    let run = Run { lab, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
+    let model = &study.subject.model;
+    let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
     run.tokens(push)?;
     run.margin(push)?;
     run.layers(model, &[0], Features::Embedding, push)?;
     run.layers(model, layers, Features::ResidPost, push)?;
     if config.untrained {
-        let random = Decoder::random(model.config(), lab.seed, &lab.device)?;
+        let random = Decoder::random(model.config(), study.seed, &study.device)?;
         run.layers(&random, layers, Features::Untrained, push)?;
     }
     Ok(())
@@ -57,7 +57,7 @@ impl Run<'_> {
         let fit = (self.config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
         for layers in layers.chunks(fit) {
             let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-            let values = capture(model, &self.lab.staged()?.sequences, &points, &self.at.all, self.lab.threads)?;
+            let values = capture(model, &self.study.staged()?.sequences, &points, &self.at.all, self.study.threads)?;
             for (&layer, values) in layers.iter().zip(values) {
                 self.both(layer, features, |set| values.select(Axis(0), &set.rows), push)?;
             }
@@ -66,7 +66,7 @@ impl Run<'_> {
     }
 
     fn margin(&self, push: Push) -> Result<()> {
-        let (staged, readings) = (self.lab.staged()?, self.lab.readings()?);
+        let (staged, readings) = (self.study.staged()?, self.study.readings()?);
         let margin = |row: usize| {
             let (problem, position) = self.at.all[row];
             staged.reading(readings, problem, position).margin as f32
@@ -97,8 +97,7 @@ impl Run<'_> {
         let set = &self.at.grouped;
         // Control labels where a claim rests on them; they double the time.
         let control = self.config.grouped.control && features == Features::ResidPost;
-        let protocol =
-            GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
+        let protocol = GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
         let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
         push(Row {
             accuracy: Some(score.accuracy_at_prevalence),
@@ -114,7 +113,7 @@ impl Run<'_> {
     fn row(&self, layer: usize, features: Features, protocol: Protocol, balanced_accuracy: Estimate) -> Row {
         let set = if protocol == Protocol::Paper { &self.at.paper } else { &self.at.grouped };
         Row {
-            identity: self.lab.identity(self.problems),
+            identity: self.study.identity(self.problems),
             target: "switch".to_owned(),
             protocol,
             layer,

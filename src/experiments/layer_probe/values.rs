@@ -9,9 +9,9 @@ use anyhow::Result;
 use ndarray::{Array2, Axis};
 
 use super::{Config, Features, Protocol, Row, point};
-use crate::experiments::lab::Lab;
-use crate::experiments::staging::capture::capture;
 use crate::model::{HookPoint, Step};
+use crate::study::Study;
+use crate::study::staging::capture::capture;
 
 /// One latent position.
 struct Latent {
@@ -29,26 +29,21 @@ struct Latent {
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn probe(
-    lab: &Lab,
-    config: &Config,
-    layers: &[usize],
-    push: &mut dyn FnMut(Row) -> Result<()>,
-) -> Result<()> {
-    let latents = latents(lab)?;
+pub fn probe(study: &Study, config: &Config, layers: &[usize], push: &mut dyn FnMut(Row) -> Result<()>) -> Result<()> {
+    let latents = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
     if places.is_empty() {
         return Ok(());
     }
-    let model = &lab.subject.model;
+    let model = &study.subject.model;
     let depth = model.config().num_hidden_layers;
     let bytes = 4 * places.len() * model.config().hidden_size;
     let fit = (config.memory_mb * (1 << 20) / bytes).max(1);
     for layers in layers.chunks(fit) {
         let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-        let captured = capture(model, &lab.staged()?.sequences, &points, &places, lab.threads)?;
+        let captured = capture(model, &study.staged()?.sequences, &points, &places, study.threads)?;
         for (&layer, features) in layers.iter().zip(&captured) {
-            let probe = Probe { lab, config, latents: &latents, features, layer, depth };
+            let probe = Probe { study, config, latents: &latents, features, layer, depth };
             probe.targets(push)?;
         }
     }
@@ -56,11 +51,11 @@ pub fn probe(
 }
 
 /// Latent positions of blocks whose values are known numbers, in the order of their positions.
-fn latents(lab: &Lab) -> Result<Vec<Latent>> {
-    let (staged, tagged) = (lab.staged()?, lab.tagged()?);
+fn latents(study: &Study) -> Result<Vec<Latent>> {
+    let (staged, tagged) = (study.staged()?, study.tagged()?);
     let mut out = vec![];
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
-        let steps = &lab.subject.corpus.test[problem].steps;
+        let steps = &study.subject.corpus.test[problem].steps;
         let values: Vec<Option<usize>> =
             steps.iter().map(|s| s.value.number().and_then(|n| usize::try_from(n).ok())).collect();
         // A clause that was not found among the tokens would shift the others.
@@ -83,7 +78,7 @@ fn latents(lab: &Lab) -> Result<Vec<Latent>> {
 }
 
 struct Probe<'a> {
-    lab: &'a Lab,
+    study: &'a Study,
     config: &'a Config,
     latents: &'a [Latent],
     features: &'a Array2<f32>,
@@ -132,7 +127,7 @@ impl Probe<'_> {
         }
         let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &problems)?;
         let row = Row {
-            identity: self.lab.identity(self.lab.subject.corpus.test.len()),
+            identity: self.study.identity(self.study.subject.corpus.test.len()),
             target: target.to_owned(),
             protocol: Protocol::Grouped,
             layer: self.layer,

@@ -24,12 +24,12 @@ use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Identity, Lab};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::parallel;
-use crate::report::rows::RowWriter;
 use crate::stats::{Estimate, grouped_kfold};
+use crate::store::RowWriter;
+use crate::study::{Identity, Study};
 use reading::{Grid, Key};
 use residuals::{Sampled, walk};
 use translators::{Translators, train};
@@ -116,8 +116,8 @@ pub struct Row {
 ///
 /// # Errors
 /// A layer that does not exist, no latent step even where switching is forced, a single problem.
-pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String> {
-    let rows = rows(lab, config)?;
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
 }
@@ -126,39 +126,40 @@ pub fn run(lab: &Lab, config: &Config, writer: &mut RowWriter) -> Result<String>
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(lab: &Lab, config: &Config) -> Result<Vec<Row>> {
-    let blocks = lab.subject.model.config().num_hidden_layers;
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+    let blocks = study.subject.model.config().num_hidden_layers;
     config.check(blocks)?;
     let layers = config.layers(blocks);
-    let free = lab.decoded()?.1;
+    let free = study.decoded()?.1;
     // An interval takes two problems.
     if free.iter().filter(|trace| trace.switched()).count() > 1 {
-        return grid(lab, config, &layers, free)?.rows(lab, config.top, Switching::Free);
+        return grid(study, config, &layers, free)?.rows(study, config.top, Switching::Free);
     }
-    let (_, forced) = lab.decode(Switching::Forced, lab.subject.recipe.evaluation.k_min)?;
-    grid(lab, config, &layers, &forced)?.rows(lab, config.top, Switching::Forced)
+    let (_, forced) = study.decode(Switching::Forced, study.subject.recipe.evaluation.k_min)?;
+    grid(study, config, &layers, &forced)?.rows(study, config.top, Switching::Forced)
 }
 
 /// Every reading of these traces, reduced.
-fn grid(lab: &Lab, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
-    let subject = &lab.subject;
+fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
+    let subject = &study.subject;
     let switch = &subject.corpus.switch;
     let sequences: Result<Vec<Sequence>> = traces.iter().map(|trace| trace.sequence(switch)).collect();
     let sequences = sequences?;
     ensure!(traces.len() >= config.folds, "{} problems cannot fill {} folds", traces.len(), config.folds);
 
-    let text: BTreeSet<(usize, usize)> = sequences.iter().flat_map(|s| text_places(s, config, lab.seed, switch.swi)).collect();
-    let text = Sampled::collect(lab, layers, &sequences, &text)?;
+    let text: BTreeSet<(usize, usize)> =
+        sequences.iter().flat_map(|s| text_places(s, config, study.seed, switch.swi)).collect();
+    let text = Sampled::collect(study, layers, &sequences, &text)?;
     let problems: Vec<usize> = (0..traces.len()).collect();
     let switched: Vec<bool> = traces.iter().map(Trace::switched).collect();
-    let splits = grouped_kfold(&problems, &switched, config.folds, lab.seed)?;
+    let splits = grouped_kfold(&problems, &switched, config.folds, study.seed)?;
     let mut fold_of = vec![0; traces.len()];
     let mut tuned: Vec<Option<Translators>> = vec![];
     for (fold, split) in splits.iter().enumerate() {
         split.test.iter().for_each(|&problem| fold_of[problem] = fold);
         let seen: Vec<usize> = (0..text.problems.len()).filter(|&i| split.train.contains(&text.problems[i])).collect();
         ensure!(!seen.is_empty(), "no text position to train the tuned lens on: every response is empty");
-        tuned.push(if config.steps == 0 { None } else { Some(train(lab, config, &text, &seen, fold)?) });
+        tuned.push(if config.steps == 0 { None } else { Some(train(study, config, &text, &seen, fold)?) });
     }
 
     let lens_of = |problem: usize| tuned[fold_of[problem]].as_ref();
@@ -168,7 +169,7 @@ fn grid(lab: &Lab, config: &Config, layers: &[usize], traces: &[Trace]) -> Resul
         grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
     })?;
     let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
-    let parts = parallel::cut(&latent, lab.threads);
+    let parts = parallel::cut(&latent, study.threads);
     let grids = parallel::run(&parts, |part| {
         let mut grid = Grid::new(layers.to_vec());
         let wanted = |place: &crate::model::hooks::Place| matches!(place.step, Step::Latent { .. });
@@ -209,7 +210,8 @@ pub fn table(rows: &[Row]) -> String {
     }
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
             | --- | --- | --- | --- | --- |\n";
-    let cell = |row: Option<&Row>, of: fn(&Row) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
+    let cell =
+        |row: Option<&Row>, of: fn(&Row) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
     for logit in rows.iter().filter(|r| r.step.is_none() && r.lens == Lens::Logit) {
         let tuned = rows.iter().find(|r| r.step.is_none() && r.lens == Lens::Tuned && r.layer == logit.layer);
         out += &format!(

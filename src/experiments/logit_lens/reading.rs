@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::Row;
 use super::residuals::rows_of;
 use super::translators::Translators;
-use crate::experiments::estimates::{mean, share};
-use crate::experiments::lab::Lab;
 use crate::latent::{Switching, sampling};
 use crate::model::Decoder;
 use crate::ops;
 use crate::stats::Estimate;
+use crate::stats::by_problem::{mean, share};
+use crate::study::Study;
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
@@ -139,22 +139,22 @@ impl Grid {
     }
 
     /// The rows. A step that fewer than two problems reached has no interval and no row.
-    pub fn rows(&self, lab: &Lab, top: usize, switching: Switching) -> Result<Vec<Row>> {
+    pub fn rows(&self, study: &Study, top: usize, switching: Switching) -> Result<Vec<Row>> {
         let mut rows = vec![];
         for (&(lens, step, layer), cell) in &self.cells {
             let over = |k: usize| -> Result<Option<Estimate>> {
                 let values = cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[k]));
-                mean(lab.seed, values).with_context(|| format!("{} lens, step {step}, layer {layer}", lens.name()))
+                mean(study.seed, values).with_context(|| format!("{} lens, step {step}, layer {layer}", lens.name()))
             };
             let agree: Vec<(usize, bool)> =
                 cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[4] > 0.5)).collect();
             let (Some(entropy), Some(p_exit), Some(exit_rank), Some(kl), Some(agreement)) =
-                (over(0)?, over(1)?, over(2)?, over(3)?, share(lab.seed, &agree)?)
+                (over(0)?, over(1)?, over(2)?, over(3)?, share(study.seed, &agree)?)
             else {
                 continue;
             };
             rows.push(Row {
-                identity: lab.identity(entropy.n),
+                identity: study.identity(entropy.n),
                 switching,
                 lens,
                 step: (step > 0).then_some(step),
@@ -163,7 +163,7 @@ impl Grid {
                 entropy,
                 p_exit,
                 exit_rank,
-                top: cell.top(lab, top)?,
+                top: cell.top(study, top)?,
                 kl,
                 agreement,
             });
@@ -171,20 +171,20 @@ impl Grid {
         anyhow::ensure!(
             rows.iter().any(|r| r.step.is_some()),
             "{}: no latent step that two problems reached, there is nothing to look at",
-            lab.subject.name
+            study.subject.name
         );
         Ok(rows)
     }
 }
 
 impl Cell {
-    fn top(&self, lab: &Lab, count: usize) -> Result<String> {
+    fn top(&self, study: &Study, count: usize) -> Result<String> {
         let mut tokens: Vec<(u32, f64)> = self.mass.iter().map(|(&token, &sum)| (token, sum)).collect();
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let named: Result<Vec<(String, f64)>> = tokens
             .into_iter()
             .take(count)
-            .map(|(token, sum)| Ok((lab.subject.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
+            .map(|(token, sum)| Ok((study.subject.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
             .collect();
         Ok(serde_json::to_string(&named?)?)
     }

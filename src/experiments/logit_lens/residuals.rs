@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use anyhow::{Result, anyhow};
 use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::experiments::lab::Lab;
-use crate::latent::{Gradient, HiddenState, Sequence, Walk};
+use crate::latent::{Gradient, HiddenState, Sequence, Waves};
 use crate::model::hooks::Place;
 use crate::model::{Decoder, HookSpec, Hooks, Select};
 use crate::parallel;
+use crate::study::Study;
 
 /// Rows run at once.
 const BATCH: usize = 32;
@@ -48,8 +48,8 @@ pub fn walk(
                 Ok(())
             })?;
         }
-        let mut walk = Walk::new(model, batch, &HiddenState, Gradient::Through)?;
-        while let Some(wave) = walk.next_wave(&mut hooks)? {
+        let mut waves = Waves::new(model, batch, &HiddenState, Gradient::Through)?;
+        while let Some(wave) = waves.next_wave(&mut hooks)? {
             let states = held.take();
             if !states.is_empty() {
                 let places = chosen.take();
@@ -87,15 +87,15 @@ pub struct Sampled {
 impl Sampled {
     /// The states at `(row, position)` of the rows, in an order of its own that does not depend on threads.
     pub fn collect(
-        lab: &Lab,
+        study: &Study,
         layers: &[usize],
         sequences: &[Sequence],
         places: &BTreeSet<(usize, usize)>,
     ) -> Result<Self> {
         // Parts are whole batches, so that the order is that of the batches.
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let model = &lab.subject.model;
-        let parts = parallel::cut(&batches, lab.threads);
+        let model = &study.subject.model;
+        let parts = parallel::cut(&batches, study.threads);
         let done = parallel::run(&parts, |part| {
             let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
             let wanted = |place: &Place| places.contains(&(place.row, place.position));

@@ -15,10 +15,10 @@ use rand_chacha::ChaCha8Rng;
 use super::Config;
 use super::reading::LOGITS_HELD;
 use super::residuals::{Sampled, rows_of};
-use crate::experiments::lab::Lab;
 use crate::model::Decoder;
 use crate::ops;
 use crate::parallel;
+use crate::study::Study;
 
 /// Affine maps of N layers, trained side by side.
 #[derive(Module, Debug)]
@@ -61,17 +61,17 @@ impl Translators {
 ///
 /// # Errors
 /// States that are not finite.
-pub fn train(lab: &Lab, config: &Config, text: &Sampled, seen: &[usize], fold: usize) -> Result<Translators> {
-    let model = &lab.subject.model;
+pub fn train(study: &Study, config: &Config, text: &Sampled, seen: &[usize], fold: usize) -> Result<Translators> {
+    let model = &study.subject.model;
     let layers: Vec<usize> = (0..text.states.len() - 1).collect();
     let scales: Result<Vec<f64>> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect();
     let scales = scales?;
-    let batches = batches(config, seen, lab.seed.wrapping_add(fold as u64));
+    let batches = batches(config, seen, study.seed.wrapping_add(fold as u64));
     // Layers side by side make fewer, larger calls, as long as their logits fit.
     let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
-    let together = layers.len().div_ceil(lab.threads.max(1)).min(fit).max(1);
+    let together = layers.len().div_ceil(study.threads.max(1)).min(fit).max(1);
     let groups: Vec<&[usize]> = layers.chunks(together).collect();
-    let parts = parallel::cut(&groups, lab.threads);
+    let parts = parallel::cut(&groups, study.threads);
     let trained = parallel::run(&parts, |part| {
         let mut done = vec![];
         for group in part {

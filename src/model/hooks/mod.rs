@@ -27,15 +27,15 @@ use super::span::{Span, Step};
 /// The value at a point; the rank depends on the point.
 #[derive(Clone, Debug)]
 pub enum Activation {
-    Three(Tensor<3>),
-    Four(Tensor<4>),
+    Rank3(Tensor<3>),
+    Rank4(Tensor<4>),
 }
 
 impl Activation {
     pub fn dims(&self) -> Vec<usize> {
         match self {
-            Activation::Three(x) => x.dims().to_vec(),
-            Activation::Four(x) => x.dims().to_vec(),
+            Activation::Rank3(x) => x.dims().to_vec(),
+            Activation::Rank4(x) => x.dims().to_vec(),
         }
     }
 
@@ -45,8 +45,8 @@ impl Activation {
     /// A device that cannot hand its data over.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let data = match self {
-            Activation::Three(x) => x.clone().try_to_vec_as::<f32>(),
-            Activation::Four(x) => x.clone().try_to_vec_as::<f32>(),
+            Activation::Rank3(x) => x.clone().try_to_vec_as::<f32>(),
+            Activation::Rank4(x) => x.clone().try_to_vec_as::<f32>(),
         };
         data.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))
     }
@@ -57,8 +57,8 @@ impl Activation {
     /// An activation of rank 4.
     pub fn three(self) -> Result<Tensor<3>> {
         match self {
-            Activation::Three(x) => Ok(x),
-            Activation::Four(x) => bail!("expected an activation of rank 3, found {:?}", x.dims()),
+            Activation::Rank3(x) => Ok(x),
+            Activation::Rank4(x) => bail!("expected an activation of rank 3, found {:?}", x.dims()),
         }
     }
 }
@@ -80,12 +80,12 @@ pub trait Hookable: sealed::Rank + Clone + Sized {
 
 impl Hookable for Tensor<3> {
     fn wrap(self) -> Activation {
-        Activation::Three(self)
+        Activation::Rank3(self)
     }
     fn unwrap_from(value: Activation) -> Option<Self> {
         match value {
-            Activation::Three(x) => Some(x),
-            Activation::Four(_) => None,
+            Activation::Rank3(x) => Some(x),
+            Activation::Rank4(_) => None,
         }
     }
     fn device_of(&self) -> Device {
@@ -99,12 +99,12 @@ impl Hookable for Tensor<3> {
 
 impl Hookable for Tensor<4> {
     fn wrap(self) -> Activation {
-        Activation::Four(self)
+        Activation::Rank4(self)
     }
     fn unwrap_from(value: Activation) -> Option<Self> {
         match value {
-            Activation::Four(x) => Some(x),
-            Activation::Three(_) => None,
+            Activation::Rank4(x) => Some(x),
+            Activation::Rank3(_) => None,
         }
     }
     fn device_of(&self) -> Device {

@@ -3,8 +3,8 @@
 
 use super::Cells;
 use crate::report::folder::{Folder, estimate, find, is, shown};
-use crate::report::rows::Row;
 use crate::stats::Estimate;
+use crate::store::Row;
 
 /// The row of a mode on all steps at full dose.
 pub fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a Row> {

@@ -3,8 +3,8 @@
 
 use super::Cells;
 use crate::report::folder::{estimate, find, number, shown};
-use crate::report::rows::Row;
 use crate::stats::{Bootstrap, Estimate};
+use crate::store::Row;
 
 impl Cells<'_> {
     /// A quality of a group of problems: from `accuracy-<checkpoint>`, else from the run's own `summary`.

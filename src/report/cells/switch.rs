@@ -3,8 +3,8 @@
 
 use super::Cells;
 use crate::report::folder::{Folder, estimate, find, is, number};
-use crate::report::rows::Row;
 use crate::stats::Estimate;
+use crate::store::Row;
 
 /// Layers of the paper's model; its offsets are scaled by ours / theirs.
 pub const PAPER_LAYERS: f64 = 36.0;

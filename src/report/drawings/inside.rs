@@ -7,8 +7,8 @@ use crate::report::cells::is_plain;
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure, HeatMap, Line, LineChart, Point};
 use crate::report::folder::{Folder, estimate, is, number, shown};
 use crate::report::paper::Paper;
-use crate::report::rows::Row;
 use crate::stats::Estimate;
+use crate::store::Row;
 
 const INTERVENTION: &str = "latent_intervention";
 

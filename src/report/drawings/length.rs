@@ -5,8 +5,8 @@ use crate::report::cells::subject_key;
 use crate::report::figures::{Axis, BarChart, BarSeries, Ecdf, Figure, Histogram, Line, LineChart, Point};
 use crate::report::folder::{Folder, estimate, number, shown};
 use crate::report::paper::Paper;
-use crate::report::rows::Row;
 use crate::stats::{LEVEL, wilson};
+use crate::store::Row;
 
 /// Accuracy against visible tokens: one mark per way of decoding.
 pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {

@@ -78,7 +78,7 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
 /// A checkpoint as a reader calls it.
 fn called(checkpoint: &str) -> String {
     match checkpoint {
-        "latent" => "after SFT".into(),
+        "sft" => "after SFT".into(),
         "grpo" => "after Switch-GRPO".into(),
         other => other.into(),
     }

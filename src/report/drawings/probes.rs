@@ -6,7 +6,7 @@ use crate::report::cells::depth;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, estimate, is, number, shown};
 use crate::report::paper::Paper;
-use crate::report::rows::Row;
+use crate::store::Row;
 
 /// Points (x, estimate) of rows, in order of x.
 pub(super) fn points<'a>(rows: impl Iterator<Item = &'a Row>, x: &str, y: &str) -> Vec<Point> {

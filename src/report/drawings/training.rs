@@ -5,7 +5,7 @@ use super::Drawing;
 use crate::report::curves::{SUPERVISED, curve, rolling};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
-use crate::report::rows::Row;
+use crate::store::Row;
 
 /// The four metrics of the paper's figure: column, name, panel title, unit.
 const METRICS: [(&str, &str, &str); 4] = [

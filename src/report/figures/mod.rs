@@ -34,7 +34,7 @@ use scene::Scene;
 pub use style::PALETTE;
 use style::WIDTH;
 
-use super::write_atomic;
+use crate::store::write_atomic;
 
 /// Any chart.
 #[derive(Clone, Debug)]

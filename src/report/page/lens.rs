@@ -6,7 +6,7 @@ use super::escape::{text, token};
 use super::trace::pairs;
 use crate::report::drawings::lens_rows;
 use crate::report::folder::{Folder, estimate, number, shown};
-use crate::report::rows::Row;
+use crate::store::Row;
 
 pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
     mean distribution and its probability. Darker: lower entropy. Layer 0 is the embedding, the topmost what the model itself \

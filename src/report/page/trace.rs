@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::escape::{text, token};
 use crate::report::folder::{Folder, number, shown};
-use crate::report::rows::Row;
+use crate::store::Row;
 
 pub(super) const INTRODUCTION: &str = "<p class=\"note\">Shading: entropy of the next-token distribution. A chip is a latent block, one \
     number per latent step, filled by p(&lt;/swi&gt;). Hover, or move with the arrow keys inside a trace.</p>\n";
@@ -96,7 +96,7 @@ fn trace(checkpoint: &str, rows: &[&Row], problem: i64) -> String {
         body += "</span>";
     }
     let name = match checkpoint {
-        "latent" => "after SFT",
+        "sft" => "after SFT",
         "grpo" => "after Switch-GRPO",
         other => other,
     };

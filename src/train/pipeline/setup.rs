@@ -17,7 +17,8 @@ use crate::model::checkpoint::peft::Apply;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::recipe::Recipe;
-use crate::text::{Vocabulary, write_atomic};
+use crate::store::write_atomic;
+use crate::text::Vocabulary;
 
 /// What the command line adds to a recipe.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use crate::evaluation::{Outcome, Scores};
-use crate::report::rows::RowWriter;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
-use crate::text::write_atomic;
+use crate::store::RowWriter;
+use crate::store::write_atomic;
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,12 +148,12 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     }
     writer.finish()?;
     println!("{text}\n{notes}");
-    let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "latent");
+    let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "sft");
     if let Some(last) = last {
         let (root, folder) = (run.root.display(), run.root.join(&last.phase).join("checkpoint"));
         println!(
-            "Next:\n  cargo run --release --bin probe -- {root}\n  cargo run --release --bin intervene -- {root}\n  \
-             cargo run --release --bin probe -- generate --model {} --prompt '…'",
+            "Next:\n  cargo run --bin probe -- {root}\n  cargo run --bin intervene -- {root}\n  \
+             cargo run --bin probe -- generate --model {} --prompt '…'",
             folder.display()
         );
     }

@@ -63,7 +63,7 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     let settings = &run.recipe.grpo;
     let plain = run.device.clone().inner();
     let start = if settings.from_step > 0 { "grpo-start" } else { "checkpoint" };
-    let model = PhaseFolder::open(run.path(), "latent")?.import(start, &plain)?;
+    let model = PhaseFolder::open(run.path(), "sft")?.import(start, &plain)?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);

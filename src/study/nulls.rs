@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use anyhow::Result;
 
+use super::Study;
 use super::answers::Reader;
-use super::lab::Lab;
 use super::sweep::{Continued, Sweep};
 use crate::interventions::{Bank, latents};
 use crate::latent::{
@@ -22,8 +22,8 @@ struct Sampled {
     bank: Bank,
 }
 
-fn sample(lab: &Lab, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
-    let subject = &lab.subject;
+fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
+    let subject = &study.subject;
     let reader = Reader::new(&subject.corpus)?;
     let how = Decode {
         model: &subject.model,
@@ -54,29 +54,32 @@ fn sample(lab: &Lab, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, b
     Ok(Sampled { decoded, bank: bank.into_inner() })
 }
 
-fn sampling(lab: &Lab) -> DecodeSettings {
-    let temperature = lab.subject.recipe.grpo.temperature;
-    DecodeSettings { sampling: Sampling { temperature, seed: lab.seed, ..Sampling::default() }, ..Sweep::settings(lab) }
+fn sampling(study: &Study) -> DecodeSettings {
+    let temperature = study.subject.recipe.grpo.temperature;
+    DecodeSettings {
+        sampling: Sampling { temperature, seed: study.seed, ..Sampling::default() },
+        ..Sweep::settings(study)
+    }
 }
 
 /// The states of sampled rollouts (at the temperature of the recipe's rollouts), one bank a draw.
 ///
 /// # Errors
 /// As the decoder's.
-pub fn siblings(lab: &Lab, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
-    let settings = sampling(lab);
-    let batch = lab.subject.recipe.evaluation.batch;
-    (0..draws).map(|draw| Ok(sample(lab, sweep, &settings, draw, batch)?.bank)).collect()
+pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
+    let settings = sampling(study);
+    let batch = study.subject.recipe.evaluation.batch;
+    (0..draws).map(|draw| Ok(sample(study, sweep, &settings, draw, batch)?.bank)).collect()
 }
 
 /// Two sampled runs of every problem.
 ///
 /// # Errors
 /// As the decoder's.
-pub fn two_seeds(lab: &Lab, sweep: &Sweep) -> Result<(Continued, Continued)> {
-    let settings = sampling(lab);
-    let batch = lab.subject.recipe.evaluation.batch;
-    let run = |rollout| continued(lab, &sample(lab, sweep, &settings, rollout, batch)?.decoded, sweep);
+pub fn two_seeds(study: &Study, sweep: &Sweep) -> Result<(Continued, Continued)> {
+    let settings = sampling(study);
+    let batch = study.subject.recipe.evaluation.batch;
+    let run = |rollout| continued(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
     Ok((run(0)?, run(1)?))
 }
 
@@ -84,13 +87,13 @@ pub fn two_seeds(lab: &Lab, sweep: &Sweep) -> Result<(Continued, Continued)> {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn other_batch(lab: &Lab, sweep: &Sweep) -> Result<Continued> {
-    let batch = if lab.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
-    continued(lab, &sample(lab, sweep, &Sweep::settings(lab), 0, batch)?.decoded, sweep)
+pub fn other_batch(study: &Study, sweep: &Sweep) -> Result<Continued> {
+    let batch = if study.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
+    continued(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
 }
 
-fn continued(lab: &Lab, decoded: &[Decoded], sweep: &Sweep) -> Result<Continued> {
-    let reader = Reader::new(&lab.subject.corpus)?;
+fn continued(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Continued> {
+    let reader = Reader::new(&study.subject.corpus)?;
     let outcomes = decoded.iter().zip(&sweep.traces).map(|(d, t)| reader.outcome(d, Some(t)));
     Ok(Continued { outcomes: outcomes.collect::<Result<_>>()?, ..Continued::default() })
 }

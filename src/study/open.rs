@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 /// A checkpoint under examination.
-pub struct Lab {
+pub struct Study {
     pub subject: Subject,
     /// Of everything random: bootstraps, splits, draws.
     pub seed: u64,
@@ -35,7 +35,7 @@ pub struct Lab {
     decoded: OnceCell<(Scores, Vec<Trace>)>,
 }
 
-impl Lab {
+impl Study {
     pub fn new(subject: Subject, seed: u64, threads: usize, device: Device) -> Self {
         Self {
             subject,

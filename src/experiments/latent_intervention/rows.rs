@@ -5,12 +5,12 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::known_value::Hits;
-use super::lab::{Identity, Lab};
-use super::modes::{Cell, NORMAL};
-use super::sweep::{Blocks, Outcome};
 use crate::interventions::{Firings, Later, Steps};
 use crate::latent::Channel;
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
+use crate::study::modes::{Cell, NORMAL};
+use crate::study::sweep::{BlockOrigin, Outcome};
+use crate::study::{Identity, Study};
 
 /// One mode at one dose on one choice of steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,7 +24,7 @@ pub struct Row {
     pub later: Later,
     pub at: Channel,
     /// Whether the model opened its blocks itself.
-    pub blocks: Blocks,
+    pub blocks: BlockOrigin,
     pub draws: usize,
     /// Problems × draws; intervals resample problems.
     pub accuracy: Estimate,
@@ -61,7 +61,7 @@ pub struct Row {
 /// # Errors
 /// Outcomes of no problems.
 pub(super) fn row(
-    lab: &Lab,
+    study: &Study,
     cell: &Cell,
     before: &[Outcome],
     draws: &[&[Outcome]],
@@ -70,7 +70,7 @@ pub(super) fn row(
 ) -> Result<Row> {
     let n = before.len();
     let number = |yes: bool| f64::from(u8::from(yes));
-    let bootstrap = Bootstrap::seeded(lab.seed);
+    let bootstrap = Bootstrap::seeded(study.seed);
     let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, &d[i])));
     // Problems × draws, pooled; one draw is a plain share.
     let share = |keep: &dyn Fn(usize) -> bool, yes: &dyn Fn(usize, &Outcome) -> bool| -> Result<Option<Estimate>> {
@@ -96,13 +96,13 @@ pub(super) fn row(
     let both: Vec<(usize, f64, f64)> = pairs().filter_map(|(i, o)| Some((i, before[i].margin?, o.margin?))).collect();
     let (both_at, margin_was, margin_is): (Vec<usize>, Vec<f64>, Vec<f64>) = both.into_iter().collect();
     Ok(Row {
-        identity: lab.identity(n),
+        identity: study.identity(n),
         mode: cell.mode.clone(),
         dose: cell.dose,
         steps: cell.steps,
         later: Later::Recompute,
         at: Channel::Both,
-        blocks: Blocks::Own,
+        blocks: BlockOrigin::Own,
         draws: draws.len(),
         accuracy: some(share(&all, &right)?)?,
         accuracy_change: bootstrap.clustered_paired(&was, &is, &groups)?,

@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::Study;
 use super::answers::Reader;
-use super::lab::Lab;
 use super::subject::Subject;
 use crate::evaluation::{decode_settings, requests};
-use crate::interventions::{Arm, Arms, Bank, Firings, Intervention, Later, Steps, latents};
+use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::Kind;
 use crate::latent::{
     Branch, Channel, Decode, DecodeSettings, Decoded, Fork, HiddenState, Prefix, Request, Start, Switching, Trace,
@@ -28,7 +28,7 @@ const ROWS: usize = 128;
 /// Where the blocks of the normal run come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Blocks {
+pub enum BlockOrigin {
     /// The model opens them.
     #[default]
     Own,
@@ -90,7 +90,7 @@ pub struct Sweep<'a> {
     threads: usize,
     reader: Reader<'a>,
     settings: &'a DecodeSettings,
-    pub blocks: Blocks,
+    pub blocks: BlockOrigin,
     batches: Vec<Batch<'a>>,
     /// Rows of a batch of forks at most.
     pub rows_at_once: usize,
@@ -116,20 +116,20 @@ impl<'a> Sweep<'a> {
     ///
     /// # Errors
     /// As the decoder's.
-    pub fn new(lab: &'a Lab, settings: &'a DecodeSettings) -> Result<Self> {
-        Self::with(lab, settings, Blocks::Own)
+    pub fn new(study: &'a Study, settings: &'a DecodeSettings) -> Result<Self> {
+        Self::with(study, settings, BlockOrigin::Own)
     }
 
     /// The same with a say in where blocks come from.
     ///
     /// # Errors
     /// As the decoder's.
-    pub fn with(lab: &'a Lab, settings: &'a DecodeSettings, blocks: Blocks) -> Result<Self> {
-        let subject = &lab.subject;
+    pub fn with(study: &'a Study, settings: &'a DecodeSettings, blocks: BlockOrigin) -> Result<Self> {
+        let subject = &study.subject;
         let reader = Reader::new(&subject.corpus)?;
         let requests = requests(&subject.corpus);
         let chunks: Vec<&[Request]> = requests.chunks(subject.recipe.evaluation.batch).collect();
-        let parts = parallel::cut(&chunks, lab.threads);
+        let parts = parallel::cut(&chunks, study.threads);
         let done = parallel::run(&parts, |part| {
             part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk, blocks)).collect::<Result<Vec<_>>>()
         })?;
@@ -144,7 +144,7 @@ impl<'a> Sweep<'a> {
             bank.merge(states);
         }
         let rows_at_once = rows_at_once(subject, settings, &requests);
-        let threads = lab.threads;
+        let threads = study.threads;
         let force_at = batches.iter().flat_map(|batch: &Batch| batch.force_at.clone()).collect();
         Ok(Self {
             subject,
@@ -167,14 +167,14 @@ impl<'a> Sweep<'a> {
         reader: &Reader,
         settings: &'a DecodeSettings,
         requests: &[Request],
-        blocks: Blocks,
+        blocks: BlockOrigin,
     ) -> Result<(Batch<'a>, Vec<Decoded>, Bank)> {
         let first = requests.first().map_or(0, |r| r.problem);
         let how = Self::how(subject, settings);
         let watch: Vec<Option<u32>> = requests.iter().map(|r| reader.gold_token(r.problem)).collect();
         let mut force_at = vec![None; requests.len()];
         let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
-        if blocks == Blocks::Forced {
+        if blocks == BlockOrigin::Forced {
             let at = |r| prefix.ended(r).map(|decoded| closest(&decoded.trace));
             force_at = (0..requests.len()).map(at).collect();
             prefix = Prefix::new(how, requests, &watch, &force_at)?;
@@ -195,8 +195,8 @@ impl<'a> Sweep<'a> {
     }
 
     /// As an evaluation decodes: greedily.
-    pub fn settings(lab: &Lab) -> DecodeSettings {
-        decode_settings(&lab.subject.recipe.evaluation, lab.subject.corpus.end, Switching::Free)
+    pub fn settings(study: &Study) -> DecodeSettings {
+        decode_settings(&study.subject.recipe.evaluation, study.subject.corpus.end, Switching::Free)
     }
 
     fn how<'s>(subject: &'s Subject, settings: &'s DecodeSettings) -> Decode<'s> {
@@ -266,7 +266,7 @@ impl<'a> Sweep<'a> {
         let (mut arms, mut forks) = (vec![], vec![]);
         for (id, &(request, counter)) in unit.members.iter().enumerate() {
             let problem = first + request;
-            let arm = |what, steps| Arm { problem, what, steps, counter };
+            let arm = |what, steps| Replacement { problem, what, steps, counter };
             let (arm, switching, force_at) = match all[counter].what {
                 What::Replace { with, steps } => (arm(Some(with), steps), Switching::Free, None),
                 What::Rule(switching) => (arm(None, Steps::All), switching, None),
@@ -275,7 +275,7 @@ impl<'a> Sweep<'a> {
             arms.push(arm);
             forks.push(fork(request, id, &self.requests[problem], switching, force_at));
         }
-        let arms = Arms::new(arms, later, &self.bank, all.len());
+        let arms = Replacements::new(arms, later, &self.bank, all.len());
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
         let layers = self.subject.model.layers.len();
         arms.attach(&mut hooks, layers)?;

@@ -10,12 +10,12 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::subject::Subject;
-use super::sweep::{Outcome, Sweep};
 use crate::interventions::Swap;
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
 use crate::stats::{Bootstrap, Estimate};
+use crate::study::Subject;
+use crate::study::sweep::{Outcome, Sweep};
 use crate::tasks::{Split, TaskProblem};
 use crate::text::{Problem, Vocabulary};
 

@@ -4,23 +4,26 @@
 //! `logit_diff` is the lead of the gold answer's first token over the best other token (difference of logits, nats), at
 //! the position of the mode's own response that gives its answer; responses that give none are left out (its n says so).
 
+mod known_value;
+mod rows;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::intervention_rows::row;
-pub use super::intervention_rows::{KnownRow, Row, known_rows, table};
-use super::known_value::{Exchange, Predict, hits, of_task, plan};
-use super::lab::Lab;
-use super::modes::{self, Cell, Kind, forces};
-pub use super::modes::{MODES, NORMAL, NULLS};
-use super::nulls;
-use super::sweep::{Continuation, Continued, Outcome, Sweep, What};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Steps, Swap};
 use crate::latent::Channel;
 use crate::model::Activation;
 use crate::stats::holm;
+use crate::study::Study;
+use crate::study::modes::{self, Cell, Kind, forces};
+pub use crate::study::modes::{MODES, NORMAL, NULLS};
+use crate::study::nulls;
+use crate::study::sweep::{Continuation, Continued, Outcome, Sweep, What};
+use known_value::{Exchange, Predict, hits, of_task, plan};
+use rows::row;
+pub use rows::{KnownRow, Row, known_rows, table};
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,27 +55,27 @@ impl Default for Config {
 ///
 /// # Errors
 /// An unknown mode or step before any work; as [`run_on`].
-pub fn run(lab: &Lab, config: &Config, progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    check_modes(lab, config)?;
-    let settings = Sweep::settings(lab);
-    run_on(&Sweep::new(lab, &settings)?, lab, config, None, progress)
+pub fn run(study: &Study, config: &Config, progress: impl FnMut(&str)) -> Result<Vec<Row>> {
+    check_modes(study, config)?;
+    let settings = Sweep::settings(study);
+    run_on(&Sweep::new(study, &settings)?, study, config, None, progress)
 }
 
 /// Refuses what cannot be run on this checkpoint, before any work.
 ///
 /// # Errors
 /// An unknown mode, dose or step; `known_value` without a generated task.
-pub fn check_modes(lab: &Lab, config: &Config) -> Result<()> {
-    let cells = cells(lab, config)?;
+pub fn check_modes(study: &Study, config: &Config) -> Result<()> {
+    let cells = cells(study, config)?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if cells.iter().any(|c| c.is("known_value")) {
-        of_task(&lab.subject).map(drop)?;
+        of_task(&study.subject).map(drop)?;
     }
     Ok(())
 }
 
-fn cells(lab: &Lab, config: &Config) -> Result<Vec<Cell>> {
-    modes::cells(&config.modes, &config.steps, config.draws, lab.subject.recipe.evaluation.k_cap)
+fn cells(study: &Study, config: &Config) -> Result<Vec<Cell>> {
+    modes::cells(&config.modes, &config.steps, config.draws, study.subject.recipe.evaluation.k_cap)
 }
 
 /// Runs every mode on problems that are decoded already. `predict` is what `known_value` compares with; `None` takes the
@@ -82,31 +85,31 @@ fn cells(lab: &Lab, config: &Config) -> Result<Vec<Cell>> {
 /// A mode that never fired or moved nothing; a self-patch that changed something; no problem on which the model switched.
 pub fn run_on(
     sweep: &Sweep,
-    lab: &Lab,
+    study: &Study,
     config: &Config,
     predict: Option<&Predict>,
     mut progress: impl FnMut(&str),
 ) -> Result<Vec<Row>> {
-    let cells = cells(lab, config)?;
+    let cells = cells(study, config)?;
     if cells.iter().any(Cell::needs_blocks) {
         sweep.switches()?;
     }
     let wants = |name: &str| cells.iter().any(|c| c.is(name));
     let plans = match predict {
         _ if !wants("known_value") => vec![],
-        Some(predict) => plan(sweep, &lab.subject, predict, config.draws, lab.seed)?,
-        None => plan(sweep, &lab.subject, &of_task(&lab.subject)?, config.draws, lab.seed)?,
+        Some(predict) => plan(sweep, &study.subject, predict, config.draws, study.seed)?,
+        None => plan(sweep, &study.subject, &of_task(&study.subject)?, config.draws, study.seed)?,
     };
     if wants("sibling") {
         progress("sampling sibling rollouts");
     }
-    let siblings = if wants("sibling") { nulls::siblings(lab, sweep, config.draws)? } else { vec![] };
+    let siblings = if wants("sibling") { nulls::siblings(study, sweep, config.draws)? } else { vec![] };
     let material = Given { plans: &plans, siblings: &siblings };
     let mut rows: Vec<(bool, Row)> = vec![];
     for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
         let first = rows.is_empty();
         let of: Vec<Cell> = cells.iter().filter(|c| first || matches!(c.kind, Kind::Replace(_))).cloned().collect();
-        rows.extend(run_at(sweep, lab, (later, at), &of, material, &mut progress)?);
+        rows.extend(run_at(sweep, study, (later, at), &of, material, &mut progress)?);
     }
     let tested: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].0).collect();
     if !tested.is_empty() {
@@ -126,7 +129,7 @@ struct Given<'g> {
 /// Every cell under one choice of where it acts; whether it is tested, and its row.
 fn run_at(
     sweep: &Sweep,
-    lab: &Lab,
+    study: &Study,
     (later, at): (Later, Channel),
     cells: &[Cell],
     Given { plans, siblings }: Given,
@@ -134,15 +137,15 @@ fn run_at(
 ) -> Result<Vec<(bool, Row)>> {
     let swaps: Vec<BTreeMap<usize, Swap>> =
         plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
-    let model = &lab.subject.model;
-    let exit = Activation::Three(model.embed(&[vec![lab.subject.corpus.switch.swi_end]])?).to_vec()?;
+    let model = &study.subject.model;
+    let exit = Activation::Rank3(model.embed(&[vec![study.subject.corpus.switch.swi_end]])?).to_vec()?;
     let material = Material { bank: &sweep.bank, siblings, swaps: &swaps, model, exit: &exit };
     // One intervention per draw, made before any is run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in cells {
         let of = |number: usize| match cell.kind {
             Kind::Replace(about) => {
-                let seed = lab.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                let seed = study.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
                 Some((about.make)(&material, Draw { number, seed, dose: cell.dose.unwrap_or(0.0) }))
             }
             _ => None,
@@ -168,23 +171,23 @@ fn run_at(
     for cell in cells {
         let results: Vec<Continued> = match cell.kind {
             Kind::Normal => vec![Continued { outcomes: sweep.normal.clone(), ..Continued::default() }],
-            Kind::NullBatch => vec![nulls::other_batch(lab, sweep)?],
+            Kind::NullBatch => vec![nulls::other_batch(study, sweep)?],
             Kind::NullSeed => vec![],
             _ => done.by_ref().take(cell.draws).collect(),
         };
         let (before, results) = match cell.kind {
             Kind::NullSeed => {
-                let (first, second) = nulls::two_seeds(lab, sweep)?;
+                let (first, second) = nulls::two_seeds(study, sweep)?;
                 (first.outcomes, vec![second])
             }
             _ => (sweep.normal.clone(), results),
         };
         check(cell, sweep, &results)?;
         let draws: Vec<&[Outcome]> = results.iter().map(|r| r.outcomes.as_slice()).collect();
-        let hits = if cell.is("known_value") { Some(hits(plans, &draws, lab.seed)?) } else { None };
+        let hits = if cell.is("known_value") { Some(hits(plans, &draws, study.seed)?) } else { None };
         let mut firings = Firings::default();
         results.iter().for_each(|r| firings.add(&r.firings));
-        let row = row(lab, cell, &before, &draws, firings, hits)?;
+        let row = row(study, cell, &before, &draws, firings, hits)?;
         rows.push((cell.is_tested(), Row { later, at, blocks: sweep.blocks, ..row }));
     }
     Ok(rows)

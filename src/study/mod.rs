@@ -1,0 +1,13 @@
+//! What experiments share: the checkpoint under study with its problems, known rows laid out beside their annotation,
+//! answers, and decoding that is forked many times from one prefix. Knows no experiment.
+
+pub mod answers;
+pub mod modes;
+pub mod nulls;
+mod open;
+pub mod staging;
+mod subject;
+pub mod sweep;
+
+pub use open::{Identity, Study, threads};
+pub use subject::{Subject, Tagged};
