@@ -12,7 +12,8 @@ use burn::tensor::{Device, Tensor};
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group};
 use serde_json::json;
 use switchyard::corpus::Row;
-use switchyard::latent::{Decode, DecodeSettings, Gradient, HiddenState, Request, SwitchIds, Switching, decode};
+use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
+use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
@@ -21,7 +22,7 @@ use switchyard::ops::Targets;
 use switchyard::parallel;
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
-use switchyard::train::trainer::{LrSchedule, Trainer};
+use switchyard::train::trainer::Trainer;
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -171,8 +172,8 @@ fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, pre
         steps: 1,
         schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
         latent_token: size.config.vocab_size as u32,
-        source: &HiddenState,
-        gradient: Gradient::Through,
+        objective: &CrossEntropy::text(),
+        resets: &[],
         accumulate: 1,
         threads,
         checkpoint_every: 1,
@@ -274,7 +275,7 @@ fn requests(size: &Size, rows: usize) -> Vec<Request> {
 }
 
 fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, requests: &[Request]) {
-    let how = Decode { model, source: &HiddenState, switch, settings, cancel: None };
+    let how = Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch, settings, cancel: None };
     black_box(decode(how, requests, 1, &mut Hooks::none()).expect("decodes"));
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use switchyard::interventions::{ALL, Draw, Intervention, Later, Material, Replacement, Replacements, Steps};
-use switchyard::latent::{Channel, Decode, HiddenState, decode};
+use switchyard::latent::{Blocks, Channel, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, Sweep, What};
@@ -86,7 +86,14 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
         let mut hooks = Hooks::none();
         arms.attach(&mut hooks, model.layers.len())?;
         let switch = Some(study.subject.corpus.switch);
-        let how = Decode { model, source: &HiddenState, switch, settings: &settings, cancel: None };
+        let how = Decode {
+            model,
+            source: &HiddenState,
+            controller: &Blocks::Learnt,
+            switch,
+            settings: &settings,
+            cancel: None,
+        };
         for batch in sweep.requests.chunks(batch) {
             let traces = decode(how, batch, 1, &mut hooks)?;
             let scores = switchyard::evaluation::score(&traces, &study.subject.corpus)?;

@@ -5,10 +5,11 @@ use burn::tensor::{Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Corpus;
-use crate::latent::{Decode, DecodeSettings, LatentSource, Request, Sampling, Switching, Trace, decode};
+use crate::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Switching, Trace, decode};
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops;
 use crate::parallel;
+use crate::progress::Stopped;
 use crate::recipe::Evaluation;
 use crate::stats::Estimate;
 use crate::stats::wilson;
@@ -62,12 +63,12 @@ pub fn requests(corpus: &Corpus) -> Vec<Request> {
 /// Decodes every held-out problem and grades it. `model` is outside autodiff.
 ///
 /// # Errors
-/// As [`decode`].
+/// As [`decode`]; [`Stopped`] where the user cut it short: rows that did not come to their end say nothing.
 pub fn evaluate(
     model: &Decoder,
     corpus: &Corpus,
     evaluation: &Evaluation,
-    source: &dyn LatentSource,
+    reasoning: &Reasoning,
     switching: Switching,
     threads: usize,
 ) -> Result<(Scores, Vec<Trace>)> {
@@ -76,7 +77,14 @@ pub fn evaluate(
     let cancel = crate::progress::stop_flag();
     let parts = parallel::cut(&requests, threads);
     let traces = parallel::run(&parts, |part| {
-        let how = Decode { model, source, switch: Some(corpus.switch), settings: &settings, cancel: Some(cancel) };
+        let how = Decode {
+            model,
+            source: &reasoning.source,
+            controller: &reasoning.blocks,
+            switch: Some(corpus.switch),
+            settings: &settings,
+            cancel: Some(cancel),
+        };
         let mut traces = vec![];
         for batch in part.chunks(evaluation.batch) {
             traces.extend(decode(how, batch, 1, &mut Hooks::none())?);
@@ -84,6 +92,9 @@ pub fn evaluate(
         Ok(traces)
     })?;
     let traces: Vec<Trace> = traces.into_iter().flatten().collect();
+    if traces.iter().any(|trace| trace.end == End::Cancelled) {
+        return Err(Stopped.into());
+    }
     Ok((score(&traces, corpus)?, traces))
 }
 

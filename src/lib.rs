@@ -13,10 +13,10 @@
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
 //! | [`corpus`] | a recipe's problems as token rows, and who grades them |
-//! | [`curriculum`] | how a tagged response looks at stage k |
 //! | [`evaluation`] | held-out decoding and scores |
 //! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
-//! | [`train`] | base, Switch-SFT, Switch-GRPO, baselines |
+//! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
+//! | [`train`] | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
 //! | [`interventions`] | one small documented value per file |
 //! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
 //! | [`experiments`] | one file per experiment: Config, Row, run |
@@ -31,13 +31,13 @@
 
 pub mod commands;
 pub mod corpus;
-pub mod curriculum;
 pub mod evaluation;
 pub mod experiments;
 pub mod grade;
 pub mod interventions;
 pub mod latent;
 pub mod loading;
+pub mod method;
 pub mod model;
 pub mod ops;
 pub mod parallel;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use serde_json::{Map, Value};
 
-use crate::latent::SwitchIds;
+use crate::latent::{Reasoning, SwitchIds};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::{RowInit, init_row, resize_rows};
@@ -26,6 +26,8 @@ pub struct Opened {
     pub chat_template: Option<String>,
     /// Ids that end a generation, from every file that names some.
     pub stop: Vec<u32>,
+    /// How it reasons, where the folder of the adapter or of the weights says so.
+    pub reasoning: Option<Reasoning>,
     /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
     attached: Option<Arc<Adapter>>,
 }
@@ -38,6 +40,8 @@ pub struct Loaded {
     pub switch: Option<SwitchIds>,
     pub chat_template: Option<String>,
     pub stop: Vec<u32>,
+    /// SWITCH's own where the checkpoint does not say.
+    pub reasoning: Reasoning,
 }
 
 impl Opened {
@@ -61,7 +65,12 @@ impl Opened {
             }
         }
         let chat_template = checkpoint.chat_template()?;
-        Ok(Self { checkpoint, vocabulary, chat_template, stop, attached })
+        let own = || Reasoning::read(&checkpoint.path);
+        let reasoning = match adapter.map(Reasoning::read).transpose()?.flatten() {
+            Some(reasoning) => Some(reasoning),
+            None => own()?,
+        };
+        Ok(Self { checkpoint, vocabulary, chat_template, stop, reasoning, attached })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -106,8 +115,8 @@ impl Opened {
             model = model.with_adapter(adapter)?;
         }
         let switch = self.switch();
-        let Self { vocabulary, chat_template, stop, .. } = self;
-        Ok(Loaded { model, vocabulary, switch, chat_template, stop })
+        let Self { vocabulary, chat_template, stop, reasoning, .. } = self;
+        Ok(Loaded { model, vocabulary, switch, chat_template, stop, reasoning: reasoning.unwrap_or_default() })
     }
 }
 

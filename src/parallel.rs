@@ -117,7 +117,9 @@ mod tests {
             let pool = ThreadPoolBuilder::new().num_threads(1 + i % 3).build().expect("a pool");
             assert_eq!(threads_awake(|| sum(1000)), 499_500);
             // From inside a pool, nested, and in two tasks of one pool at once.
-            let (a, b) = pool.install(|| rayon::join(|| threads_awake(|| threads_awake(|| sum(1000))), || threads_awake(|| sum(100))));
+            let (a, b) = pool.install(|| {
+                rayon::join(|| threads_awake(|| threads_awake(|| sum(1000))), || threads_awake(|| sum(100)))
+            });
             assert_eq!((a, b), (499_500, 4_950));
         }
         let pool = ThreadPoolBuilder::new().num_threads(2).build().expect("a pool");

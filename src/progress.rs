@@ -24,6 +24,17 @@ pub fn stop_flag() -> &'static AtomicBool {
     &STOP
 }
 
+/// What a computation that the user cut short returns: nothing of it may be taken for a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stopped: nothing of what was under way is kept as a result")]
+pub struct Stopped;
+
+/// # Errors
+/// [`Stopped`], after Ctrl-C.
+pub fn go_on() -> Result<(), Stopped> {
+    if stop_flag().load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
+}
+
 /// One phase's progress.
 pub struct Progress {
     bar: Option<ProgressBar>,

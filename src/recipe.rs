@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-pub use evaluation::{CheckpointEvery, Controls, Evaluation};
+pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
 pub use optimizer::{Compute, Optimizer};
-pub use supervised::{Base, Boundary, Latent, Schedule, Stage, Suffix};
+pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 use crate::model::lora::LoraSettings;
 use crate::tasks::Task;
@@ -35,6 +35,9 @@ pub const PRESETS: [(&str, &str); 4] = [
 pub struct Recipe {
     pub name: String,
     pub seed: u64,
+    /// What is trained (`--method`), by name, in this order; phases that several share are trained once.
+    #[serde(default = "default_methods")]
+    pub methods: Vec<String>,
     /// A generated task; otherwise `data.path` names a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
@@ -61,11 +64,15 @@ pub struct Recipe {
     #[serde(default)]
     pub grpo: Grpo,
     #[serde(default)]
-    pub controls: Controls,
+    pub no_cot: NoCot,
     #[serde(default)]
     pub evaluation: Evaluation,
     #[serde(default)]
     pub checkpoint: CheckpointEvery,
+}
+
+fn default_methods() -> Vec<String> {
+    vec!["switch".into()]
 }
 
 /// Problems to train and test on.

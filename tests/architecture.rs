@@ -19,20 +19,20 @@ const ALLOWED: [(&str, &str); 22] = [
     ("recipe", "latent model tasks text"),
     ("loading", "latent model text"),
     ("corpus", "grade latent recipe tasks text"),
-    ("curriculum", "latent recipe"),
+    ("method", "corpus latent model ops recipe text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
-    ("train", "corpus curriculum evaluation latent loading model ops parallel progress recipe stats store tasks text"),
+    ("train", "corpus evaluation latent loading method model ops parallel progress recipe stats store tasks text"),
     (
         "study",
-        "corpus curriculum evaluation interventions latent loading model ops parallel progress recipe stats store tasks text",
+        "corpus evaluation interventions latent loading method model ops parallel progress recipe stats store tasks text",
     ),
     (
         "experiments",
-        "corpus curriculum evaluation interventions latent model ops parallel progress recipe stats store study tasks text",
+        "corpus evaluation interventions latent model ops parallel progress recipe stats store study tasks text",
     ),
     ("report", "stats store"),
     ("commands", "experiments interventions latent loading model ops progress recipe report stats store study text"),
-    ("bin", "commands parallel progress recipe report train"),
+    ("bin", "commands grade parallel progress recipe report train"),
 ];
 
 /// Rooms that hold no tensors.

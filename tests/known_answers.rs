@@ -79,8 +79,8 @@ fn interventions_find_nothing_where_latents_are_inert() {
 #[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     use switchyard::evaluation::requests;
-    use switchyard::recipe::Grpo;
-    use switchyard::train::grpo::{rollout_settings, sample};
+    use switchyard::recipe::{Compute, Grpo};
+    use switchyard::train::grpo::{Behaviour, rollout_settings, sample};
 
     let study = study(Kind::Working, 8, 6);
     let corpus = &study.subject.corpus;
@@ -91,7 +91,13 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
     let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
-    let sampled = sample(&study.subject.model, corpus, &questions, &grpo, &settings, 2).expect("rollouts");
+    let behaviour = Behaviour {
+        reasoning: &study.subject.reasoning,
+        switch: corpus.switch,
+        settings: &settings,
+        compute: Compute::F32,
+    };
+    let sampled = sample(&study.subject.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert_eq!(sampled.groups, 8);
     assert!(sampled.dropped > 0 && !sampled.rollouts.is_empty(), "{} dropped", sampled.dropped);
     assert_eq!(sampled.all.len() + sampled.dropped, 8 * 16);

@@ -7,8 +7,8 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use common::{naive, relative, tiny, values};
 use proptest::prelude::*;
 use switchyard::latent::{
-    Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching, Trace,
-    decode, replay, trace::Kind, unroll,
+    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching,
+    Trace, decode, replay, trace::Kind, unroll,
 };
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks};
@@ -105,7 +105,7 @@ fn switching_model(seed: u64) -> Decoder {
 }
 
 fn run(model: &Decoder, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
-    let how = Decode { model, source: &HiddenState, switch: Some(IDS), settings, cancel: None };
+    let how = how(model, settings);
     decode(how, requests, rollouts, &mut Hooks::none()).expect("decode")
 }
 
@@ -136,6 +136,10 @@ fn rollouts_do_not_depend_on_how_many_there_are() {
     assert_ne!(three[0].visible(), three[1].visible(), "two rollouts of one prompt drew the same tokens");
 }
 
+fn how<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
+    Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch: Some(IDS), settings, cancel: None }
+}
+
 #[test]
 fn rollout_is_replay() {
     let mut worst: f64 = 0.0;
@@ -143,7 +147,7 @@ fn rollout_is_replay() {
         let model = switching_model(seed);
         let settings = settings(temperature);
         let traces = run(&model, &settings, &requests(8), 2);
-        let again = replay::logprobs(&model, &traces, &HiddenState, IDS, &settings).expect("replay");
+        let again = replay::logprobs(how(&model, &settings), &traces).expect("replay");
         for (trace, again) in traces.iter().zip(again) {
             for (position, new) in trace.positions.iter().zip(again) {
                 assert_eq!(position.logprob.is_some(), new.is_some(), "{position:?}");
@@ -199,7 +203,14 @@ fn an_error_in_one_row_ends_that_row_only() {
         })
         .expect("a known hook");
     let s = settings(0.0);
-    let how = Decode { model: &model, source: &HiddenState, switch: Some(IDS), settings: &s, cancel: None };
+    let how = Decode {
+        model: &model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch: Some(IDS),
+        settings: &s,
+        cancel: None,
+    };
     let traces = decode(how, &requests(6), 1, &mut hooks).expect("decode");
     let clean = run(&model, &s, &requests(6), 1);
     for (i, (hit, clean)) in traces.iter().zip(&clean).enumerate() {

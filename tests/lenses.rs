@@ -6,8 +6,8 @@ use burn::tensor::Device;
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::logit_lens::Lens;
 use switchyard::experiments::{ALL, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
+use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, Kind};
-use switchyard::latent::{HiddenState, Switching};
 use switchyard::recipe::Recipe;
 use switchyard::store::{IDENTITY, RowWriter, read};
 use switchyard::study::Study;
@@ -39,9 +39,8 @@ fn accuracy_is_what_training_reported() {
         near("text_only", text_only, 0.0041);
         assert_eq!(of(&rows, "all").accuracy.n, 500);
         assert!(of(&rows, "switched").identity.n.abs_diff(switched) <= 4);
-        let Subject { model, corpus, recipe, .. } = &study.subject;
-        let (scores, _) =
-            evaluate(model, corpus, &recipe.evaluation, &HiddenState, Switching::Free, 1).expect("scores");
+        let Subject { model, corpus, recipe, reasoning, .. } = &study.subject;
+        let (scores, _) = evaluate(model, corpus, &recipe.evaluation, reasoning, Switching::Free, 1).expect("scores");
         assert_eq!(of(&rows, "all").accuracy, scores.accuracy, "the study's threads must not matter");
         assert_eq!(of(&rows, "switched").accuracy, scores.latent_accuracy.expect("some switched"));
         assert_eq!(of(&rows, "all").visible_tokens.expect("a mean").value, scores.visible_tokens);

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use burn::tensor::Device;
 use common::tiny_config;
 use switchyard::latent::trace::{Kind, Position};
-use switchyard::latent::{DecodeSettings, End, SwitchIds, Trace};
+use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
 use switchyard::model::Decoder;
 use switchyard::model::config::Family;
 use switchyard::recipe::{Compute, Grpo, ReplayMode};
-use switchyard::train::grpo::{Policy, Rollout, gradients};
+use switchyard::train::grpo::{Behaviour, Rollout, gradients};
 use switchyard::train::reward::{Facts, reward};
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
@@ -65,11 +65,12 @@ fn rollout(blocks: usize, text: usize) -> Rollout {
 
 fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usize {
     let settings = DecodeSettings { k_min: 2, ..DecodeSettings::default() };
-    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
+    let reasoning = Reasoning::default();
+    let behaviour = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let grpo = Grpo { replay: mode, ..Grpo::default() };
     let rollouts = vec![rollout(blocks, text); 4];
     peak(|| {
-        gradients(model, policy, &rollouts, &grpo, 1).expect("gradients");
+        gradients(model, behaviour, &rollouts, &grpo, 1).expect("gradients");
     })
 }
 

@@ -157,7 +157,7 @@ fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
     let rows = phases::rows(&latent, &grpo).expect("rows");
     let start = rows.iter().find(|r| r.event == Event::SwiStart).expect("boundaries");
     assert!(start.d_p_swi.high < 0.0 && start.d_entropy.low > 0.0, "reinforcement softened the boundary: {start:?}");
-    assert_eq!((start.identity.checkpoint.as_str(), start.against.as_str()), ("micro/grpo", "micro/latent"));
+    assert_eq!((start.identity.checkpoint.as_str(), start.against.as_str()), ("micro/grpo", "micro/sft"));
     let said = error(phases::rows(&latent, &study("grpo", 60)));
     assert!(said.contains("do not read the same rows"), "{said}");
 }
@@ -174,7 +174,7 @@ fn data_without_a_boundary_says_so() {
         error(layer_probe::probe(&study, &quick(), |_| Ok(()))),
         error(phases::rows(&study, &study)),
     ] {
-        assert!(said.contains("micro/latent: no boundary in this data"), "{said}");
+        assert!(said.contains("micro/sft: no boundary in this data"), "{said}");
     }
     let said = error(exit_probability::rows(&study));
     assert!(said.contains("never switched"), "{said}");

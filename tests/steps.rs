@@ -11,15 +11,18 @@ use common::relative;
 use serde::Deserialize;
 use switchyard::corpus::Row;
 use switchyard::latent::trace::{Kind, Position};
-use switchyard::latent::{DecodeSettings, End, Gradient, HiddenState, Sampling, SwitchIds, Trace};
+use switchyard::latent::{
+    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
+};
+use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::{Checkpoint, HostTensor, SafetensorsFile};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
-use switchyard::train::grpo::{Policy, Rollout, cosine, gradients};
+use switchyard::train::grpo::{Behaviour, Rollout, cosine, gradients};
 use switchyard::train::reward::{Facts, reward};
 use switchyard::train::sft::{self, Sft};
-use switchyard::train::trainer::{LrSchedule, Trainer};
+use switchyard::train::trainer::Trainer;
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
@@ -54,8 +57,8 @@ fn sft_settings(threads: usize) -> Sft<'static> {
         steps: 1,
         schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
         latent_token: IDS.latent,
-        source: &HiddenState,
-        gradient: Gradient::Through,
+        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
+        resets: &[],
         accumulate: 1,
         threads,
         checkpoint_every: 1,
@@ -123,7 +126,8 @@ fn bf16_computes_near_f32_over_f32_masters() {
     // Rollout and replay in bf16 agree to bf16's rounding.
     let (values, rollouts) = grpo_fixture();
     let settings = decoding(values.temperature);
-    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::Bf16 };
+    let reasoning = Reasoning::default();
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::Bf16 };
     let (_, parts) = gradients(&model(), policy, &rollouts, &with(ReplayMode::Segmented), 1).expect("gradients");
     assert!((parts.loss - values.loss).abs() < 0.05, "loss {} against {}", parts.loss, values.loss);
 }
@@ -184,7 +188,8 @@ fn the_grpo_loss_is_pytorchs() {
     let (fixture_values, rollouts) = grpo_fixture();
     let file = SafetensorsFile::open(&fixture("steps/grpo.safetensors")).expect("fixture");
     let settings = decoding(fixture_values.temperature);
-    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
+    let reasoning = Reasoning::default();
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     for threads in [1, 2] {
         let model = model();
         let grpo = with(ReplayMode::TextGraph);
@@ -205,7 +210,16 @@ fn the_grpo_loss_is_pytorchs() {
     }
     // The fixture's own new log-probabilities are the replay's.
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let again = switchyard::latent::replay::logprobs(&model(), &traces, &HiddenState, IDS, &settings).expect("replay");
+    let model = model();
+    let how = Decode {
+        model: &model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch: Some(IDS),
+        settings: &settings,
+        cancel: None,
+    };
+    let again = replay::logprobs(how, &traces).expect("replay");
     for (theirs, ours) in fixture_values.rollouts.iter().zip(again) {
         for (a, b) in theirs.new.iter().zip(ours) {
             assert_eq!(a.is_some(), b.is_some());
@@ -218,7 +232,8 @@ fn the_grpo_loss_is_pytorchs() {
 fn segmented_is_text_graph_when_there_is_one_segment() {
     let (values, rollouts) = grpo_fixture();
     let settings = decoding(values.temperature);
-    let policy = Policy { switch: IDS, settings: &settings, compute: Compute::F32 };
+    let reasoning = Reasoning::default();
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let (text, blocks): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|r| !r.trace.switched());
     assert!(!text.is_empty() && !blocks.is_empty());
     let pair = [&with(ReplayMode::Segmented), &with(ReplayMode::TextGraph)];
@@ -244,8 +259,8 @@ fn nan_steps_are_skipped_counted_and_end_the_run() {
 #[test]
 fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     use burn::optim::GradientsParams;
+    use switchyard::method::objective::response_loss;
     use switchyard::model::lora::LoraSettings;
-    use switchyard::train::loss::response_loss;
 
     let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
     let model = model().with_lora(&settings).expect("factors");
@@ -263,7 +278,7 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     let mut hooks = switchyard::model::Hooks::none();
     let all =
         switchyard::latent::unroll(&model, &sequences, &HiddenState, Gradient::Through, &mut hooks).expect("unroll");
-    let targets = switchyard::train::loss::targets(&rows, IDS.latent);
+    let targets = switchyard::method::objective::targets(&rows, IDS.latent);
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let logits = model.unembed(all.hidden_at(&places).expect("places").unsqueeze_dim(0));
     let ids: Vec<i32> = targets.iter().map(|t| t.2 as i32).collect();

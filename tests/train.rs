@@ -6,6 +6,13 @@ use std::time::Duration;
 
 const PHASES: [&str; 6] = ["base", "boundary", "sft", "grpo", "no_cot", "fixed_embedding"];
 
+/// What a phase's `result.json` holds of its evaluation.
+fn accuracy_of(out: &Path, phase: &str) -> f64 {
+    let text = std::fs::read_to_string(out.join(phase).join("result.json")).expect("a result");
+    let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    result["scores"]["accuracy"]["value"].as_f64().expect("an accuracy")
+}
+
 fn train(out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     // Checkpoints often, so that a kill lands between two of them.
@@ -101,6 +108,14 @@ fn smoke_leaves_every_artefact() {
     let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
     println!("rollout against replay over {} GRPO steps: max |Δ log-prob| {drift:.2e}", rows.len());
     assert!(!rows.is_empty() && drift <= 1e-4, "drift {drift:e}");
+    // Whoever opens a checkpoint decodes it as `train` did: text, with the recurrence, with a fixed embedding.
+    for phase in PHASES {
+        let device = burn::tensor::Device::flex();
+        let subject = switchyard::study::Subject::open(&out, phase, None, &device).expect("a checkpoint");
+        let study = switchyard::study::Study::new(subject, 0, 2, device);
+        let (scores, _) = study.decoded().expect("decodes");
+        assert_eq!(scores.accuracy.value, accuracy_of(&out, phase), "{phase}: `train` and `probe` disagree");
+    }
     // A second run into the same folder is refused.
     let again = train(&out).output().expect("train runs");
     assert_eq!(again.status.code(), Some(2));
@@ -128,4 +143,50 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         assert!(said.contains(needle) && said.lines().count() <= 3, "{args:?} said: {said}");
         assert!(!out.exists(), "{args:?} left a run folder");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let (whole, broken) = (temp.path().join("whole"), temp.path().join("broken"));
+    let only = [
+        "--only",
+        "base",
+        "--set",
+        "base.steps=5",
+        "--set",
+        "evaluation.problems=4000",
+        "--set",
+        "base.annotator_accuracy=0",
+    ];
+    assert!(train(&whole).args(only).output().expect("train runs").status.success());
+    let mut interrupted = 0;
+    // The evaluation begins when the checkpoint is written; Ctrl-C a little later each time.
+    for life in 0..40 {
+        let mut command = train(&broken);
+        command.args(only).stdout(Stdio::null()).stderr(Stdio::null());
+        if broken.join("recipe.toml").exists() {
+            command.arg("--resume");
+        }
+        let mut child = command.spawn().expect("train starts");
+        while !broken.join("base/checkpoint").exists() && child.try_wait().expect("its state").is_none() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(10 * life));
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+        let status = child.wait().expect("its end");
+        if broken.join("base/result.json").exists() {
+            break;
+        }
+        // No code: the signal came before the program had started to listen for it.
+        if status.code().is_some() {
+            assert_eq!(status.code(), Some(130), "a run that was stopped says so");
+            interrupted += 1;
+        }
+    }
+    assert!(interrupted > 0, "no evaluation was interrupted: the test would show nothing");
+    println!("{interrupted} evaluations were interrupted");
+    assert!(train(&broken).args(only).arg("--resume").output().expect("train runs").status.success());
+    assert_eq!(accuracy_of(&broken, "base"), accuracy_of(&whole, "base"));
 }

@@ -71,7 +71,7 @@ impl Activations {
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         let mut plan = capture::plan(&specs, opened.config().num_hidden_layers, &sequences, self.logits)?;
         let loaded = opened.load(&Device::flex())?;
-        capture::run(&loaded.model, &sequences, &mut plan)?;
+        capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &mut plan)?;
         if let Some(bad) = plan.iter().find(|c| !c.is_finite())
             && !self.allow_non_finite
         {

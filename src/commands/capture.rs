@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::latent::{Gradient, HiddenState, Sequence, Wave, Waves};
+use crate::latent::{Gradient, LatentSource, Sequence, Wave, Waves};
 use crate::model::hooks::{Activation, Place, Site};
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, Select, Step};
 use crate::ops::MASKED;
@@ -66,7 +66,7 @@ pub fn plan(specs: &[HookSpec], layers: usize, sequences: &[Sequence], logits: b
 ///
 /// # Errors
 /// As [`Waves::next_wave`], and a hook that never fired.
-pub fn run(model: &Decoder, sequences: &[Sequence], plan: &mut [Captured]) -> Result<()> {
+pub fn run(model: &Decoder, source: &dyn LatentSource, sequences: &[Sequence], plan: &mut [Captured]) -> Result<()> {
     let layers = model.config().num_hidden_layers;
     for batch in sequences.chunks(BATCH) {
         let (hooked, rest) = plan.split_at_mut(plan.iter().take_while(|c| c.point.is_some()).count());
@@ -78,7 +78,7 @@ pub fn run(model: &Decoder, sequences: &[Sequence], plan: &mut [Captured]) -> Re
             let spec = HookSpec { pattern: point.to_string(), select: Select::All };
             hooks.observe(&spec, layers, move |site, value| captured.take(site, value))?;
         }
-        let mut waves = Waves::new(model, batch, &HiddenState, Gradient::Through)?;
+        let mut waves = Waves::new(model, batch, source, Gradient::Through)?;
         while let Some(wave) = waves.next_wave(&mut hooks)? {
             for captured in rest.iter_mut() {
                 captured.take_logits(model, batch, &wave)?;

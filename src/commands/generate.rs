@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::render::{decode as to_text, render};
 use super::{ModelArgs, parse_ids, print};
-use crate::latent::{Decode, DecodeSettings, End, HiddenState, Request, Sampling, Trace, decode};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
 use crate::loading::{Loaded, Opened};
 use crate::model::Hooks;
 use crate::text::Template;
@@ -44,12 +44,12 @@ pub struct Generate {
     /// Draw from the most probable tokens that make up P; 1 keeps all
     #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     top_p: f64,
-    /// Latent steps before a block may end
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    k_min: usize,
-    /// Latent steps after which a block must end
-    #[arg(long, default_value_t = 16, value_name = "N")]
-    k_cap: usize,
+    /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
+    #[arg(long, value_name = "N")]
+    k_min: Option<usize>,
+    /// Latent steps after which a block must end; by default what the checkpoint was trained with, else 16
+    #[arg(long, value_name = "N")]
+    k_cap: Option<usize>,
     /// Go on after an end-of-text token
     #[arg(long)]
     ignore_eos: bool,
@@ -62,15 +62,19 @@ impl Generate {
     /// # Errors
     /// Anything wrong with the request before any weight is read; later, logits that are not finite.
     pub fn run(&self) -> Result<()> {
+        let opened = self.model.open()?;
+        let trained = opened.reasoning.clone().unwrap_or_default();
+        // One named alone moves the other out of its way.
+        let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
+        let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
         let mut settings = DecodeSettings {
             sampling: Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed },
-            k_min: self.k_min,
-            k_cap: self.k_cap,
+            k_min,
+            k_cap,
             max_new_tokens: self.max_new_tokens,
             ..DecodeSettings::default()
         };
         settings.check()?;
-        let opened = self.model.open()?;
         let prompt = self.prompt_ids(&opened)?;
         opened.check_ids(&prompt)?;
         if let Some(ids) = opened.switch() {
@@ -146,8 +150,14 @@ fn continue_prompt(loaded: &Loaded, settings: &DecodeSettings, prompt: Vec<u32>)
     let raised = cancel.clone();
     // Without a handler Ctrl-C ends the process, which is also an answer.
     let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
-    let how =
-        Decode { model: &loaded.model, source: &HiddenState, switch: loaded.switch, settings, cancel: Some(&cancel) };
+    let how = Decode {
+        model: &loaded.model,
+        source: &loaded.reasoning.source,
+        controller: &loaded.reasoning.blocks,
+        switch: loaded.switch,
+        settings,
+        cancel: Some(&cancel),
+    };
     let request = Request { problem: 0, prompt, rollout: 0 };
     decode(how, &[request], 1, &mut Hooks::none())?.pop().context("the decoder returned nothing")
 }

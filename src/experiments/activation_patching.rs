@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::latent::trace::Kind as Is;
-use crate::latent::{Decode, Gradient, HiddenState, Request, Sequence, Trace, decode, unroll};
+use crate::latent::{Request, Sequence, Trace, decode};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
 use crate::parallel;
@@ -132,8 +132,7 @@ pub fn run_pairs(study: &Study, config: &Config, prompts: &[(Vec<u32>, Vec<u32>)
 fn usable(study: &Study, prompts: &[(Vec<u32>, Vec<u32>)], limit: usize) -> Result<Vec<Pair>> {
     let subject = &study.subject;
     let settings = Sweep::settings(study);
-    let switch = Some(subject.corpus.switch);
-    let how = Decode { model: &subject.model, source: &HiddenState, switch, settings: &settings, cancel: None };
+    let how = subject.decode(&settings);
     let mut pairs = vec![];
     for chunk in prompts.chunks(subject.recipe.evaluation.batch.max(1)) {
         let both = chunk.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
@@ -238,7 +237,7 @@ fn replace(
 
 /// Lead of the clean row's token over the corrupt row's at the end of each row.
 fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -> Result<Vec<f64>> {
-    let all = unroll(&subject.model, rows, &HiddenState, Gradient::Through, hooks)?;
+    let all = subject.unroll(rows, hooks)?;
     let last = pair.clean.ids.len() - 1;
     let at: Vec<_> = (0..rows.len()).map(|row| (row, last)).collect();
     let logits = subject.model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).squeeze_dim::<2>(0);

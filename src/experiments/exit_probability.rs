@@ -116,7 +116,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
         let step = if let Step::Latent { step, .. } = s.steps[position] { step + 1 } else { 0 };
         (position, step, lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
-    let replayed = logits_at(&study.subject.model, &sequences?, latent, read, study.threads)?;
+    let replayed = logits_at(&study.subject, &sequences?, latent, read, study.threads)?;
     let mut seen = vec![];
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::latent::trace::Kind;
-use crate::latent::{Gradient, HiddenState, Trace, sampling, unroll};
+use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
 use crate::store::RowWriter;
 use crate::study::{Identity, Study};
@@ -127,7 +127,7 @@ fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>
     }
     let (model, corpus) = (&study.subject.model, &study.subject.corpus);
     let sequence = [trace.sequence(&corpus.switch)?];
-    let all = unroll(model, &sequence, &HiddenState, Gradient::Through, &mut Hooks::none())?;
+    let all = study.subject.unroll(&sequence, &mut Hooks::none())?;
     // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.
     for i in latents {
         let h = all.hidden_at(&[(0, trace.prompt.len() + i)])?;

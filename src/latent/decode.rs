@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::controller::Controller;
 use super::fork::Branch;
 use super::row::Row;
 use super::sampling::Sampling;
@@ -19,18 +20,18 @@ use crate::model::{Decoder, Hooks, Step};
 use crate::ops;
 use crate::parallel;
 
-/// Whether the model may switch.
+/// What an experiment imposes on the checkpoint's own [`Controller`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Switching {
-    /// It decides.
+    /// Nothing.
     #[default]
     Free,
-    /// `<swi>` is masked: the next best token is taken (the paper's *skip*).
+    /// No block opens, `<swi>` is masked: the next best token is taken (the paper's *skip*).
     Suppressed,
-    /// `<swi>` is emitted at the first response position, then it decides.
+    /// `<swi>` is emitted at the first response position, then nothing is imposed.
     Forced,
-    /// It decides, but every block is closed as it is opened: `<swi></swi>`, no latent step.
+    /// Every block is closed as it is opened: `<swi></swi>`, no latent step.
     Empty,
 }
 
@@ -92,6 +93,7 @@ pub struct Request {
 pub struct Decode<'a> {
     pub model: &'a Decoder,
     pub source: &'a dyn LatentSource,
+    pub controller: &'a dyn Controller,
     /// `None`: a model without switch tokens, decoded as plain text.
     pub switch: Option<SwitchIds>,
     pub settings: &'a DecodeSettings,
@@ -214,10 +216,10 @@ fn step_by_step<'m>(
     done.into_iter().map(|row| row.context("a row was lost")).collect()
 }
 
-/// Tokens that text mode never draws.
-pub fn text_mask(ids: &SwitchIds, switching: Switching) -> Vec<u32> {
+/// Tokens that text mode never draws: `<latent>`, `</swi>`, and `<swi>` where the model must not open blocks.
+pub fn text_mask(ids: &SwitchIds, may_open: bool) -> Vec<u32> {
     let mut masked = vec![ids.latent, ids.swi_end];
-    if switching == Switching::Suppressed {
+    if !may_open {
         masked.push(ids.swi);
     }
     masked

@@ -1,15 +1,14 @@
 //! A trace's log-probabilities again, from its known ids: what the GRPO ratio compares with the rollout's.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::decode::{DecodeSettings, text_mask};
+use super::decode::{Decode, Switching, text_mask};
 use super::sequence::{Sequence, SwitchIds};
-use super::source::LatentSource;
 use super::stream::{Gradient, Wave};
 use super::trace::{Kind, Trace};
 use super::unroll::Waves;
-use crate::model::{Decoder, Hooks};
+use crate::model::Hooks;
 use crate::ops::Targets;
 
 /// Which sampled positions of a batch of traces a wave decides: `(trace, response position)`.
@@ -29,10 +28,9 @@ pub struct ReplayedWave {
 /// Replays traces wave by wave, so that each wave can be back-propagated and dropped before the next.
 pub struct Replay<'m> {
     waves: Waves<'m>,
-    model: &'m Decoder,
-    traces: &'m [Trace],
+    how: Decode<'m>,
     switch: SwitchIds,
-    settings: &'m DecodeSettings,
+    traces: &'m [Trace],
 }
 
 /// The known rows of a batch of traces.
@@ -44,21 +42,14 @@ pub fn sequences(traces: &[Trace], switch: &SwitchIds) -> Result<Vec<Sequence>> 
 }
 
 impl<'m> Replay<'m> {
-    /// `sequences` are the traces' own ([`sequences`]); settings are the rollout's.
+    /// `sequences` are the traces' own ([`sequences`]); `how` is the rollout's, its model the one that is asked now.
     ///
     /// # Errors
-    /// No traces.
-    pub fn new(
-        model: &'m Decoder,
-        traces: &'m [Trace],
-        sequences: &'m [Sequence],
-        source: &'m dyn LatentSource,
-        gradient: Gradient,
-        switch: SwitchIds,
-        settings: &'m DecodeSettings,
-    ) -> Result<Self> {
+    /// No traces, a rollout without switch tokens.
+    pub fn new(how: Decode<'m>, traces: &'m [Trace], sequences: &'m [Sequence], gradient: Gradient) -> Result<Self> {
         ensure!(traces.len() == sequences.len(), "{} traces, {} sequences", traces.len(), sequences.len());
-        Ok(Self { waves: Waves::new(model, sequences, source, gradient)?, model, traces, switch, settings })
+        let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
+        Ok(Self { waves: Waves::new(how.model, sequences, how.source, gradient)?, how, switch, traces })
     }
 
     /// The next wave that decides anything; `None` at the end.
@@ -102,7 +93,7 @@ impl<'m> Replay<'m> {
                     decided.push(place);
                 } else if next.kind == Kind::Latent
                     && in_block
-                    && self.step_of(row, response - 1) >= self.settings.k_min
+                    && self.step_of(row, response - 1) >= self.how.settings.k_min
                 {
                     stays.push(Place { token: self.switch.swi_end, ..place });
                 }
@@ -128,16 +119,17 @@ impl<'m> Replay<'m> {
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [n]), &device);
         let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
         // The head is linear: a temperature can divide the states.
-        let hidden = hidden.div_scalar(self.settings.sampling.scale());
-        let mut banned = self.settings.masked.clone();
-        banned.extend(text_mask(&self.switch, self.settings.switching));
-        banned.retain(|&token| (token as usize) < self.model.config().vocab_size);
+        let hidden = hidden.div_scalar(self.how.settings.sampling.scale());
+        let mut banned = self.how.settings.masked.clone();
+        let draws_swi = self.how.settings.switching != Switching::Suppressed && self.how.controller.model_opens();
+        banned.extend(text_mask(&self.switch, draws_swi));
+        banned.retain(|&token| (token as usize) < self.how.model.config().vocab_size);
         let targets = Targets {
             ids: places.iter().map(|p| p.token).collect(),
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        Ok(self.model.token_losses(hidden, targets)?.0.neg())
+        Ok(self.how.model.token_losses(hidden, targets)?.0.neg())
     }
 }
 
@@ -156,15 +148,10 @@ struct Place {
 ///
 /// # Errors
 /// As [`Replay::next_wave`].
-pub fn logprobs(
-    model: &Decoder,
-    traces: &[Trace],
-    source: &dyn LatentSource,
-    switch: SwitchIds,
-    settings: &DecodeSettings,
-) -> Result<Vec<Vec<Option<f64>>>> {
+pub fn logprobs(how: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> {
+    let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
     let rows = sequences(traces, &switch)?;
-    let mut replay = Replay::new(model, traces, &rows, source, Gradient::Through, switch, settings)?;
+    let mut replay = Replay::new(how, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         if wave.decisions.is_empty() {

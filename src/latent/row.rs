@@ -1,5 +1,6 @@
 //! One row of a decode: its mode (text, inside a block, ended), what it feeds next, what it leaves behind.
 
+use super::controller::{Closing, InBlock, InText};
 use super::decode::{Decode, Request, Switching, text_mask};
 use super::sampling::{self, Key};
 use super::sequence::SwitchIds;
@@ -106,7 +107,9 @@ impl Row {
     fn in_text(&mut self, logits: &[f32], how: &Decode) -> Piece {
         let settings = how.settings;
         let mut masked = settings.masked.clone();
-        masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, self.switching)));
+        let may_open = self.switching != Switching::Suppressed;
+        let draws_swi = may_open && how.controller.model_opens();
+        masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
         let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &masked);
         let scaled;
         let at_temperature = if settings.sampling.scale() == 1.0 {
@@ -115,7 +118,8 @@ impl Row {
             scaled = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
             &scaled
         };
-        let force = self.force_at == Some(self.visible);
+        let at = InText { visible: self.visible, blocks: self.blocks, entropy };
+        let force = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
         let token = match how.switch {
             Some(ids) if force => ids.swi,
             _ => sampling::draw(at_temperature, &settings.sampling, self.key()),
@@ -157,12 +161,20 @@ impl Row {
             }
             let scale = settings.sampling.scale();
             let at_temperature = if scale == 1.0 { plain } else { sampling::log_softmax(logits, scale, &[]) };
-            let may_exit = step >= settings.k_min;
-            let sampled = may_exit && sampling::draw(&at_temperature, &settings.sampling, self.key()) == ids.swi_end;
-            if sampled || step >= settings.k_cap {
+            let at = InBlock {
+                step,
+                entropy,
+                exit_drawn: sampling::draw(&at_temperature, &settings.sampling, self.key()) == ids.swi_end,
+                k_min: settings.k_min,
+                k_cap: settings.k_cap,
+            };
+            let (kind, logprob) = match how.controller.closes(&at) {
+                Closing::Drawn => (Some(Kind::SwiEndSampled), Some(at_temperature[ids.swi_end as usize])),
+                Closing::Forced => (Some(Kind::SwiEndForced), None),
+                Closing::Stay => (None, None),
+            };
+            if let Some(kind) = kind {
                 self.mode = Mode::Text;
-                let kind = if sampled { Kind::SwiEndSampled } else { Kind::SwiEndForced };
-                let logprob = sampled.then(|| at_temperature[ids.swi_end as usize]);
                 return self.push_visible(Position::closing(ids.swi_end, kind, logprob), how);
             }
         }

@@ -2,19 +2,68 @@
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Tensor, activation::softmax};
+use serde::{Deserialize, Serialize};
 
-use crate::model::Decoder;
+use crate::model::{Decoder, Span};
 
 /// Turns the hidden state before a latent position into its input.
 pub trait LatentSource: Send + Sync {
-    /// Hidden states after the final norm `[B, 1, D]` → input embeddings `[B, 1, D]`.
+    /// Hidden states after the final norm `[B, 1, D]` → input embeddings `[B, 1, D]`. `at` says which row, position and step
+    /// each is (`None` where the row is not at a latent: its value is not used).
     ///
     /// # Errors
     /// A source that does not fit the model.
-    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>>;
+    fn inject(&self, h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>>;
 
     /// As it is written into results.
     fn name(&self) -> String;
+}
+
+/// The sources that a checkpoint can name in its `reasoning.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum Source {
+    #[default]
+    HiddenState,
+    FixedEmbedding {
+        token: u32,
+    },
+    VocabularyMixture {
+        top_k: usize,
+        temperature: f64,
+    },
+}
+
+impl Source {
+    /// # Errors
+    /// A value out of range, by name.
+    pub fn check(&self) -> Result<()> {
+        if let Source::VocabularyMixture { top_k, temperature } = *self {
+            ensure!(top_k > 0, "vocabulary mixture: top_k must be at least 1, found 0");
+            ensure!(temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {temperature}");
+        }
+        Ok(())
+    }
+}
+
+impl LatentSource for Source {
+    fn inject(&self, h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>> {
+        match *self {
+            Source::HiddenState => HiddenState.inject(h, at, model),
+            Source::FixedEmbedding { token } => FixedEmbedding { token }.inject(h, at, model),
+            Source::VocabularyMixture { top_k, temperature } => {
+                VocabularyMixture { top_k, temperature }.inject(h, at, model)
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        match *self {
+            Source::HiddenState => HiddenState.name(),
+            Source::FixedEmbedding { token } => FixedEmbedding { token }.name(),
+            Source::VocabularyMixture { top_k, temperature } => VocabularyMixture { top_k, temperature }.name(),
+        }
+    }
 }
 
 /// Coconut's recurrence (Hao et al. 2024): the hidden state itself, unscaled. The paper's Eq. 1.
@@ -22,7 +71,7 @@ pub trait LatentSource: Send + Sync {
 pub struct HiddenState;
 
 impl LatentSource for HiddenState {
-    fn inject(&self, h: Tensor<3>, _model: &Decoder) -> Result<Tensor<3>> {
+    fn inject(&self, h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
         Ok(h)
     }
 
@@ -38,7 +87,7 @@ pub struct FixedEmbedding {
 }
 
 impl LatentSource for FixedEmbedding {
-    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>> {
+    fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
         let [b, _, d] = h.dims();
         Ok(model.embed(&[vec![self.token]])?.expand([b, 1, d]))
     }
@@ -56,9 +105,8 @@ pub struct VocabularyMixture {
 }
 
 impl LatentSource for VocabularyMixture {
-    fn inject(&self, h: Tensor<3>, model: &Decoder) -> Result<Tensor<3>> {
-        ensure!(self.top_k > 0, "vocabulary mixture: top_k must be at least 1, found 0");
-        ensure!(self.temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {}", self.temperature);
+    fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
+        Source::VocabularyMixture { top_k: self.top_k, temperature: self.temperature }.check()?;
         let [b, _, d] = h.dims();
         let logits = model.unembed(h).div_scalar(self.temperature);
         let k = self.top_k.min(logits.dims()[2]);

@@ -255,7 +255,7 @@ impl<'m> Stream<'m> {
             steps: steps.collect(),
         };
         let h = hooks.apply(HookPoint::new(Kind::LatentSource), &site, last.unsqueeze_dim(1))?;
-        let input = self.source.inject(h, self.model)?;
+        let input = self.source.inject(h, &site, self.model)?;
         let input = hooks.apply(HookPoint::new(Kind::LatentInjected), &site, input)?;
         if latent.iter().all(|&is| is) {
             return Ok(input);

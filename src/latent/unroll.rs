@@ -11,7 +11,7 @@ use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream, Wave};
 use crate::model::{Decoder, Hooks, KvCache};
 
-/// A walk over known rows. Each [`Waves::next_wave`] is one call of the model (two where latents run without gradient).
+/// A pass over known rows, wave by wave. Each [`Waves::next_wave`] is one call of the model (two where latents run without gradient).
 pub struct Waves<'m> {
     stream: Stream<'m>,
     sequences: &'m [Sequence],

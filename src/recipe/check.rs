@@ -80,6 +80,10 @@ impl Recipe {
                 stage.epochs
             );
         }
+        ensure!(
+            self.no_cot.steps > 0 || !self.methods.iter().any(|m| m == "no_cot"),
+            "no_cot.steps must be at least 1 where `methods` has no_cot, found 0"
+        );
         let spans = &self.annotate.spans;
         ensure!(
             spans.latents_per_token == self.latent.c && spans.max_stage == self.latent.k_max,

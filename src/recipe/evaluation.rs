@@ -1,16 +1,6 @@
-//! Controls, held-out evaluation, and how often state is saved.
+//! Held-out evaluation, and how often state is saved.
 
 use serde::{Deserialize, Serialize};
-
-/// Controls trained by the same command.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Controls {
-    /// Answer-only training from nothing; 0 skips it.
-    pub no_cot_steps: usize,
-    /// Phase 2 again with a fixed embedding in place of the recurrence.
-    pub fixed_embedding: bool,
-}
 
 /// Held-out evaluation after each phase: greedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -23,6 +23,13 @@ impl Default for Base {
     }
 }
 
+/// The answer alone: batch and learning rate are those of `base`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NoCot {
+    pub steps: usize,
+}
+
 /// Phase 1: learn to write `<swi>…</swi>` around annotated spans.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -8,9 +8,7 @@ use super::Study;
 use super::answers::Reader;
 use super::sweep::{Continued, Sweep};
 use crate::interventions::{Bank, latents};
-use crate::latent::{
-    Branch, Decode, DecodeSettings, Decoded, Fork, HiddenState, Prefix, Request, Sampling, Start, Switching,
-};
+use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::Hooks;
 
 /// Rows of a batch of the null run, unless that is the size of the normal one.
@@ -25,13 +23,7 @@ struct Sampled {
 fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
     let subject = &study.subject;
     let reader = Reader::new(&subject.corpus)?;
-    let how = Decode {
-        model: &subject.model,
-        source: &HiddenState,
-        switch: Some(subject.corpus.switch),
-        settings,
-        cancel: Some(crate::progress::stop_flag()),
-    };
+    let how = subject.decode(settings);
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
     for chunk in sweep.requests.chunks(batch) {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
-use crate::latent::{HiddenState, Switching, Trace};
+use crate::latent::{Switching, Trace};
 
 /// What every row carries; flattened into the rows' own fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +98,7 @@ impl Study {
     /// As [`Self::staged`] and the model's.
     pub fn readings(&self) -> Result<&[Vec<Reading>]> {
         if self.readings.get().is_none() {
-            let Subject { model, corpus, .. } = &self.subject;
-            let _ = self.readings.set(logits::readings(model, corpus.switch, self.staged()?, self.threads)?);
+            let _ = self.readings.set(logits::readings(&self.subject, self.staged()?, self.threads)?);
         }
         Ok(self.readings.get().map(Vec::as_slice).unwrap_or_default())
     }
@@ -120,10 +119,10 @@ impl Study {
     /// # Errors
     /// As the decoder's.
     pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
-        let Subject { model, corpus, recipe, .. } = &self.subject;
+        let Subject { model, corpus, recipe, reasoning, .. } = &self.subject;
         let settings =
             crate::recipe::Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
-        evaluate(model, corpus, &settings, &HiddenState, switching, self.threads)
+        evaluate(model, corpus, &settings, reasoning, switching, self.threads)
     }
 }
 

@@ -10,10 +10,11 @@ use sha2::{Digest, Sha256};
 
 use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
+use crate::latent::{Decode, DecodeSettings, Gradient, Reasoning, Sequence, Unrolled, unroll};
 use crate::loading::{NewRows, Opened};
-use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
+use crate::model::{Decoder, Hooks};
 use crate::recipe::Recipe;
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
@@ -27,6 +28,8 @@ pub struct Subject {
     pub model: Decoder,
     pub corpus: Corpus,
     pub recipe: Recipe,
+    /// How the checkpoint reasons: what every decode and every known row of it goes through.
+    pub reasoning: Reasoning,
     /// The run folder, if it is of a run.
     pub run: Option<PathBuf>,
     /// Folder or file of its weights.
@@ -69,7 +72,8 @@ impl Subject {
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let name = format!("{}/{phase}", recipe.name);
-        Ok(Self { name, model: loaded.model, corpus, recipe, run: Some(run.to_path_buf()), source })
+        let run = Some(run.to_path_buf());
+        Ok(Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run, source })
     }
 
     /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
@@ -95,6 +99,10 @@ impl Subject {
         {
             recipe.data.template = template;
         }
+        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
+        if let Some(reasoning) = &opened.reasoning {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
+        }
         let source = opened.checkpoint.path.clone();
         let loaded = opened.load(device)?.add_switch_tokens(&NewRows { seed: recipe.seed, ..NewRows::default() })?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
@@ -102,7 +110,27 @@ impl Subject {
         let stem = Path::new(model).file_stem().map_or(model.into(), |s| s.to_string_lossy());
         let name: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
         recipe.name.clone_from(&name);
-        Ok(Self { name, model: loaded.model, corpus, recipe, run: None, source })
+        Ok(Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run: None, source })
+    }
+
+    /// What a decode of it shares: model, latent source, controller, switch tokens. The user's Ctrl-C cancels it.
+    pub fn decode<'a>(&'a self, settings: &'a DecodeSettings) -> Decode<'a> {
+        Decode {
+            model: &self.model,
+            source: &self.reasoning.source,
+            controller: &self.reasoning.blocks,
+            switch: Some(self.corpus.switch),
+            settings,
+            cancel: Some(crate::progress::stop_flag()),
+        }
+    }
+
+    /// Known rows of it run to the end, latents through its own source.
+    ///
+    /// # Errors
+    /// As [`unroll`].
+    pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<Unrolled> {
+        unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
     /// The task's name, or the file's.

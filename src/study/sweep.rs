@@ -14,9 +14,7 @@ use super::subject::Subject;
 use crate::evaluation::{decode_settings, requests};
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::Kind;
-use crate::latent::{
-    Branch, Channel, Decode, DecodeSettings, Decoded, Fork, HiddenState, Prefix, Request, Start, Switching, Trace,
-};
+use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
 
@@ -170,7 +168,7 @@ impl<'a> Sweep<'a> {
         blocks: BlockOrigin,
     ) -> Result<(Batch<'a>, Vec<Decoded>, Bank)> {
         let first = requests.first().map_or(0, |r| r.problem);
-        let how = Self::how(subject, settings);
+        let how = subject.decode(settings);
         let watch: Vec<Option<u32>> = requests.iter().map(|r| reader.gold_token(r.problem)).collect();
         let mut force_at = vec![None; requests.len()];
         let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
@@ -197,12 +195,6 @@ impl<'a> Sweep<'a> {
     /// As an evaluation decodes: greedily.
     pub fn settings(study: &Study) -> DecodeSettings {
         decode_settings(&study.subject.recipe.evaluation, study.subject.corpus.end, Switching::Free)
-    }
-
-    fn how<'s>(subject: &'s Subject, settings: &'s DecodeSettings) -> Decode<'s> {
-        let cancel = Some(crate::progress::stop_flag());
-        let switch = Some(subject.corpus.switch);
-        Decode { model: &subject.model, source: &HiddenState, switch, settings, cancel }
     }
 
     /// Runs every continuation on every problem; results in the order of the continuations.
@@ -280,7 +272,7 @@ impl<'a> Sweep<'a> {
         let layers = self.subject.model.layers.len();
         arms.attach(&mut hooks, layers)?;
         arms.attach_frozen(&mut other, layers)?;
-        let how = Self::how(self.subject, self.settings);
+        let how = self.subject.decode(self.settings);
         let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
         let outcome = |((request, _), decoded): (&(usize, usize), &Decoded)| {
@@ -314,8 +306,7 @@ fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Reques
 
 /// Rows that were cut short by the user mean nothing.
 fn not_stopped() -> Result<()> {
-    ensure!(!crate::progress::stop_flag().load(std::sync::atomic::Ordering::Relaxed), "stopped: nothing was written");
-    Ok(())
+    Ok(crate::progress::go_on()?)
 }
 
 fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {

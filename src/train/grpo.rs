@@ -16,7 +16,7 @@ use super::trainer::Trainer;
 use crate::corpus::Corpus;
 use crate::latent::replay::{self, Replay};
 use crate::latent::{
-    Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
+    Decode, DecodeSettings, End, Gradient, Reasoning, Request, Sampling, SwitchIds, Switching, Trace, decode,
 };
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
@@ -33,13 +33,28 @@ pub struct Rollout {
     pub anchor: Vec<Option<f64>>,
 }
 
-/// How log-probabilities are read: which tokens switch, and under which masks and temperature a rollout was drawn.
+/// The behaviour policy but for its weights: how rollouts are drawn, and so how their log-probabilities are read again.
 #[derive(Clone, Copy)]
-pub struct Policy<'a> {
+pub struct Behaviour<'a> {
+    pub reasoning: &'a Reasoning,
     pub switch: SwitchIds,
     pub settings: &'a DecodeSettings,
     /// The type of the rollouts' weights: the ratio compares like with like.
     pub compute: Compute,
+}
+
+impl<'a> Behaviour<'a> {
+    fn of(self, model: &'a Decoder) -> Decode<'a> {
+        let Self { reasoning, switch, settings, .. } = self;
+        Decode {
+            model,
+            source: &reasoning.source,
+            controller: &reasoning.blocks,
+            switch: Some(switch),
+            settings,
+            cancel: None,
+        }
+    }
 }
 
 /// Everything sampled for one step.
@@ -79,14 +94,14 @@ pub fn sample(
     corpus: &Corpus,
     questions: &[(usize, &[u32], &str)],
     grpo: &Grpo,
-    settings: &DecodeSettings,
+    behaviour: Behaviour,
     threads: usize,
 ) -> Result<Sampled> {
     let parts = parallel::cut(questions, threads);
     let groups = parallel::run(&parts, |part| {
         let mut groups = vec![];
         for question in part {
-            groups.push((*question, rollouts_of(model, corpus, *question, grpo, settings)?));
+            groups.push((*question, rollouts_of(behaviour.of(model), *question, grpo)?));
         }
         Ok(groups)
     })?;
@@ -117,15 +132,8 @@ pub fn sample(
 }
 
 /// The survivors of one question's rollouts.
-fn rollouts_of(
-    model: &Decoder,
-    corpus: &Corpus,
-    (problem, prompt, _): (usize, &[u32], &str),
-    grpo: &Grpo,
-    settings: &DecodeSettings,
-) -> Result<Vec<Trace>> {
+fn rollouts_of(how: Decode, (problem, prompt, _): (usize, &[u32], &str), grpo: &Grpo) -> Result<Vec<Trace>> {
     let request = Request { problem, prompt: prompt.to_vec(), rollout: 0 };
-    let how = Decode { model, source: &HiddenState, switch: Some(corpus.switch), settings, cancel: None };
     let together =
         catch_unwind(AssertUnwindSafe(|| decode(how, std::slice::from_ref(&request), grpo.group, &mut Hooks::none())));
     let traces = match together {
@@ -168,7 +176,7 @@ pub fn sampled_tokens(rollouts: &[Rollout]) -> usize {
 /// No rollouts, and whatever the replay returns.
 pub fn gradients(
     model: &Decoder,
-    policy: Policy,
+    behaviour: Behaviour,
     rollouts: &[Rollout],
     grpo: &Grpo,
     threads: usize,
@@ -176,7 +184,7 @@ pub fn gradients(
     let n_tok = sampled_tokens(rollouts);
     ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
     let parts = parallel::cut(rollouts, threads);
-    let done = parallel::run(&parts, |part| shard_gradients(model, policy, part, grpo, n_tok))?;
+    let done = parallel::run(&parts, |part| shard_gradients(model, behaviour, part, grpo, n_tok))?;
     let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
     let mut all = vec![];
     for (grads, part) in done {
@@ -193,17 +201,17 @@ pub fn gradients(
 
 fn shard_gradients(
     model: &Decoder,
-    Policy { switch, settings, compute }: Policy,
+    behaviour: Behaviour,
     rollouts: &[Rollout],
     grpo: &Grpo,
     n_tok: usize,
 ) -> Result<(GradientsParams, LossParts)> {
-    let model = &shards::own_leaves(model, compute);
+    let model = &shards::own_leaves(model, behaviour.compute);
     let gradient = grpo.replay.gradient();
     let segmented = gradient == Gradient::Segmented;
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let rows = replay::sequences(&traces, &switch)?;
-    let mut replay = Replay::new(model, &traces, &rows, &HiddenState, gradient, switch, settings)?;
+    let rows = replay::sequences(&traces, &behaviour.switch)?;
+    let mut replay = Replay::new(behaviour.of(model), &traces, &rows, gradient)?;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;
@@ -301,9 +309,9 @@ fn stay_loss(
 ///
 /// # Errors
 /// As the replay.
-pub fn anchor_to(reference: &Decoder, policy: Policy, rollouts: &mut [Rollout]) -> Result<()> {
+pub fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let logprobs = replay::logprobs(reference, &traces, &HiddenState, policy.switch, policy.settings)?;
+    let logprobs = replay::logprobs(behaviour.of(reference), &traces)?;
     for (rollout, anchor) in rollouts.iter_mut().zip(logprobs) {
         rollout.anchor = anchor;
     }
@@ -316,7 +324,7 @@ pub fn anchor_to(reference: &Decoder, policy: Policy, rollouts: &mut [Rollout]) 
 /// As [`gradients`] and [`Trainer::apply`].
 pub fn step(
     trainer: &mut Trainer,
-    policy: Policy,
+    behaviour: Behaviour,
     sampled: &mut Sampled,
     reference: Option<&Decoder>,
     grpo: &Grpo,
@@ -328,11 +336,11 @@ pub fn step(
     if grpo.anchor == Anchor::Reference
         && let Some(reference) = reference
     {
-        anchor_to(reference, policy, &mut sampled.rollouts)?;
+        anchor_to(reference, behaviour, &mut sampled.rollouts)?;
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
-        let (grads, parts) = gradients(&trainer.model, policy, &sampled.rollouts, grpo, threads)?;
+        let (grads, parts) = gradients(&trainer.model, behaviour, &sampled.rollouts, grpo, threads)?;
         let norm = trainer.apply(grads, parts.loss, grpo.learning_rate)?;
         epochs.push((parts, norm));
     }
@@ -343,9 +351,9 @@ pub fn step(
 ///
 /// # Errors
 /// As [`gradients`].
-pub fn cosine(model: &Decoder, policy: Policy, rollouts: &[Rollout], [a, b]: [&Grpo; 2]) -> Result<f64> {
+pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b]: [&Grpo; 2]) -> Result<f64> {
     let flat = |grpo: &Grpo| -> Result<Vec<f32>> {
-        let (grads, _) = gradients(model, policy, rollouts, grpo, 1)?;
+        let (grads, _) = gradients(model, behaviour, rollouts, grpo, 1)?;
         Ok(gradients::gradients_by_name(model, &grads)?.into_iter().flat_map(|(_, t)| t.data).collect())
     };
     let (a, b) = (flat(a)?, flat(b)?);

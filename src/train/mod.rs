@@ -1,11 +1,10 @@
-//! Training: base, Switch-SFT (phases 1 and 2), Switch-GRPO and the controls.
+//! Training: drives what [`crate::method`] declares.
 //!
-//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: [`batches`] → rows ([`crate::curriculum`]) → [`trainer`] → checkpoint and metrics.
+//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: rows, objective and schedule of the method → [`sft`] or [`grpo`] →
+//! [`trainer`] → checkpoint and metrics.
 
 mod adamw;
-pub mod batches;
 pub mod grpo;
-pub mod loss;
 pub mod pipeline;
 pub mod reward;
 pub mod sft;

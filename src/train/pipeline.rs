@@ -1,8 +1,10 @@
-//! The phases of a run in order, each from the checkpoint of the one before; and what is left behind.
+//! The phases of a run's methods in order, each from the checkpoint that it names; and what is left behind.
 
-mod phases;
+mod annotate;
+mod measure;
 mod setup;
 mod summary;
+mod supervised;
 mod switch_grpo;
 
 use std::path::PathBuf;
@@ -14,10 +16,9 @@ pub use setup::Options;
 pub use summary::PhaseResult;
 
 use crate::corpus::Corpus;
+use crate::method::{self, Phase, Work};
+use crate::progress::Stopped;
 use crate::recipe::Recipe;
-
-/// The phases in order.
-pub const PHASES: [&str; 7] = ["base", "annotate", "boundary", "sft", "grpo", "no_cot", "fixed_embedding"];
 
 /// A run in progress.
 pub struct Run {
@@ -37,25 +38,30 @@ pub enum Ended {
     Stopped,
 }
 
-/// Runs the recipe's phases (those of `options.only`, if any) and writes the summary.
+/// Runs the phases of the recipe's methods (those of `options.only`, if any) and writes the summary.
 ///
 /// # Errors
 /// Bad settings before any work; later, a disk that cannot be written or training that diverged.
 pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
-    for phase in &options.only {
-        if !PHASES.contains(&phase.as_str()) {
-            bail!("unknown phase `{phase}`: expected some of {PHASES:?}");
+    let phases = method::phases(&recipe)?;
+    for name in &options.only {
+        if !phases.iter().any(|phase| phase.name == name) {
+            let known: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
+            bail!("unknown phase `{name}`: this recipe has {}", known.join(", "));
         }
     }
     let run = setup::open(recipe, options)?;
     let mut results = vec![];
-    for phase in PHASES {
-        if !run.wants(phase) {
+    for phase in &phases {
+        if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {
             continue;
         }
-        match run.phase(phase)? {
-            Some(result) => results.extend(result),
-            None => return Ok(Ended::Stopped),
+        match run.phase(phase) {
+            Ok(Some(result)) => results.extend(result),
+            Ok(None) => return Ok(Ended::Stopped),
+            // An evaluation that was cut short is no evaluation: the phase is done again from its last state.
+            Err(error) if error.is::<Stopped>() => return Ok(Ended::Stopped),
+            Err(error) => return Err(error),
         }
     }
     summary::write(&run, &results)?;
@@ -63,28 +69,16 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
 }
 
 impl Run {
-    fn wants(&self, phase: &str) -> bool {
-        let asked = self.options.only.is_empty() || self.options.only.iter().any(|p| p == phase);
-        let exists = match phase {
-            "grpo" => self.recipe.grpo.steps > 0,
-            "no_cot" => self.recipe.controls.no_cot_steps > 0 && self.recipe.model.is_some(),
-            "fixed_embedding" => self.recipe.controls.fixed_embedding,
-            "sft" => !self.recipe.latent.stages.is_empty(),
-            _ => true,
-        };
-        asked && exists
-    }
-
     /// Runs one phase to its end, or skips it where it is done. `None` when the user stopped it.
-    fn phase(&self, phase: &str) -> Result<Option<Option<PhaseResult>>> {
-        Ok(match phase {
-            "base" => phases::base(self)?.map(Some),
-            "annotate" => phases::annotate(self)?.map(|()| None),
-            "boundary" => phases::boundary(self)?.map(Some),
-            "sft" => phases::latent(self, "sft", false)?.map(Some),
-            "fixed_embedding" => phases::latent(self, "fixed_embedding", true)?.map(Some),
-            "grpo" => switch_grpo::run(self)?.map(Some),
-            _ => phases::no_cot(self)?.map(Some),
+    fn phase(&self, phase: &Phase) -> Result<Option<Option<PhaseResult>>> {
+        Ok(match phase.work {
+            Work::Supervised(declare) => supervised::run(self, phase.name, declare)?.map(Some),
+            Work::Annotate => {
+                annotate::run(self)?;
+                Some(None)
+            }
+            Work::Take { from } => Some(Some(measure::take(self, phase.name, from)?)),
+            Work::Grpo { from } => switch_grpo::run(self, phase.name, from)?.map(Some),
         })
     }
 }

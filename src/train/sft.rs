@@ -8,12 +8,11 @@ use burn::optim::GradientsParams;
 use serde::Serialize;
 use serde_json::json;
 
-use super::loss::{response_loss, targets};
 use super::shards;
 use super::state::PhaseFolder;
-use super::trainer::{LrSchedule, Trainer};
+use super::trainer::Trainer;
 use crate::corpus::Row as TrainingRow;
-use crate::latent::{Gradient, LatentSource};
+use crate::method::{LrSchedule, Objective};
 use crate::parallel;
 use crate::progress::{Progress, stop_flag};
 use crate::store::{Row, RowWriter, read_flat};
@@ -24,8 +23,9 @@ pub struct Sft<'a> {
     pub steps: usize,
     pub schedule: LrSchedule,
     pub latent_token: u32,
-    pub source: &'a dyn LatentSource,
-    pub gradient: Gradient,
+    pub objective: &'a dyn Objective,
+    /// Steps before which the optimiser forgets its state.
+    pub resets: &'a [usize],
     pub accumulate: usize,
     pub threads: usize,
     pub checkpoint_every: usize,
@@ -58,9 +58,9 @@ pub struct StepStats {
 /// One optimiser step on the mean cross-entropy of `rows`.
 ///
 /// # Errors
-/// As [`response_loss`] and [`Trainer::apply`].
+/// As [`Objective::sums`] and [`Trainer::apply`].
 pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> Result<StepStats> {
-    let total = targets(rows, sft.latent_token).len().max(1);
+    let total = sft.objective.tokens(rows, sft.latent_token).max(1);
     let shards = sft.threads * sft.accumulate;
     let parts = parallel::cut(rows, shards);
     let (mut gradients, mut loss, mut correct) = (vec![], 0.0, 0);
@@ -68,7 +68,7 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
         let (model, compute) = (&trainer.model, trainer.compute);
         let done = parallel::run(wave, |part| {
             let model = &shards::own_leaves(model, compute);
-            let sums = response_loss(model, part, sft.latent_token, sft.source, sft.gradient)?;
+            let sums = sft.objective.sums(model, part, sft.latent_token)?;
             let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
             let grads = sums.loss.div_scalar(total as f64).backward();
             Ok((GradientsParams::from_grads(grads, model), value, sums.correct))
@@ -109,6 +109,9 @@ pub fn run(
         let rows = rows_of(at)?;
         if rows.is_empty() {
             bail!("{}: step {at} has no rows", sft.name);
+        }
+        if sft.resets.contains(&at) {
+            trainer.forget();
         }
         let lr = sft.schedule.at(at);
         let stats = step(trainer, sft, &rows, lr)?;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trainer::Trainer;
+use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
 use crate::model::{Decoder, checkpoint::Checkpoint};
 use crate::store::write_atomic;
@@ -139,13 +140,20 @@ impl PhaseFolder {
         Ok(())
     }
 
-    /// Writes a Hugging Face folder `<phase>/<name>`.
+    /// Writes a Hugging Face folder `<phase>/<name>`, and beside the weights how they reason.
     ///
     /// # Errors
     /// A full disk.
-    pub fn export(&self, name: &str, model: &Decoder, vocabulary: &Vocabulary) -> Result<PathBuf> {
+    pub fn export(
+        &self,
+        name: &str,
+        model: &Decoder,
+        vocabulary: &Vocabulary,
+        reasoning: &Reasoning,
+    ) -> Result<PathBuf> {
         let folder = self.path.join(name);
-        let options = SaveOptions { overwrite: true, ..SaveOptions::default() };
+        let files = vec![(reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?)];
+        let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
         let mut config = model.config().clone();
         config.bos_token_id = vocabulary.bos();
         config.eos_token_ids = vocabulary.stops().to_vec();
@@ -161,5 +169,14 @@ impl PhaseFolder {
     /// A folder that is not there or not whole.
     pub fn import(&self, name: &str, device: &Device) -> Result<Decoder> {
         Decoder::load(&Checkpoint::open_folder(self.path.join(name))?, device)
+    }
+
+    /// How what [`Self::export`] wrote reasons.
+    ///
+    /// # Errors
+    /// A folder without it.
+    pub fn reasoning(&self, name: &str) -> Result<Reasoning> {
+        let folder = self.path.join(name);
+        Reasoning::read(&folder)?.with_context(|| format!("{}: has no {}", folder.display(), reasoning::FILE))
     }
 }

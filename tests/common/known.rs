@@ -17,7 +17,7 @@
 
 use burn::tensor::Device;
 use switchyard::corpus::Corpus;
-use switchyard::latent::SwitchIds;
+use switchyard::latent::{Reasoning, SwitchIds};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::config::{Family, ModelConfig};
@@ -317,6 +317,7 @@ pub fn study(which: Kind, n: usize, seed: u64) -> Study {
         model: model(which),
         corpus,
         recipe,
+        reasoning: Reasoning::default(),
         run: None,
         source: std::path::PathBuf::new(),
     };

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use burn::tensor::Device;
 use serde::Deserialize;
-use switchyard::latent::{Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay};
+use switchyard::latent::{
+    Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay,
+};
 use switchyard::loading::{Loaded, NewRows, Opened};
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::Apply;
@@ -80,8 +82,7 @@ fn rollout_is_replay_on_a_real_model() {
     let requests: Vec<Request> = ["The capital of France is", "Two plus"].iter().enumerate().map(request).collect();
     let traces = run(&loaded, &settings, &requests, 2);
     assert!(traces.iter().all(|t| t.latent_calls() >= 2));
-    let switch = loaded.switch.expect("switch tokens");
-    let again = replay::logprobs(&loaded.model, &traces, &HiddenState, switch, &settings).expect("replays");
+    let again = replay::logprobs(how(&loaded, &settings), &traces).expect("replays");
     let mut worst: f64 = 0.0;
     for (trace, again) in traces.iter().zip(again) {
         for (position, new) in trace.positions.iter().zip(again) {
@@ -94,6 +95,16 @@ fn rollout_is_replay_on_a_real_model() {
 }
 
 fn run(loaded: &Loaded, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
-    let how = Decode { model: &loaded.model, source: &HiddenState, switch: loaded.switch, settings, cancel: None };
-    decode(how, requests, rollouts, &mut Hooks::none()).expect("decodes")
+    decode(how(loaded, settings), requests, rollouts, &mut Hooks::none()).expect("decodes")
+}
+
+fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
+    Decode {
+        model: &loaded.model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch: loaded.switch,
+        settings,
+        cancel: None,
+    }
 }

@@ -57,7 +57,8 @@ impl Run<'_> {
         let fit = (self.config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
         for layers in layers.chunks(fit) {
             let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-            let values = capture(model, &self.study.staged()?.sequences, &points, &self.at.all, self.study.threads)?;
+            let (source, sequences) = (&self.study.subject.reasoning.source, &self.study.staged()?.sequences);
+            let values = capture(model, source, sequences, &points, &self.at.all, self.study.threads)?;
             for (&layer, values) in layers.iter().zip(values) {
                 self.both(layer, features, |set| values.select(Axis(0), &set.rows), push)?;
             }

@@ -41,7 +41,8 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: &mut dyn Fn
     let fit = (config.memory_mb * (1 << 20) / bytes).max(1);
     for layers in layers.chunks(fit) {
         let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-        let captured = capture(model, &study.staged()?.sequences, &points, &places, study.threads)?;
+        let source = &study.subject.reasoning.source;
+        let captured = capture(model, source, &study.staged()?.sequences, &points, &places, study.threads)?;
         for (&layer, features) in layers.iter().zip(&captured) {
             let probe = Probe { study, config, latents: &latents, features, layer, depth };
             probe.targets(push)?;

@@ -173,7 +173,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let grids = parallel::run(&parts, |part| {
         let mut grid = Grid::new(layers.to_vec());
         let wanted = |place: &crate::model::hooks::Place| matches!(place.step, Step::Latent { .. });
-        walk(&subject.model, layers, part, &wanted, &mut |places, own, states| {
+        walk(subject, layers, part, &wanted, &mut |places, own, states| {
             let keys: Vec<Key> = places
                 .iter()
                 .map(|place| match place.step {

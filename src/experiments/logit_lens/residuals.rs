@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use anyhow::{Result, anyhow};
 use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::latent::{Gradient, HiddenState, Sequence, Waves};
+use crate::latent::{Gradient, Sequence, Waves};
 use crate::model::hooks::Place;
-use crate::model::{Decoder, HookSpec, Hooks, Select};
+use crate::model::{HookSpec, Hooks, Select};
 use crate::parallel;
-use crate::study::Study;
+use crate::study::{Study, Subject};
 
 /// Rows run at once.
 const BATCH: usize = 32;
@@ -21,12 +21,13 @@ pub type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> +
 
 /// Runs the rows; `each` sees every wave with a position that is wanted. `layers` as in the module docs of [`super`].
 pub fn walk(
-    model: &Decoder,
+    subject: &Subject,
     layers: &[usize],
     sequences: &[Sequence],
     wanted: &dyn Fn(&Place) -> bool,
     each: &mut Wave,
 ) -> Result<()> {
+    let model = &subject.model;
     for batch in sequences.chunks(BATCH) {
         let held: RefCell<Vec<Tensor<2>>> = RefCell::default();
         let chosen: RefCell<Vec<Place>> = RefCell::default();
@@ -48,7 +49,7 @@ pub fn walk(
                 Ok(())
             })?;
         }
-        let mut waves = Waves::new(model, batch, &HiddenState, Gradient::Through)?;
+        let mut waves = Waves::new(model, batch, &subject.reasoning.source, Gradient::Through)?;
         while let Some(wave) = waves.next_wave(&mut hooks)? {
             let states = held.take();
             if !states.is_empty() {
@@ -94,13 +95,13 @@ impl Sampled {
     ) -> Result<Self> {
         // Parts are whole batches, so that the order is that of the batches.
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let model = &study.subject.model;
+        let subject = &study.subject;
         let parts = parallel::cut(&batches, study.threads);
         let done = parallel::run(&parts, |part| {
             let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
             for batch in part {
-                walk(model, layers, batch, &wanted, &mut |places, hidden, layers| {
+                walk(subject, layers, batch, &wanted, &mut |places, hidden, layers| {
                     problems.extend(places.iter().map(|place| place.row));
                     own.push(hidden);
                     states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));

@@ -7,7 +7,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use ndarray::Array2;
 
 use super::logits::in_batches;
-use crate::latent::{Gradient, HiddenState, Sequence, unroll};
+use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Select};
 
@@ -18,6 +18,7 @@ use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Select};
 /// A point that does not exist, places that are not sorted, and whatever the model returns.
 pub fn capture(
     model: &Decoder,
+    source: &dyn LatentSource,
     sequences: &[Sequence],
     points: &[HookPoint],
     places: &[(usize, usize)],
@@ -46,7 +47,7 @@ pub fn capture(
             hooks
                 .observe(&spec, model.config().num_hidden_layers, move |site, value| keep(site, value, slots, store))?;
         }
-        unroll(model, batch, &HiddenState, Gradient::Through, &mut hooks)?;
+        unroll(model, batch, source, Gradient::Through, &mut hooks)?;
         drop(hooks);
         Ok(vec![stores])
     })?;

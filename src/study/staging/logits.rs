@@ -3,9 +3,10 @@
 use anyhow::Result;
 
 use super::Staged;
-use crate::latent::{Gradient, HiddenState, Sequence, SwitchIds, Switching, Unrolled, sampling, text_mask, unroll};
+use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
 use crate::parallel;
+use crate::study::Subject;
 
 /// Keys and values held by one batch, in floats: 32 MB of them a thread.
 const CACHE_HELD: usize = 1 << 23;
@@ -43,14 +44,15 @@ impl Reading {
 ///
 /// # Errors
 /// As the model's.
-pub fn readings(model: &Decoder, ids: SwitchIds, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
+pub fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
-    let text = text_mask(&ids, Switching::Free);
+    let ids = subject.corpus.switch;
+    let text = text_mask(&ids, true);
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         Reading::of(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
     };
-    logits_at(model, &staged.sequences, wanted, read, threads)
+    logits_at(subject, &staged.sequences, wanted, read, threads)
 }
 
 /// `read` of the logits at the `wanted` positions of every sequence.
@@ -58,14 +60,15 @@ pub fn readings(model: &Decoder, ids: SwitchIds, staged: &Staged, threads: usize
 /// # Errors
 /// As the model's.
 pub fn logits_at<R: Send>(
-    model: &Decoder,
+    subject: &Subject,
     sequences: &[Sequence],
     wanted: impl Fn(&Sequence) -> Vec<usize> + Sync,
     read: impl Fn(&Sequence, usize, &[f32]) -> R + Sync,
     threads: usize,
 ) -> Result<Vec<Vec<R>>> {
+    let model = &subject.model;
     in_batches(model, sequences, threads, |batch| {
-        let all = unroll(model, batch, &HiddenState, Gradient::Through, &mut Hooks::none())?;
+        let all = subject.unroll(batch, &mut Hooks::none())?;
         (batch.iter().enumerate()).map(|(b, s)| of_row(model, &all, b, s, &wanted(s), &read)).collect()
     })
 }

@@ -17,8 +17,8 @@ pub use events::{Event, Place, places};
 pub use logits::Reading;
 
 use super::subject::{Subject, Tagged};
-use crate::curriculum::staged;
 use crate::latent::{Sequence, SwitchIds};
+use crate::method::curriculum::staged;
 use clauses::clause_starts;
 
 /// All held-out solutions, in the order of the problems.

@@ -3,21 +3,20 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::Result;
-use burn::module::Module;
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
 
 use super::Run;
 use super::summary::PhaseResult;
-use crate::evaluation::evaluate;
-use crate::latent::{HiddenState, Switching};
+use crate::evaluation::Scores;
+use crate::latent::Reasoning;
+use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, stop_flag};
 use crate::recipe::{Anchor, Grpo, ReplayMode};
 use crate::stats::Flips;
-use crate::train::batches::Batches;
-use crate::train::grpo::{self, LossParts, Policy, Sampled};
+use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
@@ -55,15 +54,18 @@ struct GrpoRow {
     seconds: f64,
 }
 
-pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
-    let folder = PhaseFolder::open(run.path(), "grpo")?;
+pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<PhaseResult>> {
+    let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
     }
     let settings = &run.recipe.grpo;
     let plain = run.device.clone().inner();
-    let start = if settings.from_step > 0 { "grpo-start" } else { "checkpoint" };
-    let model = PhaseFolder::open(run.path(), "sft")?.import(start, &plain)?;
+    let start = PhaseFolder::open(run.path(), from)?;
+    let (model, reasoning) = (start.import("checkpoint", &plain)?, start.reasoning("checkpoint")?);
+    let before: PhaseResult = start.result()?.with_context(|| {
+        format!("{}: phase `{from}` is not finished, and {phase} starts from it", start.path.display())
+    })?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
@@ -74,7 +76,7 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     let mut notes = vec![];
     for step in from..settings.steps {
         let started = Instant::now();
-        let (sampled, epochs, cosines) = one_step(run, &mut trainer, &batches, reference.as_ref(), step)?;
+        let (sampled, epochs, cosines) = one_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, step)?;
         let row = row(step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
         progress.update(
             step + 1,
@@ -104,8 +106,8 @@ pub(super) fn run(run: &Run) -> Result<Option<PhaseResult>> {
     }
     progress.finish();
     metrics.finish()?;
-    let mut result = run.measure(&folder, "grpo", &trainer.frozen(), &HiddenState, Switching::Free)?;
-    notes.push(compare(run, &model, &result)?);
+    let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning)?;
+    notes.push(compare(&before, &result)?);
     result.notes = notes;
     folder.finish(&result)?;
     Ok(Some(result))
@@ -120,6 +122,7 @@ fn one_step(
     trainer: &mut Trainer,
     batches: &Batches,
     reference: Option<&Decoder>,
+    reasoning: &Reasoning,
     step: usize,
 ) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
     let settings = &run.recipe.grpo;
@@ -130,9 +133,9 @@ fn one_step(
         .into_iter()
         .map(|i| (i, run.corpus.train[i].prompt.as_slice(), run.corpus.train_answers[i].as_str()))
         .collect();
-    let policy = Policy { switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
+    let behaviour = Behaviour { reasoning, switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
     let model = trainer.policy();
-    let mut sampled = grpo::sample(&model, &run.corpus, &questions, settings, &decoding, run.options.threads)?;
+    let mut sampled = grpo::sample(&model, &run.corpus, &questions, settings, behaviour, run.options.threads)?;
     let mut cosines = (None, None);
     if settings.cosine_every > 0 && step.is_multiple_of(settings.cosine_every) && !sampled.rollouts.is_empty() {
         let mode = |replay| Grpo { replay, ..settings.clone() };
@@ -140,11 +143,11 @@ fn one_step(
         let against = |replay| {
             let other = mode(replay);
             let probe = &sampled.rollouts[..sampled.rollouts.len().min(settings.group)];
-            grpo::cosine(&trainer.model, policy, probe, [&segmented, &other])
+            grpo::cosine(&trainer.model, behaviour, probe, [&segmented, &other])
         };
         cosines = (Some(against(ReplayMode::TextGraph)?), Some(against(ReplayMode::FullBptt)?));
     }
-    let epochs = grpo::step(trainer, policy, &mut sampled, reference, settings, run.options.threads)?;
+    let epochs = grpo::step(trainer, behaviour, &mut sampled, reference, settings, run.options.threads)?;
     Ok((sampled, epochs, cosines))
 }
 
@@ -219,20 +222,20 @@ impl Watch {
 }
 
 /// The checkpoint before and after RL on the same problems: gained, lost, exact McNemar.
-fn compare(run: &Run, before: &Decoder, after: &PhaseResult) -> Result<String> {
-    let model = before.valid();
-    let scored =
-        evaluate(&model, &run.corpus, &run.recipe.evaluation, &HiddenState, Switching::Free, run.options.threads)?;
-    let correct = |s: &crate::evaluation::Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
-    let flips = Flips::count(&correct(&scored.0), &correct(&after.scores))?;
+fn compare(before: &PhaseResult, after: &PhaseResult) -> Result<String> {
+    let correct = |s: &Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
+    let (was, is) = (&before.scores, &after.scores);
+    let flips = Flips::count(&correct(was), &correct(is))?;
     Ok(format!(
-        "grpo against its own start: accuracy {} → {}, latent accuracy {} → {}, switch rate {} → {}; gained {}, lost {}, exact McNemar p = {:.2e}",
-        scored.0.accuracy,
-        after.scores.accuracy,
-        scored.0.latent_accuracy.map_or("—".into(), |e| e.to_string()),
-        after.scores.latent_accuracy.map_or("—".into(), |e| e.to_string()),
-        scored.0.switch_rate,
-        after.scores.switch_rate,
+        "{} against {}, its start: accuracy {} → {}, latent accuracy {} → {}, switch rate {} → {}; gained {}, lost {}, exact McNemar p = {:.2e}",
+        after.phase,
+        before.phase,
+        was.accuracy,
+        is.accuracy,
+        was.latent_accuracy.map_or("—".into(), |e| e.to_string()),
+        is.latent_accuracy.map_or("—".into(), |e| e.to_string()),
+        was.switch_rate,
+        is.switch_rate,
         flips.gained,
         flips.lost,
         flips.p_value()

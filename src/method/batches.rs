@@ -4,8 +4,20 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::text::Sample;
+
 /// Batches sorted by length before they are cut: a batch of like lengths has little padding.
 const BUCKET: usize = 16;
+
+/// What each sample costs, in tokens.
+pub fn lengths_of(samples: &[Sample]) -> Vec<usize> {
+    samples.iter().map(Sample::length).collect()
+}
+
+/// Steps of one pass over `samples` samples.
+pub fn per_epoch(samples: usize, batch: usize) -> usize {
+    (samples / batch.min(samples).max(1)).max(1)
+}
 
 /// The order of batches over a corpus.
 #[derive(Clone, Debug)]
@@ -23,7 +35,7 @@ impl Batches {
     }
 
     pub fn per_epoch(&self) -> usize {
-        (self.lengths.len() / self.batch).max(1)
+        per_epoch(self.lengths.len(), self.batch)
     }
 
     /// Indices of the samples of a step (from 0). Each epoch is a new permutation; its odd rest is left out.

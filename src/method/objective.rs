@@ -1,10 +1,10 @@
-//! Cross-entropy of response tokens over rows of text and latents.
+//! What a phase learns: a sum over response tokens, with gradient.
 
 use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 
 use crate::corpus::Row;
-use crate::latent::{Gradient, LatentSource, Sequence, unroll};
+use crate::latent::{Gradient, LatentSource, Sequence, Source, unroll};
 use crate::model::{Decoder, Hooks};
 use crate::ops::Targets;
 
@@ -15,6 +15,48 @@ pub struct LossSums {
     pub tokens: usize,
     /// Targets than which no token was more probable.
     pub correct: usize,
+}
+
+/// A loss that is a sum over the response tokens of rows: shards of a batch add up, and the sum is divided by the batch's
+/// targets before the backward pass.
+pub trait Objective: Send + Sync {
+    /// How many tokens of these rows are learnt: what the sum is divided by.
+    fn tokens(&self, rows: &[Row], latent: u32) -> usize {
+        targets(rows, latent).len()
+    }
+
+    /// The sum over one shard; `latent` is the id of `<latent>`.
+    ///
+    /// # Errors
+    /// Rows without a target, and whatever the unroll returns.
+    fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums>;
+
+    /// What enters latent positions, as it is written into results.
+    fn source(&self) -> String;
+}
+
+/// Cross-entropy of the response tokens that are not `<latent>` (method §4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy {
+    pub source: Source,
+    pub gradient: Gradient,
+}
+
+impl CrossEntropy {
+    /// Of rows without latents.
+    pub fn text() -> Self {
+        Self { source: Source::HiddenState, gradient: Gradient::Through }
+    }
+}
+
+impl Objective for CrossEntropy {
+    fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
+        response_loss(model, rows, latent, &self.source, self.gradient)
+    }
+
+    fn source(&self) -> String {
+        self.source.name()
+    }
 }
 
 /// Response targets that are not latent: `(row, position that predicts, token)`.

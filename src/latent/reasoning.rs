@@ -1,0 +1,83 @@
+//! How a checkpoint reasons: what enters its latent positions, who opens and closes blocks, how long it was trained to stay.
+//! Written beside the weights, so that every program decodes a checkpoint as it was trained.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::controller::Blocks;
+use super::source::Source;
+
+/// `reasoning.json` of a checkpoint folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reasoning {
+    /// The method that trained it.
+    pub method: String,
+    pub source: Source,
+    pub blocks: Blocks,
+    /// Latent steps before an exit may be drawn, as it was evaluated in training.
+    pub k_min: usize,
+    /// Latent steps after which `</swi>` is forced, as it was evaluated in training.
+    pub k_cap: usize,
+    /// Lengths of the blocks in its last stage of training, ascending; empty where it saw none or they are not known.
+    #[serde(default)]
+    pub trained_dwell: Vec<usize>,
+}
+
+/// Its name in a checkpoint folder.
+pub const FILE: &str = "reasoning.json";
+
+impl Default for Reasoning {
+    /// SWITCH as the paper decodes it: what a checkpoint without `reasoning.json` is taken for.
+    fn default() -> Self {
+        Self {
+            method: "switch".into(),
+            source: Source::HiddenState,
+            blocks: Blocks::Learnt,
+            k_min: 4,
+            k_cap: 16,
+            trained_dwell: vec![],
+        }
+    }
+}
+
+impl Reasoning {
+    /// Text only: no block is ever opened.
+    pub fn text(method: &str) -> Self {
+        Self { method: method.into(), blocks: Blocks::Never, ..Self::default() }
+    }
+
+    /// The file of a checkpoint folder, if it has one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not one, by path.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
+        };
+        let read: Self =
+            serde_json::from_str(&text).with_context(|| format!("{}: not a reasoning file", path.display()))?;
+        let what = || path.display();
+        ensure!(
+            read.k_cap >= 1 && read.k_min <= read.k_cap,
+            "{}: k_min {} and k_cap {}",
+            what(),
+            read.k_min,
+            read.k_cap
+        );
+        read.source.check().with_context(|| format!("{}", what()))?;
+        Ok(Some(read))
+    }
+
+    /// Whether latent positions ever occur.
+    pub fn has_blocks(&self) -> bool {
+        !matches!(self.blocks, Blocks::Never | Blocks::AfterPrompt { steps: 0 })
+    }
+}

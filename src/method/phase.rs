@@ -1,0 +1,76 @@
+//! What a method declares of a phase. Knows rows and settings; how they are driven is `train`'s.
+
+use anyhow::Result;
+
+use super::objective::Objective;
+use super::schedule::LrSchedule;
+use crate::corpus::{Corpus, Row};
+use crate::latent::Reasoning;
+use crate::recipe::Recipe;
+use crate::text::tagging::Tagged;
+
+/// One step of a method's training, with a checkpoint of its own (but for the annotation).
+pub struct Phase {
+    /// Its folder in a run, its name in tables.
+    pub name: &'static str,
+    pub work: Work,
+}
+
+/// What a phase does.
+pub enum Work {
+    /// Learns from rows.
+    Supervised(for<'a> fn(Context<'a>) -> Result<Supervised<'a>>),
+    /// Scores the training corpus with the annotator of the phase `base` and tags it.
+    Annotate,
+    /// Takes over what another phase exported under this phase's name, as it is, and measures it.
+    Take { from: &'static str },
+    /// Switch-GRPO on the checkpoint of the phase named.
+    Grpo { from: &'static str },
+}
+
+/// What a declaration may look at.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub recipe: &'a Recipe,
+    pub corpus: &'a Corpus,
+    /// The annotation, in the order of the corpus; empty in a run without one.
+    pub tagged: &'a [Tagged],
+}
+
+/// A row of the corpus as it looks at a step.
+pub type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
+
+/// A supervised phase.
+pub struct Supervised<'a> {
+    /// The phase whose checkpoint it starts from; `None` for the initial model.
+    pub from: Option<&'static str>,
+    /// Names the order in which samples are drawn: phases to be compared draw alike.
+    pub stream: &'static str,
+    pub steps: usize,
+    pub batch: usize,
+    /// What each sample costs, in tokens: batches are made of like lengths.
+    pub lengths: Vec<usize>,
+    pub schedule: LrSchedule,
+    /// `(step, sample)` → the row that is learnt.
+    pub row: RowAt<'a>,
+    pub objective: Box<dyn Objective>,
+    /// How the finished checkpoint reasons.
+    pub reasoning: Reasoning,
+    /// What is kept on the way.
+    pub exports: Vec<Export>,
+    /// Steps before which the optimiser forgets its state.
+    pub resets: Vec<usize>,
+    /// Exports `annotator` at the first window of steps with this token accuracy; 0 never.
+    pub annotator_accuracy: f64,
+}
+
+/// A checkpoint on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// After this many steps.
+    pub after: usize,
+    /// Its folder in the phase's.
+    pub name: String,
+    /// The stage of the curriculum that ends here: it is measured when the phase is done.
+    pub stage: Option<usize>,
+}

@@ -1,0 +1,157 @@
+//! SWITCH: base, annotation, phase 1 (where to switch), phase 2 (text in the blocks becomes latents), Switch-GRPO.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use rand::Rng;
+
+use super::Method;
+use super::batches::{lengths_of, per_epoch, sample_rng};
+use super::curriculum::{latents, staged};
+use super::objective::CrossEntropy;
+use super::phase::{Context, Export, Phase, RowAt, Supervised, Work};
+use super::schedule::LrSchedule;
+use super::text_cot::BASE;
+use crate::corpus::Row;
+use crate::latent::{Blocks, Reasoning, Source};
+use crate::recipe::Recipe;
+
+pub struct Switch;
+
+impl Method for Switch {
+    fn name(&self) -> &'static str {
+        "switch"
+    }
+
+    fn about(&self) -> &'static str {
+        "switchable latent reasoning: Switch-SFT phases 1 and 2, Switch-GRPO (the paper)"
+    }
+
+    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
+        let mut phases = up_to_boundary();
+        if recipe.latent.stages.is_empty() {
+            return phases;
+        }
+        phases.push(Phase { name: "sft", work: Work::Supervised(sft) });
+        if recipe.grpo.steps > 0 {
+            let midway = recipe.grpo.from_step > 0;
+            if midway {
+                phases.push(Phase { name: GRPO_START, work: Work::Take { from: "sft" } });
+            }
+            phases.push(Phase { name: "grpo", work: Work::Grpo { from: if midway { GRPO_START } else { "sft" } } });
+        }
+        phases
+    }
+}
+
+/// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.
+const GRPO_START: &str = "grpo_start";
+
+/// What SWITCH and its control share.
+pub(super) fn up_to_boundary() -> Vec<Phase> {
+    vec![
+        BASE,
+        Phase { name: "annotate", work: Work::Annotate },
+        Phase { name: "boundary", work: Work::Supervised(boundary) },
+    ]
+}
+
+/// Phase 1: cross-entropy on tagged responses. Its blocks hold text: it is decoded without switching.
+fn boundary(context: Context<'_>) -> Result<Supervised<'_>> {
+    let Context { recipe, corpus, tagged } = context;
+    let settings = &recipe.boundary;
+    let lengths = lengths_of(&corpus.train);
+    let per_epoch = per_epoch(lengths.len(), settings.batch);
+    let steps = settings.steps.max((settings.epochs * per_epoch as f64).ceil() as usize);
+    let row: RowAt = Box::new(move |step, i| {
+        let mut rng = sample_rng(recipe.seed, "boundary", step, i);
+        let plain = rng.random::<f64>() < settings.untagged;
+        Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], 0))
+    });
+    Ok(Supervised {
+        from: Some("base"),
+        stream: "boundary",
+        steps,
+        batch: settings.batch,
+        lengths,
+        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
+        row,
+        objective: Box::new(CrossEntropy::text()),
+        reasoning: Reasoning::text("switch"),
+        exports: vec![],
+        resets: vec![],
+        annotator_accuracy: 0.0,
+    })
+}
+
+/// Phase 2, and what is kept of it: the end of each stage, and where GRPO starts.
+fn sft(context: Context<'_>) -> Result<Supervised<'_>> {
+    curriculum_phase(context, "switch", Source::HiddenState)
+}
+
+/// Phase 2 with this source at latent positions: text in the blocks becomes latents, stage by stage.
+pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<Supervised<'a>> {
+    let Context { recipe, corpus, tagged } = context;
+    let settings = &recipe.latent;
+    let lengths = lengths_of(&corpus.train);
+    let per_epoch = per_epoch(lengths.len(), settings.batch);
+    let mut stages = vec![];
+    for stage in &settings.stages {
+        let steps = stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
+        stages.extend(std::iter::repeat_n(stage.k, steps));
+    }
+    let steps = stages.len();
+    let last = settings.stages.last().map_or(0, |s| s.k);
+    let last_from = stages.iter().rposition(|&k| k != last).map_or(0, |i| i + 1);
+    let ends = (1..steps).filter(|&i| stages[i] != stages[i - 1]);
+    let mut exports: Vec<Export> = ends
+        .map(|after| Export { after, name: format!("stage-{}", stages[after - 1]), stage: Some(stages[after - 1]) })
+        .collect();
+    if recipe.grpo.from_step > 0 {
+        let after = last_from + recipe.grpo.from_step;
+        exports.push(Export { after, name: GRPO_START.into(), stage: None });
+    }
+    let row: RowAt = Box::new(move |step, i| {
+        let mut rng = sample_rng(recipe.seed, "latent", step, i);
+        if rng.random::<f64>() < settings.untagged {
+            return Ok(row_at(context, i, &[], &[], 0));
+        }
+        let smooth = rng.random::<f64>() < settings.smoothing;
+        let k = if smooth { rng.random_range(0..=last) } else { stages[step] };
+        let keep: Vec<bool> = tagged[i].spans.iter().map(|_| rng.random::<f64>() < settings.keep_text).collect();
+        Ok(row_at(context, i, &tagged[i].spans, &keep, k))
+    });
+    let mut dwell: Vec<usize> = tagged.iter().flat_map(|t| &t.spans).map(|s| latents(s, last, settings)).collect();
+    dwell.sort_unstable();
+    dwell.dedup();
+    let (k_min, k_cap) = (recipe.evaluation.k_min, recipe.evaluation.k_cap);
+    Ok(Supervised {
+        from: Some("boundary"),
+        stream: "latent",
+        steps,
+        batch: settings.batch,
+        lengths,
+        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: last_from, steps },
+        row,
+        objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
+        reasoning: Reasoning {
+            method: method.into(),
+            source,
+            blocks: Blocks::Learnt,
+            k_min,
+            k_cap,
+            trained_dwell: dwell,
+        },
+        exports,
+        resets: vec![],
+        annotator_accuracy: 0.0,
+    })
+}
+
+/// Training row `i` with its spans at stage `k`.
+fn row_at(context: Context, i: usize, spans: &[Range<usize>], keep_text: &[bool], k: usize) -> Row {
+    let Context { recipe, corpus, .. } = context;
+    let sample = &corpus.train[i];
+    let response = staged(&sample.response, spans, keep_text, k, &recipe.latent, corpus.switch);
+    Row::new(&sample.prompt, &response, corpus.end)
+}

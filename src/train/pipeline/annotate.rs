@@ -1,0 +1,47 @@
+//! Scores the corpus with the annotator and tags it: where phase 1 puts its blocks (method §3).
+
+use anyhow::{Result, bail};
+
+use super::Run;
+use super::supervised::ANNOTATOR_WINDOW;
+use crate::evaluation::response_entropies;
+use crate::progress::Progress;
+use crate::store::write_atomic;
+use crate::text::annotate::annotate as annotate_corpus;
+use crate::train::state::PhaseFolder;
+
+pub(super) fn run(run: &Run) -> Result<()> {
+    let folder = run.path().join("annotate");
+    if folder.join("tagged.jsonl").exists() {
+        return Ok(());
+    }
+    let base = PhaseFolder::open(run.path(), "base")?;
+    let name = if base.path.join("annotator").exists() { "annotator" } else { "checkpoint" };
+    if run.recipe.base.annotator_accuracy > 0.0 && name == "checkpoint" {
+        eprintln!(
+            "annotate: the base never reached token accuracy {} over {ANNOTATOR_WINDOW} steps; the finished base scores the corpus",
+            run.recipe.base.annotator_accuracy
+        );
+    }
+    let model = base.import(name, &run.device.clone().inner())?;
+    let source = format!("base/{name}, {}, seed {}", run.recipe.name, run.recipe.seed);
+    let mut progress = Progress::new("annotate", run.corpus.train.len(), 0);
+    let annotation = annotate_corpus(
+        &run.corpus.train,
+        &run.recipe.annotate,
+        &folder,
+        &source,
+        |batch| response_entropies(&model, batch),
+        |done, _| progress.update(done, ""),
+    )?;
+    progress.finish();
+    let summary = &annotation.summary;
+    eprintln!(
+        "annotate: {} spans in {} samples ({} without), threshold {:.3} nats",
+        summary.spans, summary.samples, summary.samples_without_span, summary.threshold
+    );
+    if summary.spans == 0 {
+        bail!("annotate: no span was tagged in {} samples; loosen annotate.spans", summary.samples);
+    }
+    write_atomic(&folder.join("sample.txt"), annotation.excerpt(8).as_bytes())
+}

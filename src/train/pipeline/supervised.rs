@@ -1,0 +1,103 @@
+//! Drives a supervised phase from its declaration: rows → steps → exports → evaluation.
+
+use anyhow::{Result, bail};
+
+use super::Run;
+use super::summary::{PhaseResult, Stage};
+use crate::evaluation::evaluate;
+use crate::latent::Switching;
+use crate::method::batches::Batches;
+use crate::method::{Context, Supervised};
+use crate::text::tagging::{Tagged, read_tagged};
+use crate::train::sft::{self, Sft, StepStats};
+use crate::train::state::PhaseFolder;
+use crate::train::trainer::Trainer;
+
+/// Steps of the window over which the annotator's token accuracy is averaged.
+pub(super) const ANNOTATOR_WINDOW: usize = 25;
+
+/// Trains a phase to its end; `None` when the user stopped it.
+pub(super) fn run(
+    run: &Run,
+    phase: &'static str,
+    declare: for<'a> fn(Context<'a>) -> Result<Supervised<'a>>,
+) -> Result<Option<PhaseResult>> {
+    let folder = PhaseFolder::open(run.path(), phase)?;
+    if let Some(done) = folder.result()? {
+        return Ok(Some(done));
+    }
+    let tagged = run.tagged()?;
+    let what = declare(Context { recipe: &run.recipe, corpus: &run.corpus, tagged: &tagged })?;
+    let plain = run.device.clone().inner();
+    let model = match what.from {
+        Some(before) => PhaseFolder::open(run.path(), before)?.import("checkpoint", &plain)?,
+        None => run.initial_model()?,
+    };
+    let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
+    let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
+    let sft = Sft {
+        name: phase,
+        steps: what.steps,
+        schedule: what.schedule,
+        latent_token: run.switch().latent,
+        objective: what.objective.as_ref(),
+        resets: &what.resets,
+        accumulate: run.recipe.optimizer.accumulate,
+        threads: run.options.threads,
+        checkpoint_every: run.recipe.checkpoint.every,
+    };
+    let rows_of = |step| batches.indices(step).into_iter().map(|i| (what.row)(step, i)).collect();
+    let mut window = window_of(&folder)?;
+    let after = |done: usize, stats: &StepStats, trainer: &Trainer| {
+        window.push(stats.accuracy);
+        if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
+            folder.export("annotator", &trainer.frozen(), run.vocabulary(), &what.reasoning)?;
+        }
+        for export in what.exports.iter().filter(|export| export.after == done) {
+            folder.export(&export.name, &trainer.frozen(), run.vocabulary(), &what.reasoning)?;
+        }
+        Ok(())
+    };
+    if !sft::run(&sft, &mut trainer, &folder, rows_of, after)? {
+        return Ok(None);
+    }
+    let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning)?;
+    for export in &what.exports {
+        let Some(k) = export.stage else { continue };
+        let model = run.recipe.optimizer.dtype.apply(folder.import(&export.name, &plain)?);
+        let (settings, threads) = (&run.recipe.evaluation, run.options.threads);
+        let (scores, _) = evaluate(&model, &run.corpus, settings, &what.reasoning, Switching::Free, threads)?;
+        result.stages.push(Stage { k, scores });
+    }
+    folder.finish(&result)?;
+    Ok(Some(result))
+}
+
+/// Token accuracies of the steps that will not be run again.
+fn window_of(folder: &PhaseFolder) -> Result<Vec<f64>> {
+    let rows = sft::metrics_before(folder, folder.step()?)?;
+    Ok(rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect())
+}
+
+/// Whether the last steps were accurate enough for an annotator.
+fn reached(window: &[f64], wanted: f64) -> bool {
+    let recent = &window[window.len().saturating_sub(ANNOTATOR_WINDOW)..];
+    wanted > 0.0 && recent.len() == ANNOTATOR_WINDOW && recent.iter().sum::<f64>() / recent.len() as f64 >= wanted
+}
+
+impl Run {
+    /// The annotation, in the order of the corpus; empty before there is one.
+    fn tagged(&self) -> Result<Vec<Tagged>> {
+        let file = self.path().join("annotate").join("tagged.jsonl");
+        if !file.exists() {
+            return Ok(vec![]);
+        }
+        let tagged = read_tagged(&file)?;
+        let same =
+            tagged.len() == self.corpus.train.len() && tagged.iter().zip(&self.corpus.train).all(|(t, s)| t.id == s.id);
+        if !same {
+            bail!("{}: annotates other problems than this run's; delete the folder to annotate again", file.display());
+        }
+        Ok(tagged)
+    }
+}
