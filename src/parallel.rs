@@ -59,6 +59,11 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
     items.chunks(size).collect()
 }
 
+/// What becomes of a panic in a worker.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a worker thread panicked")]
+pub struct Panicked;
+
 /// Runs `work` on every part, one worker each; results in order.
 ///
 /// Tensor operations inside a part share the cores that are left for it: two parts on two cores get one thread each.
@@ -81,7 +86,7 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
         let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| within(part))).collect();
         // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        joined.into_iter().map(|done| done.map_err(|_| anyhow!("a worker thread panicked"))?).collect()
+        joined.into_iter().map(|done| done.map_err(|_| anyhow!(Panicked))?).collect()
     })
 }
 

@@ -48,6 +48,10 @@ pub struct Recipe {
     /// Folder, `.gguf` or hub id of a pretrained model (`--model`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pretrained: Option<String>,
+    /// The content-neutral token whose row `<swi>`, `</swi>` and `<latent>` are copied from (method §1); absent: the first that
+    /// the vocabulary has of line break, space and stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_token: Option<String>,
     /// LoRA settings for pretrained models; full fine-tuning where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,

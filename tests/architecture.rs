@@ -32,7 +32,7 @@ const ALLOWED: [(&str, &str); 22] = [
     ),
     ("report", "stats store"),
     ("commands", "experiments interventions latent loading model ops progress recipe report stats store study text"),
-    ("bin", "commands grade parallel progress recipe report train"),
+    ("bin", "commands grade method parallel progress recipe report train"),
 ];
 
 /// Rooms that hold no tensors.

@@ -16,7 +16,9 @@ fn accuracy_of(out: &Path, phase: &str) -> f64 {
 fn train(out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     // Checkpoints often, so that a kill lands between two of them.
-    command.args(["--preset", "smoke", "--threads", "2", "--set", "checkpoint.every=7", "--out"]).arg(out);
+    command.args(["--preset", "smoke", "--threads", "2", "--set", "checkpoint.every=7"]);
+    // A window that is kept across a kill, and a checkpoint on the way.
+    command.args(["--set", "grpo.early_stop_window=2", "--set", "grpo.keep_every=2", "--out"]).arg(out);
     command.stdin(Stdio::null());
     command
 }
@@ -100,7 +102,14 @@ fn smoke_leaves_every_artefact() {
             assert!(std::fs::metadata(&path).is_ok_and(|m| m.len() > 0), "{} is missing or empty", path.display());
         }
     }
-    for file in ["recipe.toml", "manifest.json", "summary.md", "annotate/tagged.jsonl", "annotate/entropies.parquet"] {
+    for file in [
+        "grpo_step2/checkpoint/reasoning.json",
+        "recipe.toml",
+        "manifest.json",
+        "summary.md",
+        "annotate/tagged.jsonl",
+        "annotate/entropies.parquet",
+    ] {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     // The invariant of GRPO's first inner epoch, as logged by the run itself.

@@ -29,6 +29,9 @@ struct Args {
     /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Train these methods instead of the recipe's, `all` of them, or `list` them.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    method: Vec<String>,
     /// Run only these phases.
     #[arg(long, value_delimiter = ',', value_name = "PHASES")]
     only: Vec<String>,
@@ -71,7 +74,18 @@ fn go(args: Args) -> Result<ExitCode> {
     set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
     set.extend(args.dtype.iter().map(|d| format!("optimizer.dtype={}", toml::Value::String(d.clone()))));
-    let recipe = Recipe::resolve(&args.preset, &set)?;
+    if args.method == ["list"] {
+        for method in switchyard::method::ALL {
+            println!("{:<16} {}", method.name(), method.about());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut recipe = Recipe::resolve(&args.preset, &set)?;
+    if !args.method.is_empty() {
+        let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
+        recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
+        recipe.check()?;
+    }
     if args.threads == 0 {
         bail!("--threads must be at least 1");
     }

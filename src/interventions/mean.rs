@@ -1,4 +1,4 @@
-//! The mean state of the same step over all problems.
+//! The mean state over all problems: of the same step, or of all steps.
 
 use super::{Bank, Intervention};
 use crate::model::Step;
@@ -13,17 +13,13 @@ pub struct Mean {
 
 impl Mean {
     pub fn per_step(bank: &Bank) -> Self {
-        let mean = |step: usize| {
-            let mut sum: Vec<f64> = vec![];
-            let mut n = 0_usize;
-            for (_, _, h) in bank.of_step(step) {
-                sum.resize(h.len(), 0.0);
-                sum.iter_mut().zip(h).for_each(|(s, x)| *s += f64::from(*x));
-                n += 1;
-            }
-            (n > 0).then(|| sum.into_iter().map(|s| (s / n as f64) as f32).collect())
-        };
-        Self { steps: (0..bank.steps()).map(mean).collect() }
+        Self { steps: (0..bank.steps()).map(|step| mean(bank.of_step(step))).collect() }
+    }
+
+    /// The same mean at every step: also what the step has in common is gone.
+    pub fn of_all(bank: &Bank) -> Self {
+        let all = mean((0..bank.steps()).flat_map(|step| bank.of_step(step)));
+        Self { steps: vec![all; bank.steps()] }
     }
 }
 
@@ -31,5 +27,30 @@ impl Intervention for Mean {
     fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
         let Step::Latent { step, .. } = at.step else { return None };
         self.steps.get(step)?.clone()
+    }
+}
+
+fn mean<'b>(states: impl Iterator<Item = (usize, usize, &'b [f32])>) -> Option<Vec<f32>> {
+    let (mut sum, mut n) = (vec![0.0_f64; 0], 0_usize);
+    for (_, _, h) in states {
+        sum.resize(h.len(), 0.0);
+        sum.iter_mut().zip(h).for_each(|(s, x)| *s += f64::from(*x));
+        n += 1;
+    }
+    (n > 0).then(|| sum.into_iter().map(|s| (s / n as f64) as f32).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_mean_a_step_or_one_for_all() {
+        let mut bank = Bank::default();
+        for (at, state) in [((0, 0, 0), [1.0, 2.0]), ((1, 0, 0), [3.0, 2.0]), ((0, 0, 1), [5.0, 8.0])] {
+            bank.insert(at, state.to_vec());
+        }
+        assert_eq!(Mean::per_step(&bank).steps, [Some(vec![2.0, 2.0]), Some(vec![5.0, 8.0])]);
+        assert_eq!(Mean::of_all(&bank).steps, [Some(vec![3.0, 4.0]), Some(vec![3.0, 4.0])]);
     }
 }

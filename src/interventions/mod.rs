@@ -104,6 +104,7 @@ pub const ALL: &[About] = &[
     About { name: "random_norm", random: true, doses: &[], make: |_, d| Box::new(RandomNorm { seed: d.seed }) },
     About { name: "self_patch", random: false, doses: &[], make: |m, _| Box::new(SelfPatch { bank: m.bank }) },
     About { name: "mean", random: false, doses: &[], make: |m, _| Box::new(Mean::per_step(m.bank)) },
+    About { name: "mean_global", random: false, doses: &[], make: |m, _| Box::new(Mean::of_all(m.bank)) },
     About { name: "gaussian", random: true, doses: &[], make: |m, d| Box::new(Gaussian::per_step(m.bank, d.seed)) },
     About { name: "resample", random: true, doses: &[], make: |m, d| Box::new(Resample::new(m.bank, d.seed)) },
     About { name: "sibling", random: true, doses: &[], make: |m, d| Box::new(Sibling { bank: &m.siblings[d.number] }) },

@@ -8,13 +8,9 @@
 
 pub mod batches;
 pub mod curriculum;
-mod fixed_embedding;
-mod no_cot;
 pub mod objective;
 mod phase;
 mod schedule;
-mod switch;
-mod text_cot;
 
 pub use objective::{CrossEntropy, LossSums, Objective};
 pub use phase::{Context, Export, Phase, Supervised, Work};
@@ -36,9 +32,23 @@ pub trait Method: Sync {
     fn phases(&self, recipe: &Recipe) -> Vec<Phase>;
 }
 
-/// Every method.
-pub const ALL: &[&dyn Method] =
-    &[&text_cot::TextCot, &switch::Switch, &no_cot::NoCot, &fixed_embedding::FixedEmbedding];
+macro_rules! methods {
+    ($($module:ident :: $method:ident,)*) => {
+        $(mod $module;)*
+
+        /// Every method.
+        pub const ALL: &[&dyn Method] = &[$(&$module::$method,)*];
+    };
+}
+
+methods! {
+    text_cot::TextCot,
+    text_cot_grpo::TextCotGrpo,
+    switch::Switch,
+    switch_brevity::SwitchBrevity,
+    no_cot::NoCot,
+    fixed_embedding::FixedEmbedding,
+}
 
 /// # Errors
 /// An unknown name, with those that exist.

@@ -6,7 +6,7 @@ use super::objective::Objective;
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
-use crate::recipe::Recipe;
+use crate::recipe::{Grpo, Recipe};
 use crate::text::tagging::Tagged;
 
 /// One step of a method's training, with a checkpoint of its own (but for the annotation).
@@ -24,8 +24,8 @@ pub enum Work {
     Annotate,
     /// Takes over what another phase exported under this phase's name, as it is, and measures it.
     Take { from: &'static str },
-    /// Switch-GRPO on the checkpoint of the phase named.
-    Grpo { from: &'static str },
+    /// GRPO on the checkpoint of the phase named, with these settings of the recipe.
+    Grpo { from: &'static str, settings: fn(&Recipe) -> Grpo },
 }
 
 /// What a declaration may look at.

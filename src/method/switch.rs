@@ -38,7 +38,8 @@ impl Method for Switch {
             if midway {
                 phases.push(Phase { name: GRPO_START, work: Work::Take { from: "sft" } });
             }
-            phases.push(Phase { name: "grpo", work: Work::Grpo { from: if midway { GRPO_START } else { "sft" } } });
+            let from = if midway { GRPO_START } else { "sft" };
+            phases.push(Phase { name: "grpo", work: Work::Grpo { from, settings: |recipe| recipe.grpo.clone() } });
         }
         phases
     }

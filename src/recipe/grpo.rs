@@ -91,6 +91,8 @@ pub struct Grpo {
     pub max_positions: usize,
     /// Steps between probes of the cosine between the replay modes' gradients; 0 never.
     pub cosine_every: usize,
+    /// Steps between checkpoints that are kept, each as a phase of its own (`grpo_step20`); 0 keeps none.
+    pub keep_every: usize,
     /// Steps of the window that watches for reward hacking; 0 never stops early.
     pub early_stop_window: usize,
     pub reward: Reward,
@@ -115,6 +117,7 @@ impl Default for Grpo {
             continue_term: false,
             max_positions: 8192,
             cosine_every: 20,
+            keep_every: 0,
             early_stop_window: 0,
             reward: Reward::default(),
         }

@@ -104,7 +104,11 @@ impl Subject {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
         let source = opened.checkpoint.path.clone();
-        let loaded = opened.load(device)?.add_switch_tokens(&NewRows { seed: recipe.seed, ..NewRows::default() })?;
+        let loaded = opened.load(device)?.add_switch_tokens(&NewRows {
+            seed: recipe.seed,
+            seed_token: recipe.seed_token.clone(),
+            ..NewRows::default()
+        })?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let stem = Path::new(model).file_stem().map_or(model.into(), |s| s.to_string_lossy());

@@ -197,6 +197,10 @@ impl Family for Affine {
         holds.then(|| plan.values(Some((step, value)))[plan.hops.len()].to_string())
     }
 
+    fn starts(&self) -> u32 {
+        self.modulus
+    }
+
     fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
         Some(Plan { start, ..plan.clone() })
     }

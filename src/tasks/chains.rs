@@ -257,6 +257,10 @@ impl Family for Chains {
         holds.then(|| plan.values(Some((step, value)))[plan.steps.len()].to_string())
     }
 
+    fn starts(&self) -> u32 {
+        self.modulus
+    }
+
     fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
         Some(Plan { start, ..plan.clone() })
     }

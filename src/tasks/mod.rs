@@ -5,26 +5,19 @@
 //! problem (what is left when names, shuffles and distractors are taken away), and `hash mod 8` decides the split
 //! (0 test, 1 validation, the rest training). A draw of the wrong split is thrown away and drawn again.
 //!
-//! A new family is one file that implements [`Family`] and one line in each `match` of [`Task`].
+//! A new family is one file that implements [`Family`] and one line in the list below.
 
-pub mod affine;
-pub mod chains;
 mod draw;
-pub mod graph;
-pub mod multiply;
 mod problem;
 
 use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
 use rand_chacha::ChaCha8Rng;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use affine::Affine;
-pub use chains::Chains;
-pub use graph::Graph;
-pub use multiply::Multiply;
-pub use problem::{Known, Program, StepValue, TaskProblem};
+pub use problem::{Known, StepValue, TaskProblem};
 
 /// Which part of the data a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,7 +87,8 @@ pub struct Written {
 /// What one family of problems has to say.
 pub trait Family {
     const NAME: &'static str;
-    type Plan;
+    /// What is drawn: the problem without its names.
+    type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
 
     /// Refuses settings that make no problems, naming the setting.
     fn check(&self) -> Result<()>;
@@ -107,74 +101,92 @@ pub trait Family {
     fn structure(plan: &Self::Plan) -> u64;
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan) -> Written;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
-    /// The same structure from another start value; `None` where the family has no such thing.
+    /// How many start values there are; 0 where the family has no such thing.
+    fn starts(&self) -> u32 {
+        0
+    }
+    /// The same structure from another start value; `None` where it does not exist.
     fn with_start(_plan: &Self::Plan, _start: u32) -> Option<Self::Plan> {
         None
     }
     fn program(plan: Self::Plan) -> Program;
 }
 
-/// A family with its settings. In a recipe: `family = "chains"` and the settings beside it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "family", rename_all = "kebab-case")]
-pub enum Task {
-    Chains(Chains),
-    Affine(Affine),
-    Graph(Graph),
-    Multiply(Multiply),
+macro_rules! families {
+    ($($module:ident :: $family:ident,)*) => {
+        $(pub mod $module;)*
+        $(pub use $module::$family;)*
+
+        /// A family with its settings. In a recipe: `family = "chains"` and the settings beside it.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "family", rename_all = "kebab-case")]
+        pub enum Task {
+            $($family($family),)*
+        }
+
+        /// The structure behind a problem's text, without its names.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Program {
+            $($family(<$family as Family>::Plan),)*
+        }
+
+        impl Program {
+            fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+                match self {
+                    $(Program::$family(plan) => $family::answer_if(plan, step, value),)*
+                }
+            }
+        }
+
+        impl Task {
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Task::$family(_) => $family::NAME,)*
+                }
+            }
+
+            pub fn check(&self) -> Result<()> {
+                match self {
+                    $(Task::$family(family) => family.check(),)*
+                }
+            }
+
+            /// The family's vocabulary, for the word-level tokenizer.
+            pub fn words(&self) -> Vec<String> {
+                match self {
+                    $(Task::$family(family) => family.words(),)*
+                }
+            }
+
+            /// Row `index` of a split. Fails on settings that `check` refuses, or that leave the split empty.
+            pub fn problem(&self, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
+                self.check()?;
+                match self {
+                    $(Task::$family(family) => generate(family, split, seed, index),)*
+                }
+            }
+
+            /// Row `index` and its twin: same structure, names and order, another start value and another answer. `None`
+            /// where the family has no start value or none leads elsewhere.
+            pub fn pair(&self, split: Split, seed: u64, index: u64) -> Result<Option<(TaskProblem, TaskProblem)>> {
+                self.check()?;
+                match self {
+                    $(Task::$family(family) => generate_pair(family, split, seed, index),)*
+                }
+            }
+        }
+    };
+}
+
+families! {
+    chains::Chains,
+    affine::Affine,
+    graph::Graph,
+    multiply::Multiply,
 }
 
 impl Task {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Task::Chains(_) => Chains::NAME,
-            Task::Affine(_) => Affine::NAME,
-            Task::Graph(_) => Graph::NAME,
-            Task::Multiply(_) => Multiply::NAME,
-        }
-    }
-
-    pub fn check(&self) -> Result<()> {
-        match self {
-            Task::Chains(family) => family.check(),
-            Task::Affine(family) => family.check(),
-            Task::Graph(family) => family.check(),
-            Task::Multiply(family) => family.check(),
-        }
-    }
-
-    /// The family's vocabulary, for the word-level tokenizer.
-    pub fn words(&self) -> Vec<String> {
-        match self {
-            Task::Chains(family) => family.words(),
-            Task::Affine(family) => family.words(),
-            Task::Graph(family) => family.words(),
-            Task::Multiply(family) => family.words(),
-        }
-    }
-
-    /// Row `index` of a split. Fails on settings that `check` refuses, or that leave the split empty.
-    pub fn problem(&self, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
-        self.check()?;
-        match self {
-            Task::Chains(family) => generate(family, split, seed, index),
-            Task::Affine(family) => generate(family, split, seed, index),
-            Task::Graph(family) => generate(family, split, seed, index),
-            Task::Multiply(family) => generate(family, split, seed, index),
-        }
-    }
-
-    /// Row `index` and its twin: same structure, names and order, another start value and another answer. `None` where the
-    /// family has no start value or none leads elsewhere.
-    pub fn pair(&self, split: Split, seed: u64, index: u64) -> Result<Option<(TaskProblem, TaskProblem)>> {
-        self.check()?;
-        match self {
-            Task::Chains(family) => generate_pair(family, family.modulus, split, seed, index),
-            Task::Affine(family) => generate_pair(family, family.modulus, split, seed, index),
-            Task::Graph(_) | Task::Multiply(_) => Ok(None),
-        }
-    }
-
     /// The rows of a range of indices.
     pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
         indices.map(|index| self.problem(split, seed, index)).collect()
@@ -193,13 +205,15 @@ fn generate<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Resul
 
 fn generate_pair<F: Family>(
     family: &F,
-    modulus: u32,
     split: Split,
     seed: u64,
     index: u64,
 ) -> Result<Option<(TaskProblem, TaskProblem)>> {
+    if family.starts() == 0 {
+        return Ok(None);
+    }
     let (rng, subject, plan) = drawn(family, split, seed, index)?;
-    let starts: Vec<F::Plan> = (0..modulus).filter_map(|start| F::with_start(&plan, start)).collect();
+    let starts: Vec<F::Plan> = (0..family.starts()).filter_map(|start| F::with_start(&plan, start)).collect();
     // The same generator: the same names in the same order.
     let write = |plan| written(family, &mut rng.clone(), plan, subject, (split, seed, index));
     let problem = write(plan);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affine, Chains, Family, Graph, Multiply, Split, affine, chains, graph, multiply};
+use super::{Program, Split};
 
 /// What is known to hold after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,21 +59,6 @@ impl TaskProblem {
     /// What the answer would be if step `step` (from 0) had produced `value` and everything after it were recomputed.
     /// None where there is no such step, where the step cannot hold `value`, or where steps hold no number (`graph`).
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
-        match &self.program {
-            Program::Chains(plan) => Chains::answer_if(plan, step, value),
-            Program::Affine(plan) => Affine::answer_if(plan, step, value),
-            Program::Graph(plan) => Graph::answer_if(plan, step, value),
-            Program::Multiply(plan) => Multiply::answer_if(plan, step, value),
-        }
+        self.program.answer_if(step, value)
     }
-}
-
-/// The structure behind a problem's text, without its names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Program {
-    Chains(chains::Plan),
-    Affine(affine::Plan),
-    Graph(graph::Plan),
-    Multiply(multiply::Plan),
 }

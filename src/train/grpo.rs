@@ -172,8 +172,10 @@ pub fn sampled_tokens(rollouts: &[Rollout]) -> usize {
 
 /// Gradients of the Switch-GRPO loss. In `segmented` each wave is back-propagated and dropped before the next.
 ///
+/// A rollout whose replay runs out of memory is left out, and the others are divided by their own `N_tok`.
+///
 /// # Errors
-/// No rollouts, and whatever the replay returns.
+/// No rollouts, none that survives, and whatever the replay returns.
 pub fn gradients(
     model: &Decoder,
     behaviour: Behaviour,
@@ -181,23 +183,55 @@ pub fn gradients(
     grpo: &Grpo,
     threads: usize,
 ) -> Result<(GradientsParams, LossParts)> {
-    let n_tok = sampled_tokens(rollouts);
-    ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
-    let parts = parallel::cut(rollouts, threads);
-    let done = parallel::run(&parts, |part| shard_gradients(model, behaviour, part, grpo, n_tok))?;
-    let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
-    let mut all = vec![];
-    for (grads, part) in done {
-        total.loss += part.loss;
-        total.surrogate += part.surrogate;
-        total.kl += part.kl;
-        total.ratio += part.ratio;
-        total.clip_share += part.clip_share;
-        total.max_drift = total.max_drift.max(part.max_drift);
-        all.push(grads);
-    }
-    Ok((shards::sum_gradients(model, all), total))
+    let pass = |rollouts: &[Rollout]| -> Result<(GradientsParams, LossParts)> {
+        let n_tok = sampled_tokens(rollouts);
+        ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
+        let parts = parallel::cut(rollouts, threads);
+        let done = parallel::run(&parts, |part| shard_gradients(model, behaviour, part, grpo, n_tok))?;
+        let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
+        let mut all = vec![];
+        for (grads, part) in done {
+            total.loss += part.loss;
+            total.surrogate += part.surrogate;
+            total.kl += part.kl;
+            total.ratio += part.ratio;
+            total.clip_share += part.clip_share;
+            total.max_drift = total.max_drift.max(part.max_drift);
+            all.push(grads);
+        }
+        Ok((shards::sum_gradients(model, all), total))
+    };
+    of_survivors(rollouts, pass)
 }
+
+/// `pass` over the rollouts; where it panics (a device out of memory), over those that get through it alone.
+fn of_survivors<R: Clone, T>(rollouts: &[R], pass: impl Fn(&[R]) -> Result<T>) -> Result<T> {
+    let guarded = |rollouts: &[R]| {
+        let quiet = AssertUnwindSafe(|| pass(rollouts));
+        catch_unwind(quiet).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
+    };
+    let lost = |error: &anyhow::Error| error.is::<OutOfMemory>() || error.is::<parallel::Panicked>();
+    match guarded(rollouts) {
+        Err(error) if lost(&error) => {}
+        done => return done,
+    }
+    let mut survivors = vec![];
+    for rollout in rollouts {
+        match guarded(std::slice::from_ref(rollout)) {
+            Ok(_) => survivors.push(rollout.clone()),
+            Err(error) if lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    eprintln!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len());
+    ensure!(!survivors.is_empty(), "not one of {} rollouts can be replayed in this memory", rollouts.len());
+    guarded(&survivors)
+}
+
+/// A computation that panicked.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a replay panicked: most likely the device is out of memory")]
+struct OutOfMemory;
 
 fn shard_gradients(
     model: &Decoder,
@@ -360,4 +394,22 @@ pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b
     ensure!(a.len() == b.len(), "the two modes reach different parameters: {} and {} values", a.len(), b.len());
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     Ok(dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt().max(1e-30))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_that_cannot_be_replayed_is_left_out_of_the_gradient() {
+        let pass = |lengths: &[usize]| {
+            assert!(lengths.iter().all(|&n| n < 100), "out of memory, on purpose");
+            Ok(lengths.to_vec())
+        };
+        assert_eq!(of_survivors(&[3, 400, 5], pass).expect("two survive"), [3, 5]);
+        assert_eq!(of_survivors(&[3, 5], pass).expect("both"), [3, 5]);
+        assert!(of_survivors(&[300, 400], pass).is_err_and(|e| e.to_string().contains("not one of 2")));
+        let refused = of_survivors(&[3, 5], |_: &[usize]| -> Result<()> { anyhow::bail!("a bad token") });
+        assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+    }
 }

@@ -5,6 +5,7 @@
 
 mod adamw;
 pub mod grpo;
+mod hacking;
 pub mod pipeline;
 pub mod reward;
 pub mod sft;

@@ -78,7 +78,7 @@ impl Run {
                 Some(None)
             }
             Work::Take { from } => Some(Some(measure::take(self, phase.name, from)?)),
-            Work::Grpo { from } => switch_grpo::run(self, phase.name, from)?.map(Some),
+            Work::Grpo { from, settings } => switch_grpo::run(self, phase.name, from, settings)?.map(Some),
         })
     }
 }

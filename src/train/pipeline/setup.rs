@@ -121,7 +121,8 @@ impl Run {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
                 let loaded = Opened::open(name, None, Apply::Merged)?.load(&device)?;
-                let rows = NewRows { seed: self.recipe.seed, ..NewRows::default() };
+                let Recipe { seed, seed_token, .. } = self.recipe.clone();
+                let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)
             }
             (None, Some(size)) => {

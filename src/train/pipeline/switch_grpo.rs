@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use burn::module::Module;
 use serde::Serialize;
 use serde_json::json;
 
@@ -14,9 +15,11 @@ use crate::latent::Reasoning;
 use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, stop_flag};
-use crate::recipe::{Anchor, Grpo, ReplayMode};
+use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode};
 use crate::stats::Flips;
+use crate::store::{Row, RowWriter};
 use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
+use crate::train::hacking::{self, Watch};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
@@ -54,12 +57,17 @@ struct GrpoRow {
     seconds: f64,
 }
 
-pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<PhaseResult>> {
+pub(super) fn run(
+    run: &Run,
+    phase: &'static str,
+    from: &str,
+    settings: fn(&Recipe) -> Grpo,
+) -> Result<Option<PhaseResult>> {
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
     }
-    let settings = &run.recipe.grpo;
+    let settings = &settings(&run.recipe);
     let plain = run.device.clone().inner();
     let start = PhaseFolder::open(run.path(), from)?;
     let (model, reasoning) = (start.import("checkpoint", &plain)?, start.reasoning("checkpoint")?);
@@ -69,15 +77,16 @@ pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<P
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
-    let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, "grpo");
+    let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
     let mut metrics = metrics_from(&folder, from)?;
-    let mut progress = Progress::new("grpo", settings.steps, from);
-    let mut watch = Watch::default();
+    let mut progress = Progress::new(phase, settings.steps, from);
+    let mut watch = Watch::new(settings.early_stop_window, watched(&metrics));
     let mut notes = vec![];
     for step in from..settings.steps {
         let started = Instant::now();
-        let (sampled, epochs, cosines) = one_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, step)?;
-        let row = row(step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
+        let (sampled, epochs, cosines) =
+            one_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, settings, step)?;
+        let row = row(phase, step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
         progress.update(
             step + 1,
             &format!(
@@ -86,9 +95,16 @@ pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<P
             ),
         );
         metrics.push(&row)?;
-        let hacking = watch.push(settings.early_stop_window, &row);
+        let hacking = watch.push(hacking::Step {
+            reward: row.reward,
+            switch_rate: row.switch_rate,
+            latent_calls: row.latent_calls,
+        });
         let stopped = stop_flag().load(Ordering::SeqCst);
         let done = step + 1;
+        if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps {
+            keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning)?;
+        }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
             folder.save(done, &trainer, json!({}))?;
         }
@@ -98,7 +114,7 @@ pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<P
         }
         if hacking {
             notes.push(format!(
-                "grpo stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
+                "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
                 settings.early_stop_window
             ));
             break;
@@ -113,6 +129,23 @@ pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<P
     Ok(Some(result))
 }
 
+/// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
+fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning) -> Result<()> {
+    let folder = PhaseFolder::open(run.path(), name)?;
+    folder.export("checkpoint", &trainer.frozen().materialize(), run.vocabulary(), reasoning).map(drop)
+}
+
+/// What the watch saw of the steps that are not run again.
+fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
+    let number = |row: &Row, key: &str| row.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
+    let step = |row: &Row| hacking::Step {
+        reward: number(row, "reward"),
+        switch_rate: number(row, "switch_rate"),
+        latent_calls: number(row, "latent_calls"),
+    };
+    metrics.rows().iter().map(step).collect()
+}
+
 type Cosines = (Option<f64>, Option<f64>);
 /// Loss and gradient norm of one inner epoch.
 type Epoch = (LossParts, f64);
@@ -123,9 +156,9 @@ fn one_step(
     batches: &Batches,
     reference: Option<&Decoder>,
     reasoning: &Reasoning,
+    settings: &Grpo,
     step: usize,
 ) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
-    let settings = &run.recipe.grpo;
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
     let decoding = grpo::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
     let questions: Vec<(usize, &[u32], &str)> = batches
@@ -152,6 +185,7 @@ fn one_step(
 }
 
 fn row(
+    phase: &'static str,
     step: usize,
     sampled: &Sampled,
     epochs: &[Epoch],
@@ -174,7 +208,7 @@ fn row(
     let (first, last) = (epochs.first(), epochs.last());
     let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
     GrpoRow {
-        phase: "grpo",
+        phase,
         step,
         reward: mean(&|(_, r, _)| r.total),
         reward_correct: mean(&|(_, r, _)| r.correct),
@@ -201,23 +235,6 @@ fn row(
         cosine_full_bptt,
         skipped,
         seconds,
-    }
-}
-
-/// Early stop on reward hacking (the paper's appendix): switching climbs while reward falls.
-#[derive(Default)]
-struct Watch(Vec<[f64; 3]>);
-
-impl Watch {
-    fn push(&mut self, window: usize, row: &GrpoRow) -> bool {
-        self.0.push([row.reward, row.switch_rate, row.latent_calls]);
-        if window == 0 || self.0.len() < 2 * window {
-            return false;
-        }
-        let mean = |rows: &[[f64; 3]], i: usize| rows.iter().map(|r| r[i]).sum::<f64>() / rows.len() as f64;
-        let recent = &self.0[self.0.len() - window..];
-        let before = &self.0[self.0.len() - 2 * window..self.0.len() - window];
-        mean(recent, 0) < mean(before, 0) && mean(recent, 1) > mean(before, 1) && mean(recent, 2) > mean(before, 2)
     }
 }
 
