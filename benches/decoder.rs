@@ -337,7 +337,7 @@ criterion_group!(benches, forward_and_step, lora_step, hooks, decoding);
 
 /// As the binaries do it, on a thread of the pool.
 fn main() {
-    parallel::on_the_pool(|| {
+    parallel::on_the_pool(switchyard::machine::threads(), || {
         benches();
         Criterion::default().configure_from_args().final_summary();
     });

@@ -14,6 +14,7 @@
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
 //! | [`corpus`] | a recipe's problems as token rows, and who grades them |
 //! | [`evaluation`] | held-out decoding and scores |
+//! | [`machine`] | what is computed on: device, float type, threads |
 //! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
 //! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`train`] | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
@@ -37,6 +38,7 @@ pub mod grade;
 pub mod interventions;
 pub mod latent;
 pub mod loading;
+pub mod machine;
 pub mod method;
 pub mod model;
 pub mod ops;

@@ -9,6 +9,7 @@ use burn::tensor::Device;
 use serde_json::{Map, Value};
 
 use crate::latent::{Reasoning, SwitchIds};
+use crate::machine::Compute;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::{RowInit, init_row, resize_rows};
@@ -176,6 +177,13 @@ impl NewRows {
 }
 
 impl Loaded {
+    /// The model computing in this type. Add tokens first: new rows are drawn in f32.
+    #[must_use]
+    pub fn computing_in(mut self, dtype: Compute) -> Self {
+        self.model = dtype.apply(self.model);
+        self
+    }
+
     /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
     /// Padded rows beyond the vocabulary are cut. LoRA factors, if attached, are merged: add the tokens first.
     ///

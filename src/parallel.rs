@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Runs a program's work on one of the threads that tensor operations share. From any other thread, each operation on
+/// Runs a program's work on one of the `threads` that tensor operations share. From any other thread, each operation on
 /// several threads would first put its caller to sleep.
-pub fn on_the_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
     // Stacks as large as a main thread's. A pool that stands already serves as it is.
-    let _ = ThreadPoolBuilder::new().stack_size(8 << 20).build_global();
+    let _ = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
     rayon::scope(|_| work())
 }
 

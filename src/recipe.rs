@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
-pub use optimizer::{Compute, Optimizer};
+pub use optimizer::Optimizer;
 pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
+pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
 use crate::tasks::Task;
 use crate::text::Template;

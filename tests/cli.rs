@@ -238,6 +238,70 @@ fn activations_of_many_rows_are_those_of_each() {
 }
 
 #[test]
+fn bf16_is_close_to_f32_and_is_not_f32() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let acts = |dtype: &str| {
+        let out = fixture.text(&format!("{dtype}.safetensors"));
+        let hooks = "blocks.*.hook_resid_post,blocks.0.attn.hook_pattern";
+        let args = ["--model", &model, "--ids", "5,6,7,8", "--hooks", hooks, "--logits", "--out", &out];
+        stdout(&probe(&[&["activations", "--dtype", dtype], &args[..]].concat()));
+        load(Path::new(&out))
+    };
+    let (f32, bf16) = (acts("f32"), acts("bf16"));
+    assert!(f32.keys().eq(bf16.keys()));
+    for (name, (shape, exact)) in &f32 {
+        let (other, rounded) = &bf16[name];
+        let off = common::relative(rounded, exact);
+        println!("{name}: bf16 is {off:.1e} from f32");
+        // bf16 keeps 8 bits: 0.4 % a rounding.
+        assert!(shape == other && off > 1e-5 && off < 3e-2, "{name}: {off:e}");
+    }
+    let json = |dtype: &str| {
+        let args = ["generate", "--model", &model, "--ids", "5,6", "--json", "--ignore-eos", "--dtype", dtype];
+        serde_json::from_str::<Value>(&stdout(&probe(&args))).expect("JSON")
+    };
+    assert_eq!(json("bf16")["tokens"].as_array().map(Vec::len), Some(256));
+    assert_ne!(json("bf16"), json("f32"), "256 tokens with their log-probs, to the last digit");
+}
+
+#[test]
+fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let list = stdout(&probe(&["--list-devices"]));
+    assert!(list.lines().any(|line| line.starts_with("cpu") && line.contains("f32, bf16")), "{list}");
+    assert_eq!(stdout(&probe(&["generate", "--list-devices"])), list);
+    let train = Command::new(env!("CARGO_BIN_EXE_train")).arg("--list-devices").output().expect("the binary runs");
+    assert_eq!(stdout(&train), list);
+    let intervene = Command::new(env!("CARGO_BIN_EXE_intervene")).arg("--list-devices").output();
+    assert_eq!(stdout(&intervene.expect("the binary runs")), list);
+
+    let report = Command::new(env!("CARGO_BIN_EXE_report")).args(["--device", "cpu"]).output().expect("it runs");
+    assert_eq!(report.status.code(), Some(2), "report has no model to compute");
+
+    fn generate<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        [&["generate", "--model", model, "--ids", "5"], more].concat()
+    }
+    refused(&generate(&model, &["--device", "tpu"]), &["--device tpu", "cpu"]);
+    if !cfg!(feature = "cuda") {
+        refused(&generate(&model, &["--device", "cuda:1"]), &["--device cuda:1", "--features cuda"]);
+    }
+    for (flag, bad) in [("--threads", "0"), ("--threads", "100000"), ("--dtype", "f8")] {
+        let output = probe(&generate(&model, &[flag, bad]));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(flag) && said.contains(bad), "{said}");
+    }
+    // One prompt is one row: the number of threads rounds, it does not decide.
+    let tokens = |threads: &str| {
+        let args = generate(&model, &["--json", "--ignore-eos", "--max-new-tokens", "40", "--threads", threads]);
+        serde_json::from_str::<Value>(&stdout(&probe(&args))).expect("JSON")["tokens"].clone()
+    };
+    assert_eq!(tokens("1"), tokens("3"));
+}
+
+#[test]
 fn requests_that_cannot_be_met_are_refused_before_any_work() {
     let fixture = Fixture::new();
     let model = fixture.text("model");

@@ -6,7 +6,7 @@ use std::process::Command;
 use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
 use switchyard::experiments::teacher_forced::{self, Event};
 use switchyard::interventions::Steps;
-use switchyard::store::read;
+use switchyard::store::{read, read_flat};
 use switchyard::study::Study;
 
 fn micro() -> PathBuf {
@@ -20,6 +20,48 @@ fn study(phase: &str, problems: Option<usize>, seed: u64) -> Study {
 fn config(modes: &[&str], steps: &[Steps]) -> Config {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();
     Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() }
+}
+
+/// Runs a binary on 60 problems of the micro fixture, into a folder.
+fn command(binary: &str, out: &Path, args: &[&str]) {
+    let mut command = Command::new(binary);
+    command.args(["--phase", "sft", "--problems", "60", "--out"]).arg(out).args(args);
+    let output = command.output().expect("the binary runs");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn every_experiment_runs_in_bf16_and_says_so() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let accuracy = |dtype: &str| {
+        let out = temp.path().join(dtype);
+        // Too few problems for the probes by problem; the others need no more.
+        let only =
+            "teacher_forced,switch_window,exit_probability,accuracy,outcomes,traces,positions,entropy,logit_lens";
+        command(env!("CARGO_BIN_EXE_probe"), &out, &["--dtype", dtype, "--threads", "2", "--only", only]);
+        let modes = "normal,zero,self_patch,known_value";
+        command(
+            env!("CARGO_BIN_EXE_intervene"),
+            &out,
+            &["--dtype", dtype, "--threads", "2", "--modes", modes, "--pairs", "4"],
+        );
+        let text = std::fs::read_to_string(out.join("manifest.json")).expect("a manifest");
+        let manifest: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        for (name, entry) in manifest.as_object().expect("entries") {
+            assert_eq!((&entry["setup"]["dtype"], &entry["setup"]["device"]), (&dtype.into(), &"cpu".into()), "{name}");
+            assert_eq!(entry["threads"], 2, "{name}");
+        }
+        let rows = read_flat(&out.join("latent_intervention-sft.parquet")).expect("rows");
+        let of = |mode: &str| {
+            let row = rows.iter().find(|row| row["mode"] == mode).expect("a row of the mode");
+            row["accuracy.value"].as_f64().expect("an accuracy")
+        };
+        assert_eq!(of("self_patch"), of("normal"), "{dtype}: a self-patch changes nothing");
+        of("normal")
+    };
+    let (f32, bf16) = (accuracy("f32"), accuracy("bf16"));
+    println!("accuracy on 60 problems: f32 {f32:.3}, bf16 {bf16:.3}");
+    assert!((f32 - bf16).abs() < 0.1, "f32 {f32}, bf16 {bf16}");
 }
 
 #[test]

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use switchyard::experiments::layer_probe::{self, Features, Layers, Matched, Protocol};
 use switchyard::experiments::{ALL, Settings, exit_probability, phases, switch_window, teacher_forced};
+use switchyard::machine::threads;
 use switchyard::recipe::Recipe;
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::{IDENTITY, RowWriter, read_flat};
+use switchyard::study::Study;
 use switchyard::study::Subject;
 use switchyard::study::staging::Event;
-use switchyard::study::{Study, threads};
 
 fn subject(phase: &str, problems: usize) -> Subject {
     let micro = Path::new(".").join("fixtures/micro");

@@ -14,9 +14,13 @@ fn accuracy_of(out: &Path, phase: &str) -> f64 {
 }
 
 fn train(out: &Path) -> Command {
+    train_on(out, "2")
+}
+
+fn train_on(out: &Path, threads: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     // Checkpoints often, so that a kill lands between two of them.
-    command.args(["--preset", "smoke", "--threads", "2", "--set", "checkpoint.every=7"]);
+    command.args(["--preset", "smoke", "--threads", threads, "--set", "checkpoint.every=7"]);
     // A window that is kept across a kill, and a checkpoint on the way.
     command.args(["--set", "grpo.early_stop_window=2", "--set", "grpo.keep_every=2", "--out"]).arg(out);
     command.stdin(Stdio::null());
@@ -129,6 +133,17 @@ fn smoke_leaves_every_artefact() {
     let again = train(&out).output().expect("train runs");
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again).contains("--resume"), "{}", text(&again));
+    // So is going on with another number of threads: its results would be another's.
+    let other = train_on(&out, "3").arg("--resume").output().expect("train runs");
+    assert_eq!(other.status.code(), Some(2));
+    let said = text(&other);
+    assert!(said.contains("--threads 2") && said.contains("--threads 3") && said.contains("manifest.json"), "{said}");
+    let manifest = std::fs::read_to_string(out.join("manifest.json")).expect("the manifest");
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    assert_eq!(
+        [&manifest["threads"], &manifest["device"], &manifest["dtype"]],
+        [&2.into(), &"cpu".into(), &"f32".into()] as [&serde_json::Value; 3]
+    );
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use switchyard::commands::{completions, exit, intervene::Intervene};
-use switchyard::parallel;
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -11,5 +10,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args = completions::parse::<Intervene>();
-    exit(parallel::on_the_pool(|| args.run()))
+    exit(args.run())
 }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use switchyard::commands::{activations::Activations, completions, exit, experiments::Experiments, generate::Generate};
-use switchyard::parallel;
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -35,9 +34,9 @@ enum What {
 
 fn main() -> ExitCode {
     let probe = completions::parse::<Probe>();
-    exit(parallel::on_the_pool(|| match probe.what {
+    exit(match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
         Some(What::Generate(generate)) => generate.run(),
-    }))
+    })
 }

@@ -12,6 +12,8 @@ use switchyard::report::folder::Folder;
 use switchyard::report::{curves, render};
 
 /// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
+///
+/// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
 #[derive(Parser)]
 #[command(
     version,

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use burn::tensor::Device;
+use anyhow::Result;
 use clap::Parser;
-use switchyard::commands::completions;
-use switchyard::parallel;
+use switchyard::commands::{completions, device::MachineArgs};
+use switchyard::machine::Machine;
 use switchyard::progress::stop_flag;
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
@@ -47,20 +46,13 @@ struct Args {
     /// A file of problems.
     #[arg(long)]
     data: Option<String>,
-    /// cpu, or cuda[:N] in a build with --features cuda.
-    #[arg(long, default_value = "cpu")]
-    device: String,
-    /// What forward and backward are computed in: f32 or bf16 (weights stay f32). Short for --set optimizer.dtype=...
-    #[arg(long)]
-    dtype: Option<String>,
-    /// Worker threads; results depend on this number, not on timing.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 fn main() -> ExitCode {
     let args = completions::parse::<Args>();
-    match parallel::on_the_pool(|| go(args)) {
+    match args.machine.compute(|machine| go(&args, machine)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -69,11 +61,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn go(args: Args) -> Result<ExitCode> {
+fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
     let mut set = args.set.clone();
     set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
-    set.extend(args.dtype.iter().map(|d| format!("optimizer.dtype={}", toml::Value::String(d.clone()))));
+    set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
     if args.method == ["list"] {
         for method in switchyard::method::ALL {
             println!("{:<16} {}", method.name(), method.about());
@@ -86,16 +78,13 @@ fn go(args: Args) -> Result<ExitCode> {
         recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
         recipe.check()?;
     }
-    if args.threads == 0 {
-        bail!("--threads must be at least 1");
-    }
     let options = Options {
-        out: args.out.unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
+        out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
         resume: args.resume,
-        only: args.only,
-        threads: args.threads,
+        only: args.only.clone(),
+        threads: machine.threads,
         command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
-        device: Some(device(&args.device)?),
+        device: machine.device.clone(),
     };
     stop_flag();
     let out = options.out.display().to_string();
@@ -110,20 +99,5 @@ fn go(args: Args) -> Result<ExitCode> {
             eprintln!("stopped; go on with the same command and --resume (run folder {out})");
             Ok(ExitCode::from(130))
         }
-    }
-}
-
-fn device(name: &str) -> Result<Device> {
-    match name {
-        "cpu" => Ok(Device::flex()),
-        #[cfg(feature = "cuda")]
-        _ if name == "cuda" || name.starts_with("cuda:") => {
-            let index = name.strip_prefix("cuda:").unwrap_or("0");
-            let Ok(index) = index.parse::<usize>() else { bail!("--device {name}: `{index}` is not a device number") };
-            Ok(Device::cuda(index))
-        }
-        #[cfg(not(feature = "cuda"))]
-        _ if name.starts_with("cuda") => bail!("--device {name}: this build has no CUDA; build with --features cuda"),
-        _ => bail!("--device {name}: expected cpu or cuda[:N]"),
     }
 }

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::tensor::Device;
 use clap::Args;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;
 
 use super::capture::{self, Captured};
+use super::device::MachineArgs;
 use super::{ModelArgs, parse_ids};
 use crate::latent::Sequence;
 use crate::loading::Opened;
+use crate::machine::Machine;
 use crate::model::hooks::parse_specs;
 use crate::store::write_atomic;
 
@@ -44,6 +45,8 @@ pub struct Activations {
     allow_non_finite: bool,
     #[arg(long, value_name = "FILE.safetensors")]
     out: PathBuf,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 /// One line of `--prompts`.
@@ -59,6 +62,10 @@ impl Activations {
     /// Anything wrong with the request before any weight is read; later, values that are not finite and a file that
     /// cannot be written. No partial file is left.
     pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
         check_out(&self.out)?;
         let opened = self.model.open()?;
         let rows = self.rows(&opened)?;
@@ -70,7 +77,7 @@ impl Activations {
         }
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         let mut plan = capture::plan(&specs, opened.config().num_hidden_layers, &sequences, self.logits)?;
-        let loaded = opened.load(&Device::flex())?;
+        let loaded = opened.load(&machine.device)?.computing_in(machine.dtype);
         capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &mut plan)?;
         if let Some(bad) = plan.iter().find(|c| !c.is_finite())
             && !self.allow_non_finite

@@ -1,13 +1,16 @@
-//! `--completions SHELL` on every binary: the completions of its own arguments. Knows clap, not the arguments.
+//! What every binary parses besides its own arguments: options that print something and end. `--completions SHELL` is on
+//! all of them, `--list-devices` where there is a device to choose. Knows clap, not the arguments.
 
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, value_parser};
 use clap_complete::{Shell, generate};
 
+use super::{device, print};
+
 const FLAG: &str = "completions";
 
-/// Parses the command line as `T::parse()` does, with one more option: `--completions SHELL` prints a script and ends.
+/// Parses the command line as `T::parse()` does; an option that only prints something ends the process here.
 pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
-    let mut command = with_flag(T::command());
+    let mut command = device::with_list(with_flag(T::command()));
     let matches = command.get_matches_mut();
     if let Some(shell) = matches.get_one::<Shell>(FLAG) {
         // clap's own name is the package's, the same for all four.
@@ -18,14 +21,17 @@ pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
         generate(*shell, &mut command, name, &mut std::io::stdout());
         std::process::exit(0);
     }
+    if let Some(list) = device::list(&matches) {
+        std::process::exit(if print(&list).is_ok() { 0 } else { 2 });
+    }
     T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 fn with_flag(command: clap::Command) -> clap::Command {
     let about = "Print the completions of this program for a shell, e.g. `source <(train --completions bash)`";
     let shell = Arg::new(FLAG).long(FLAG).value_name("SHELL").help(about).value_parser(value_parser!(Shell));
-    // Exclusive: it needs nothing that the program otherwise requires.
-    command.arg(shell.exclusive(true))
+    // Exclusive: it needs nothing that the program otherwise requires. Under no heading that arguments before it opened.
+    command.arg(shell.exclusive(true).help_heading(None::<&str>))
 }
 
 #[cfg(test)]

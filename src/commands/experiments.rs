@@ -8,10 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::device::MachineArgs;
 use super::print;
 use super::results::{Manifest, command, folder, setup};
 use super::targets::Targets;
 use crate::experiments::{ALL, Settings, phases};
+use crate::machine::Machine;
 use crate::progress::{Progress, stop_flag};
 use crate::store::RowWriter;
 use crate::study::Study;
@@ -36,6 +38,8 @@ pub struct Experiments {
     /// List the experiments and what each asks
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 /// Writes the rows and returns a summary.
@@ -59,9 +63,13 @@ impl Experiments {
             let all = ALL.iter().map(|e| (e.name, e.about)).chain([(phases::NAME, phases::ABOUT)]);
             return print(&all.map(|(name, about)| format!("{name:<18} {about}\n")).collect::<String>());
         }
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
         let chosen = self.chosen()?;
         let settings = self.settings()?;
-        let studies = self.targets.open()?;
+        let studies = self.targets.open(machine)?;
         let jobs = self.jobs(&studies, &chosen, &settings)?;
         let (mut failed, mut made) = (vec![], vec![]);
         let mut progress = Progress::new("probe", jobs.len(), 0);
@@ -138,7 +146,7 @@ impl Experiments {
             Ok(summary) => {
                 let files = rows.finish()?;
                 let seconds = started.elapsed().as_secs_f64();
-                manifest.add(&job.name, job.setup.clone(), &command("probe"), seconds)?;
+                manifest.add(&job.name, job.setup.clone(), &command("probe"), job.study.threads, seconds)?;
                 print(&format!("\n## {} ({seconds:.1} s)\n\n{summary}\n{}\n", job.name, files.parquet.display()))?;
                 Ok(Ok(()))
             }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::tensor::Device;
 use clap::Args;
 use serde_json::json;
 
+use super::device::MachineArgs;
 use super::render::{decode as to_text, render};
 use super::{ModelArgs, parse_ids, print};
 use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
 use crate::loading::{Loaded, Opened};
+use crate::machine::Machine;
 use crate::model::Hooks;
 use crate::text::Template;
 
@@ -56,12 +57,18 @@ pub struct Generate {
     /// Print one JSON object: tokens (new ids, latents left out), text, trace
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 impl Generate {
     /// # Errors
     /// Anything wrong with the request before any weight is read; later, logits that are not finite.
     pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
         let opened = self.model.open()?;
         let trained = opened.reasoning.clone().unwrap_or_default();
         // One named alone moves the other out of its way.
@@ -83,7 +90,7 @@ impl Generate {
         if !self.ignore_eos {
             settings.stop.clone_from(&opened.stop);
         }
-        let loaded = opened.load(&Device::flex())?;
+        let loaded = opened.load(&machine.device)?.computing_in(machine.dtype);
         let trace = continue_prompt(&loaded, &settings, prompt)?;
         if trace.end == End::NonFinite {
             bail!(

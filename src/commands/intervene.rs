@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::device::MachineArgs;
 use super::print;
 use super::results::{Manifest, command, folder, setup};
 use super::targets::Targets;
@@ -15,6 +16,7 @@ use crate::experiments::latent_intervention::{self, Config};
 use crate::experiments::{activation_patching, switch_benefit};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
+use crate::machine::Machine;
 use crate::store::{IDENTITY, RowWriter};
 use crate::study::Study;
 use crate::study::modes::{all_modes, default_modes};
@@ -63,6 +65,8 @@ pub struct Intervene {
     /// Where rows and manifest go; by default reports/<recipe>
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -94,7 +98,7 @@ impl Intervene {
     /// An unknown mode or step and a target that cannot be opened, before any work; a mode that never fired or changed
     /// nothing where it should.
     pub fn run(&self) -> Result<()> {
-        go(self)
+        self.machine.compute(|machine| go(self, machine))
     }
 
     fn config(&self, study: &Study) -> Config {
@@ -117,8 +121,8 @@ impl Intervene {
     }
 }
 
-fn go(args: &Intervene) -> Result<()> {
-    let studies = args.targets.open()?;
+fn go(args: &Intervene, machine: &Machine) -> Result<()> {
+    let studies = args.targets.open(machine)?;
     let configs: Vec<Config> = studies.iter().map(|study| args.config(study)).collect();
     let blocks = if args.force { BlockOrigin::Forced } else { BlockOrigin::Own };
     let asked = args.only.contains(&Only::SwitchBenefit);
@@ -189,6 +193,7 @@ fn save(
     rows.iter().try_for_each(|row| writer.push(row))?;
     let files = writer.finish()?;
     let setup = setup(study, &study.subject.fingerprint()?, settings);
-    Manifest::open(&out)?.add(&name, setup, &command("intervene"), started.elapsed().as_secs_f64())?;
+    let seconds = started.elapsed().as_secs_f64();
+    Manifest::open(&out)?.add(&name, setup, &command("intervene"), study.threads, seconds)?;
     print(&format!("\n## {name}\n\n{table}\n{}\n", files.parquet.display()))
 }

@@ -3,6 +3,7 @@
 pub mod activations;
 mod capture;
 pub mod completions;
+pub mod device;
 pub mod experiments;
 pub mod generate;
 pub mod intervene;

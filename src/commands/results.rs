@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
+use crate::machine::{self, Compute};
 use crate::store::write_atomic;
 use crate::study::Study;
 
@@ -40,13 +41,14 @@ impl Manifest {
         self.entries.get(name).is_some_and(|entry| entry["setup"] == *setup)
     }
 
-    /// Records a finished experiment, on disk when this returns.
+    /// Records a finished experiment, on disk when this returns. Worker threads are not part of the setup: rows that were
+    /// made with another number of them are not made again.
     ///
     /// # Errors
     /// A disk that cannot be written.
-    pub fn add(&mut self, name: &str, setup: Value, command: &str, seconds: f64) -> Result<()> {
+    pub fn add(&mut self, name: &str, setup: Value, command: &str, threads: usize, seconds: f64) -> Result<()> {
         let seconds = (seconds * 10.0).round() / 10.0;
-        let entry = json!({ "command": command, "setup": setup, "seconds": seconds });
+        let entry = json!({ "command": command, "setup": setup, "threads": threads, "seconds": seconds });
         self.entries.insert(name.to_owned(), entry);
         write_atomic(&self.path, &serde_json::to_vec_pretty(&self.entries)?)
     }
@@ -61,6 +63,8 @@ pub fn setup(study: &Study, weights: &str, settings: Value) -> Value {
         "dataset": study.subject.dataset(),
         "problems": study.subject.corpus.test.len(),
         "seed": study.seed,
+        "device": machine::name(&study.device),
+        "dtype": Compute::of(&study.subject.model).name(),
         "settings": settings,
     })
 }

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use burn::tensor::Device;
 use clap::Args;
 
+use crate::machine::Machine;
 use crate::recipe::Recipe;
-use crate::study::Subject;
-use crate::study::{Study, threads};
+use crate::study::{Study, Subject};
 
 /// What is examined where nothing is named: the committed checkpoints.
 pub const FIXTURE: &str = "fixtures/micro";
@@ -40,12 +39,13 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Opens everything that is named, before any work.
+    /// Opens everything that is named on the machine, before any work.
     ///
     /// # Errors
     /// The first that cannot be opened.
-    pub fn open(&self) -> Result<Vec<Study>> {
-        let device = Device::flex();
+    pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
+        let Machine { device, dtype, threads } = machine;
+        let study = |subject: Subject| Study::new(subject.computing_in(*dtype), self.seed, *threads, device.clone());
         let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
         ensure!(
             !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
@@ -57,15 +57,15 @@ impl Targets {
             if run.join("recipe.toml").is_file() || (run.is_dir() && !run.join("config.json").is_file()) {
                 ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 for phase in self.phases(run) {
-                    let subject = Subject::of_run(run, &phase, self.data.as_deref(), self.problems, &device)?;
-                    studies.push(Study::new(subject, self.seed, threads(), device.clone()));
+                    let subject = Subject::of_run(run, &phase, self.data.as_deref(), self.problems, device)?;
+                    studies.push(study(subject));
                 }
                 continue;
             }
             let like = Recipe::like(&self.like)?;
             let (adapter, data) = (self.adapter.as_deref(), self.data.as_deref());
-            let subject = Subject::of_model(target, adapter, &like, data, self.problems, &device)?;
-            studies.push(Study::new(subject, self.seed, threads(), device.clone()));
+            let subject = Subject::of_model(target, adapter, &like, data, self.problems, device)?;
+            studies.push(study(subject));
         }
         let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();
         names.sort_unstable();

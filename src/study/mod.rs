@@ -9,5 +9,5 @@ pub mod staging;
 mod subject;
 pub mod sweep;
 
-pub use open::{Identity, Study, threads};
+pub use open::{Identity, Study};
 pub use subject::{Subject, Tagged};

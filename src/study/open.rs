@@ -11,6 +11,7 @@ use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
 use crate::latent::{Switching, Trace};
+use crate::machine::Machine;
 
 /// What every row carries; flattened into the rows' own fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,13 +50,13 @@ impl Study {
         }
     }
 
-    /// Opens a phase of a run; as [`Subject::open`].
+    /// Opens a phase of a run on the default machine; as [`Subject::open`].
     ///
     /// # Errors
     /// As [`Subject::open`].
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
-        let device = Device::flex();
-        Ok(Self::new(Subject::open(run, phase, problems, &device)?, seed, threads(), device))
+        let Machine { device, threads, .. } = Machine::default();
+        Ok(Self::new(Subject::open(run, phase, problems, &device)?, seed, threads, device))
     }
 
     /// With spans that are known already, in the order of the problems, instead of an annotator's.
@@ -124,9 +125,4 @@ impl Study {
             crate::recipe::Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
         evaluate(model, corpus, &settings, reasoning, switching, self.threads)
     }
-}
-
-/// Worker threads by default: one a core.
-pub fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -12,6 +12,7 @@ use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
 use crate::latent::{Decode, DecodeSettings, Gradient, Reasoning, Sequence, Unrolled, unroll};
 use crate::loading::{NewRows, Opened};
+use crate::machine::Compute;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::{Decoder, Hooks};
@@ -137,6 +138,12 @@ impl Subject {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
+    /// The same, its model computing in this type.
+    #[must_use]
+    pub fn computing_in(self, dtype: Compute) -> Self {
+        Self { model: dtype.apply(self.model), ..self }
+    }
+
     /// The task's name, or the file's.
     pub fn dataset(&self) -> String {
         let file = self.recipe.data.test_path.as_ref().or(self.recipe.data.path.as_ref());
@@ -206,14 +213,15 @@ impl Subject {
         Ok(samples.into_iter().zip(spans).collect())
     }
 
-    /// The model that tagged the run's training problems, where it is not this one.
+    /// The model that tagged the run's training problems, where it is not this one; it computes in the same type.
     fn annotator(&self, device: &Device) -> Result<Option<Decoder>> {
         let Some(run) = &self.run else { return Ok(None) };
         let base = run.join("base");
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-        Decoder::load(&Checkpoint::open_folder(annotator)?, device).map(Some)
+        let annotator = Decoder::load(&Checkpoint::open_folder(annotator)?, device)?;
+        Ok(Some(Compute::of(&self.model).apply(annotator)))
     }
 }
 

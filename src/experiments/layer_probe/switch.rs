@@ -7,6 +7,7 @@ use ndarray::{Array2, Axis};
 
 use super::positions::{Positions, Set, choose};
 use super::{Config, Features, Protocol, Row, point};
+use crate::machine::Compute;
 use crate::model::{Decoder, HookPoint};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
@@ -44,7 +45,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Re
     run.layers(model, &[0], Features::Embedding, push)?;
     run.layers(model, layers, Features::ResidPost, push)?;
     if config.untrained {
-        let random = Decoder::random(model.config(), study.seed, &study.device)?;
+        let random = Compute::of(model).apply(Decoder::random(model.config(), study.seed, &study.device)?);
         run.layers(&random, layers, Features::Untrained, push)?;
     }
     Ok(())

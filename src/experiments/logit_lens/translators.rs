@@ -2,12 +2,12 @@
 //!
 //! Translator of layer l: `h ↦ h + s (A h/s + b)`, with s the root mean square of the layer's states, so that one learning rate
 //! suits every layer and model. A and b begin at zero: an untrained tuned lens is the logit lens. Trained by KL from the
-//! model's own distribution, Adam, learning rate falling to zero.
+//! model's own distribution, Adam, learning rate falling to zero. In f32, whatever the model computes in.
 
 use anyhow::{Result, anyhow};
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
-use burn::tensor::{Device, Tensor, activation::softmax};
+use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -53,7 +53,9 @@ impl Translators {
     /// States of the `index`-th layer read, `[n, D]` → the last layer's coordinates, `[n, D]`.
     pub fn translate(&self, index: usize, h: Tensor<2>) -> Tensor<2> {
         let Some((affine, scale)) = self.layers.get(index) else { return h };
-        affine.forward(h.div_scalar(*scale).unsqueeze_dim(0)).mul_scalar(*scale).squeeze_dim(0)
+        let dtype = FloatDType::from(h.dtype());
+        let moved = affine.forward(f32(h).div_scalar(*scale).unsqueeze_dim(0)).mul_scalar(*scale);
+        moved.squeeze_dim(0).cast(dtype)
     }
 }
 
@@ -103,6 +105,8 @@ fn train_group(
     batches: &[Vec<usize>],
 ) -> Result<Affine> {
     let d = model.config().hidden_size;
+    let dtype = FloatDType::from(model.norm.weight.val().dtype());
+    let norm = f32(model.norm.weight.val());
     let mut affine = Affine::zeros(group.len(), d, &model.device().autodiff());
     // Adam: weight decay would pull towards the logit lens.
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
@@ -110,21 +114,26 @@ fn train_group(
         let n = batch.len();
         let states: Vec<Tensor<3>> = group
             .iter()
-            .map(|&layer| rows_of(&text.states[layer], batch).div_scalar(scales[layer]).unsqueeze_dim(0))
+            .map(|&layer| f32(rows_of(&text.states[layer], batch)).div_scalar(scales[layer]).unsqueeze_dim(0))
             .collect();
-        let target = softmax(model.unembed(rows_of(&text.own, batch).unsqueeze_dim(0)), 2);
+        let target = softmax(f32(model.unembed(rows_of(&text.own, batch).unsqueeze_dim(0))), 2);
         let moved = affine.forward(Tensor::cat(states, 0));
         // The norm does not see s, but for its epsilon.
-        let normed = ops::rms_norm(moved, model.norm.weight.val(), model.norm.eps);
+        let normed = ops::rms_norm(moved, norm.clone(), model.norm.eps);
         // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are held once. [N, n, V]
-        let slope = softmax(model.unembed(normed.clone().without_autodiff()), 2) - target;
-        let slope = through_head(model, slope).div_scalar(n as f64);
+        let logits = model.unembed(normed.clone().without_autodiff().cast(dtype));
+        let slope = softmax(f32(logits), 2) - target;
+        let slope = f32(through_head(model, slope.cast(dtype))).div_scalar(n as f64);
         let grads = (normed * slope).sum().backward();
         let grads = GradientsParams::from_grads(grads, &affine);
         let rate = config.learning_rate * (1.0 - step as f64 / batches.len() as f64);
         affine = optimizer.step(rate, affine, grads);
     }
     Ok(affine.valid())
+}
+
+fn f32<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    x.cast(FloatDType::F32)
 }
 
 /// Gradient of the logits `[N, n, V]` → gradient of what the head reads `[N, n, D]`.

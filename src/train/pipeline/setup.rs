@@ -12,6 +12,7 @@ use super::Run;
 use crate::corpus::Corpus;
 use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
+use crate::machine;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::config::{Family, ModelConfig};
@@ -21,7 +22,7 @@ use crate::store::write_atomic;
 use crate::text::Vocabulary;
 
 /// What the command line adds to a recipe.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub out: PathBuf,
     pub resume: bool,
@@ -29,8 +30,8 @@ pub struct Options {
     pub threads: usize,
     /// The command as typed, for the manifest.
     pub command: String,
-    /// Outside autodiff; the default device where absent.
-    pub device: Option<Device>,
+    /// Outside autodiff.
+    pub device: Device,
 }
 
 /// Checks the folder, builds the corpus, writes recipe and manifest.
@@ -51,6 +52,7 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             "{}: the run was started with other settings; repeat them, or name another folder with --out",
             recipe_path.display()
         );
+        same_threads(&root.join("manifest.json"), options.threads)?;
     }
     fs::create_dir_all(&root).with_context(|| format!("{}: cannot make the run folder", root.display()))?;
     let vocabulary = match &recipe.pretrained {
@@ -69,14 +71,32 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             recipe.data.max_tokens
         );
     }
-    let device = options.device.clone().unwrap_or_else(Device::flex);
-    recipe.optimizer.dtype.check(&device)?;
-    let device = device.autodiff();
+    recipe.optimizer.dtype.check(&options.device)?;
+    let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let run = Run { recipe, options, root, corpus, device };
     write_atomic(&recipe_path, text.as_bytes())?;
     write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest(&run)?)?)?;
     Ok(run)
+}
+
+/// A run's batches are dealt to as many workers as it began with: with another number its sums are rounded another way.
+fn same_threads(manifest: &Path, threads: usize) -> Result<()> {
+    let text = match fs::read_to_string(manifest) {
+        // Killed before it was written: nothing has been computed.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        text => text.with_context(|| format!("{}: cannot read", manifest.display()))?,
+    };
+    let held: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{}: not a manifest", manifest.display()))?;
+    let held = &held["threads"];
+    ensure!(
+        *held == threads,
+        "{}: the run was started with --threads {held}, now it is --threads {threads}: results depend on it. Repeat \
+         --threads {held}, or name another folder with --out",
+        manifest.display()
+    );
+    Ok(())
 }
 
 fn manifest(run: &Run) -> Result<serde_json::Value> {
@@ -92,7 +112,8 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
         "burn": "0.22.1",
         "seed": run.recipe.seed,
         "threads": run.options.threads,
-        "device": format!("{:?}", run.device.clone().inner()),
+        "device": machine::name(&run.device),
+        "dtype": run.recipe.optimizer.dtype,
         "data_sha256": hex(&data.finalize()),
         "train_rows": run.corpus.train.len(),
         "dropped_rows": run.corpus.dropped,

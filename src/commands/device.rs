@@ -1,0 +1,73 @@
+//! `--device`, `--dtype`, `--threads`, `--list-devices`: what a program computes on, the same on every program that has a
+//! model. Knows clap and [`Machine`].
+
+use anyhow::Result;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+
+use crate::machine::{self, Compute, Machine};
+use crate::parallel;
+
+/// What to compute on.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Device")]
+pub struct MachineArgs {
+    /// cpu, or cuda[:N] in a build with --features cuda
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// What the model computes in; weights that are trained stay f32. By default f32, or the recipe's optimizer.dtype
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// Worker threads; by default one a core. Training depends on this number (not on timing): a run keeps it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dtype {
+    F32,
+    Bf16,
+}
+
+impl MachineArgs {
+    /// The float type, where the user named one.
+    pub fn dtype(&self) -> Option<Compute> {
+        self.dtype.map(|dtype| match dtype {
+            Dtype::F32 => Compute::F32,
+            Dtype::Bf16 => Compute::Bf16,
+        })
+    }
+
+    /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
+    ///
+    /// # Errors
+    /// A device that is not there, a float type that it does not compute in, and the work's own.
+    pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+        let machine = Machine {
+            device: machine::by_name(&self.device)?,
+            dtype: self.dtype().unwrap_or_default(),
+            threads: self.threads.map_or_else(machine::threads, usize::from),
+        };
+        machine.dtype.check(&machine.device)?;
+        parallel::on_the_pool(machine.threads, || work(&machine))
+    }
+}
+
+const LIST: &str = "list_devices";
+
+/// Adds `--list-devices` where a program or a subcommand has `--device`.
+pub(super) fn with_list(command: Command) -> Command {
+    let command = command.mut_subcommands(with_list);
+    if !command.get_arguments().any(|arg| arg.get_id() == "device") {
+        return command;
+    }
+    let about = "List the devices of this build and computer, with the float types that they compute in";
+    // Exclusive: it needs nothing that the program otherwise requires.
+    let list = Arg::new(LIST).long("list-devices").action(ArgAction::SetTrue).help(about).help_heading("Device");
+    command.arg(list.exclusive(true))
+}
+
+/// The list, where the user asked for it.
+pub(super) fn list(matches: &ArgMatches) -> Option<String> {
+    let asked = matches.try_get_one::<bool>(LIST).ok().flatten().is_some_and(|asked| *asked);
+    if asked { Some(machine::list()) } else { matches.subcommand().and_then(|(_, inner)| list(inner)) }
+}
