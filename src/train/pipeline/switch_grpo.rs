@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use serde_json::json;
 
 use super::Run;
@@ -15,44 +14,12 @@ use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, stop_flag};
 use crate::recipe::{Anchor, Grpo, ReplayMode};
+use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
 use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
-
-/// A row of GRPO's `metrics.parquet`.
-#[derive(Clone, Debug, Serialize)]
-struct GrpoRow {
-    phase: &'static str,
-    step: usize,
-    reward: f64,
-    reward_correct: f64,
-    reward_format: f64,
-    reward_use: f64,
-    reward_brevity: f64,
-    accuracy: f64,
-    switch_rate: f64,
-    latent_calls: f64,
-    visible_tokens: f64,
-    truncated: f64,
-    entropy: f64,
-    groups: usize,
-    skipped_groups: usize,
-    dropped_rollouts: usize,
-    tokens: usize,
-    loss: f64,
-    ratio: f64,
-    clip_share: f64,
-    kl: f64,
-    grad_norm: f64,
-    /// max |Δ log-prob| of the first inner epoch: the invariant "rollout = replay".
-    drift: f64,
-    cosine_text_graph: Option<f64>,
-    cosine_full_bptt: Option<f64>,
-    skipped: usize,
-    seconds: f64,
-}
 
 pub(super) fn run(run: &Run, phase: &'static str, from: &str) -> Result<Option<PhaseResult>> {
     let folder = PhaseFolder::open(run.path(), phase)?;
@@ -158,7 +125,7 @@ fn row(
     (cosine_text_graph, cosine_full_bptt): Cosines,
     skipped: usize,
     seconds: f64,
-) -> GrpoRow {
+) -> GrpoStepRow {
     let n = sampled.all.len().max(1) as f64;
     let mean = |f: &dyn Fn(&(crate::latent::Trace, crate::train::reward::Terms, bool)) -> f64| {
         sampled.all.iter().map(f).sum::<f64>() / n
@@ -173,8 +140,8 @@ fn row(
         .collect();
     let (first, last) = (epochs.first(), epochs.last());
     let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
-    GrpoRow {
-        phase: "grpo",
+    GrpoStepRow {
+        phase: "grpo".into(),
         step,
         reward: mean(&|(_, r, _)| r.total),
         reward_correct: mean(&|(_, r, _)| r.correct),
@@ -209,7 +176,7 @@ fn row(
 struct Watch(Vec<[f64; 3]>);
 
 impl Watch {
-    fn push(&mut self, window: usize, row: &GrpoRow) -> bool {
+    fn push(&mut self, window: usize, row: &GrpoStepRow) -> bool {
         self.0.push([row.reward, row.switch_rate, row.latent_calls]);
         if window == 0 || self.0.len() < 2 * window {
             return false;
