@@ -4,39 +4,47 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 22] = [
+const ALLOWED: [(&str, &str); 24] = [
+    ("random", ""),
     ("store", ""),
     ("stats", ""),
-    ("tasks", ""),
-    ("grade", ""),
+    ("schema", "stats store"),
+    ("tasks", "random"),
+    ("grade", "random"),
     ("progress", ""),
     ("parallel", ""),
     ("text", "store tasks"),
     ("ops", ""),
-    ("model", "ops"),
+    ("model", "ops random"),
     ("latent", "model ops parallel"),
-    ("interventions", "latent model"),
+    ("interventions", "latent model random schema"),
     ("recipe", "latent model tasks text"),
     ("loading", "latent model text"),
     ("corpus", "grade latent recipe tasks text"),
-    ("method", "corpus latent model ops recipe text"),
+    ("method", "corpus latent model ops random recipe text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
-    ("train", "corpus evaluation latent loading method model ops parallel progress recipe stats store tasks text"),
+    (
+        "train",
+        "corpus evaluation latent loading method model ops parallel progress recipe schema stats store tasks text",
+    ),
     (
         "study",
-        "corpus evaluation interventions latent loading method model ops parallel progress recipe stats store tasks text",
+        "corpus evaluation interventions latent loading method model ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "experiments",
-        "corpus evaluation interventions latent model ops parallel progress recipe stats store study tasks text",
+        "corpus evaluation interventions latent model ops parallel progress recipe schema stats store study tasks text",
     ),
-    ("report", "stats store"),
-    ("commands", "experiments interventions latent loading model ops progress recipe report stats store study text"),
+    ("report", "schema stats store"),
+    (
+        "commands",
+        "experiments interventions latent loading model ops progress recipe report schema stats store study text",
+    ),
     ("bin", "commands grade parallel progress recipe report train"),
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 6] = ["text", "tasks", "grade", "stats", "store", "report"];
+const PLAIN: [&str; 8] = ["random", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

@@ -1,7 +1,7 @@
 //! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
 
 use switchyard::report::paper::Paper;
-use switchyard::report::tables::{Cell, Heading, ColumnKind, Table};
+use switchyard::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::stats::{Estimate, wilson};
 
 fn table() -> Table {

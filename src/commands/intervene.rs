@@ -1,6 +1,5 @@
 //! `intervene [RUN|MODEL]...`: the causal experiments, each with its files of rows.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
@@ -14,11 +13,11 @@ use super::targets::Targets;
 use crate::experiments::{Experiment, Files, Fit, Run, Settings};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
-use crate::progress::stop_flag;
+use crate::progress::Stopped;
 use crate::schema::BlockOrigin;
 use crate::store::command;
-use crate::study::sweep::Sweep;
 use crate::study::Causal;
+use crate::study::sweep::Sweep;
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
 #[derive(Parser)]
@@ -133,7 +132,7 @@ impl Intervene {
                 print(&format!("\n## {name}-{checkpoint} ({seconds:.1} s)\n\n{summary}\n{out}\n"))?;
                 Ok(None)
             }
-            Err(error) if stop_flag().load(Ordering::Relaxed) => Err(error),
+            Err(error) if error.is::<Stopped>() => Err(error.context("the same command with --resume goes on")),
             Err(error) => {
                 eprintln!("{}-{}: not run: {error:#}", experiment.name, files.checkpoint);
                 Ok(Some(format!("{}-{}: {error:#}", experiment.name, files.checkpoint)))

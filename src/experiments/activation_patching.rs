@@ -258,7 +258,13 @@ fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
 }
 
 /// What was found of a pair, as rows.
-fn rows_of(subject: &Subject, identity: &Identity, number: usize, pair: &Pair, patched: Patched) -> Vec<PatchedPlaceRow> {
+fn rows_of(
+    subject: &Subject,
+    identity: &Identity,
+    number: usize,
+    pair: &Pair,
+    patched: Patched,
+) -> Vec<PatchedPlaceRow> {
     let whole = patched.whole;
     let row = |((layer, position), effect): Effect| {
         let at = pair.clean.steps[position];

@@ -12,8 +12,8 @@ use crate::model::Step;
 use crate::schema::{ExitGroup, ExitRow};
 use crate::stats::by_problem::{mean, share};
 use crate::store::RowWriter;
-use crate::study::staging::logits::logits_at;
 use crate::study::Study;
+use crate::study::staging::logits::logits_at;
 
 /// What it asks.
 pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
@@ -62,7 +62,8 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let mut rows = vec![];
     for group in [ExitGroup::All, ExitGroup::Correct, ExitGroup::Wrong] {
         for step in 1..=steps {
-            let of = |s: &&Seen| s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct));
+            let of =
+                |s: &&Seen| s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct));
             let of: Vec<&Seen> = seen.iter().filter(of).collect();
             let p_exit = mean(study.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
             let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::schema::{Event, PhaseChangeRow};
 use crate::stats::Bootstrap;
 use crate::store::RowWriter;
-use crate::study::staging::{Place, Reading, places};
 use crate::study::Study;
+use crate::study::staging::{Place, Reading, places};
 
 /// What it asks.
 pub const ABOUT: &str = "what a later phase of a run changed at the same positions (needs two phases)";

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
-use crate::study::staging::Reading;
 use crate::study::Study;
+use crate::study::staging::Reading;
 
 /// What it asks.
 pub const ABOUT: &str = "whether <swi> is a spike or a region (tab:swi-window)";

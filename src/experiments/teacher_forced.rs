@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
-use crate::study::staging::{Place, Reading, places};
 use crate::study::Study;
+use crate::study::staging::{Place, Reading, places};
 
 /// What it asks.
 pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";

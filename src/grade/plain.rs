@@ -139,7 +139,11 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     let percent = word.is_some();
     // "percentage" ends the match at "percent", the alternative tried first.
     let extra = word.map_or(0, |w| gap + if w.len() > 7 { 7 } else { w.len() });
-    Some(Candidate { start: k, end: k + n + extra, kind: CandidateKind::Plain(Plain::Number { digits: clean, percent }) })
+    Some(Candidate {
+        start: k,
+        end: k + n + extra,
+        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent }),
+    })
 }
 
 /// Length of `,234,567` or ` 234 567`.

@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
-use crate::columns;
-use crate::schema::{GrpoStepRow, METRICS, StepRow};
+use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
 use crate::store::{FlatRow, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
@@ -30,7 +29,8 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
     if !supervised.is_empty() {
-        let borrowed: Vec<(&str, &[FlatRow])> = supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
+        let borrowed: Vec<(&str, &[FlatRow])> =
+            supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
         let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
         let panels = [
             curve("training loss", "cross-entropy (nats per token)", &borrowed, loss, true),

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::folder::{estimate, shown};
-use super::tables::{Cell, Heading, ColumnKind, Table};
+use super::tables::{Cell, ColumnKind, Heading, Table};
 use crate::store::{FlatRow, IDENTITY};
 
 /// Rows of one checkpoint.
@@ -22,7 +22,8 @@ struct Found {
 /// # Errors
 /// None that rows can cause.
 pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
-    let rows: Vec<(&str, &FlatRow)> = of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
+    let rows: Vec<(&str, &FlatRow)> =
+        of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
     let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
     let mut found = found(&flat, columns);
     let constant = |f: &Found| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));

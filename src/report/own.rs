@@ -6,10 +6,9 @@ use anyhow::Result;
 use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
-use crate::columns;
 use crate::schema::{
     AccuracyRow, InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow,
-    PhaseRow, PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow,
+    PhaseRow, PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
 /// Rows that are drawn, or shown token by token, and are too many for a table; and those that stand in the tables beside the

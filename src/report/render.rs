@@ -14,7 +14,7 @@ use super::own;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
-use super::tables::{Cell, Heading, ColumnKind, Table};
+use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
 use crate::store::write_atomic;
 

@@ -89,7 +89,6 @@ pub const KNOWN: &[KnownRows] = &[
 ];
 
 /// Names of a struct's fields as text, each checked by the compiler: `columns!(AccuracyRow: group, accuracy)`.
-#[macro_export]
 macro_rules! columns {
     ($row:ty: $($field:ident),+ $(,)?) => {{
         #[allow(dead_code)]
@@ -97,3 +96,4 @@ macro_rules! columns {
         &[$(stringify!($field)),+]
     }};
 }
+pub(crate) use columns;

@@ -128,10 +128,7 @@ fn positions(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
         let first = tokens.next().cloned().unwrap_or_default();
         if tokens.all(|token| *token == first) { first } else { "*".into() }
     };
-    cells
-        .iter()
-        .map(|(&(layer, index), seen)| row(Axis::Position, layer, index, Some(token(seen)), seen))
-        .collect()
+    cells.iter().map(|(&(layer, index), seen)| row(Axis::Position, layer, index, Some(token(seen)), seen)).collect()
 }
 
 /// Σ effect / Σ whole over pairs; the interval resamples pairs.

@@ -139,7 +139,8 @@ impl Columns {
         // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
         let is_struct =
             |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
-        let kept = self.columns.into_iter().filter(|(name, cells)| !(matches!(cells, Cells::Null(_)) && is_struct(name)));
+        let kept =
+            self.columns.into_iter().filter(|(name, cells)| !(matches!(cells, Cells::Null(_)) && is_struct(name)));
         let columns = kept.map(|(name, cells)| cells.column(name)).collect();
         DataFrame::new(self.rows, columns).context("cannot build the table of rows")
     }

@@ -55,7 +55,8 @@ fn read(path: &Path) -> Result<(Vec<FlatRow>, u64)> {
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
     let text = std::str::from_utf8(&bytes[..whole]).with_context(|| format!("{}: not text", path.display()))?;
     let row = |(i, line): (usize, &str)| {
-        let row = serde_json::from_str(line).with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))?;
+        let row =
+            serde_json::from_str(line).with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))?;
         Ok(exact(line, row))
     };
     Ok((text.lines().enumerate().map(row).collect::<Result<_>>()?, whole as u64))

@@ -56,7 +56,11 @@ impl<'a> Record<'a> {
                     record.identity.checkpoint
                 );
             }
-            ensure!(keys.insert(there.key()), "{}: an observation is there twice: {there:?}", record.identity.checkpoint);
+            ensure!(
+                keys.insert(there.key()),
+                "{}: an observation is there twice: {there:?}",
+                record.identity.checkpoint
+            );
         }
         drop(written);
         Ok(record)

@@ -30,7 +30,12 @@ struct Latent {
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn probe(study: &Study, config: &Config, layers: &[usize], push: &mut dyn FnMut(ProbeRow) -> Result<()>) -> Result<()> {
+pub fn probe(
+    study: &Study,
+    config: &Config,
+    layers: &[usize],
+    push: &mut dyn FnMut(ProbeRow) -> Result<()>,
+) -> Result<()> {
     let latents = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
     if places.is_empty() {

@@ -184,8 +184,9 @@ pub fn table(rows: &[LensRow]) -> String {
     }
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
             | --- | --- | --- | --- | --- |\n";
-    let cell =
-        |row: Option<&LensRow>, of: fn(&LensRow) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
+    let cell = |row: Option<&LensRow>, of: fn(&LensRow) -> Estimate| {
+        row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)))
+    };
     for logit in rows.iter().filter(|r| r.step.is_none() && r.lens == Lens::Logit) {
         let tuned = rows.iter().find(|r| r.step.is_none() && r.lens == Lens::Tuned && r.layer == logit.layer);
         out += &format!(

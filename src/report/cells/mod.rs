@@ -10,8 +10,8 @@ mod switch;
 
 use super::folder::{Folder, sound};
 use crate::schema::{
-    AccuracyRow, ExitRow, InterventionRow, METRICS, Named, OutcomeRow, PhaseRow, ProbeRow, ResponseRow, TeacherForcedRow,
-    WindowRow,
+    AccuracyRow, ExitRow, InterventionRow, METRICS, Named, OutcomeRow, PhaseRow, ProbeRow, ResponseRow,
+    TeacherForcedRow, WindowRow,
 };
 use crate::stats::Estimate;
 

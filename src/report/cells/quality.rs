@@ -2,9 +2,8 @@
 //! tab:gen-analysis, fig:pareto, fig:calibration. Knows the rows of `accuracy`, `outcomes`, `summary` and `metrics`.
 
 use super::Cells;
-use crate::columns;
 use crate::report::folder::number;
-use crate::schema::{AccuracyRow, GrpoStepRow, METRICS, OutcomeRow, PhaseRow};
+use crate::schema::{AccuracyRow, GrpoStepRow, METRICS, OutcomeRow, PhaseRow, columns};
 use crate::stats::{Bootstrap, Estimate};
 
 /// A number of a group of problems, as rows of groups and rows of phases have it.

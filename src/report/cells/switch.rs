@@ -45,7 +45,10 @@ impl Cells<'_> {
         let offset: f64 = row.trim_start_matches('-').parse().ok()?;
         let from_last = scaled_offset(offset, depth(rows))?;
         let ours = |r: &&ProbeRow| {
-            r.is_switch() && r.protocol == Protocol::Paper && r.features == Features::ResidPost && r.from_last == from_last
+            r.is_switch()
+                && r.protocol == Protocol::Paper
+                && r.features == Features::ResidPost
+                && r.from_last == from_last
         };
         rows.iter().find(ours).map(|r| r.accuracy.unwrap_or(r.balanced_accuracy))
     }

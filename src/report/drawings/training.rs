@@ -2,11 +2,10 @@
 //! `metrics`.
 
 use super::Drawing;
-use crate::columns;
 use crate::report::curves::{SUPERVISED, curve, rolling};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
-use crate::schema::{GrpoStepRow, METRICS, StepRow};
+use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
 use crate::store::FlatRow;
 
 /// The four metrics of the paper's figure: name, unit.
