@@ -7,7 +7,9 @@
 //! | [`model`] | configuration, decoder, cache, hooks, LoRA, checkpoints; nothing of text or training |
 //! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
 //! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
+//! | [`random`] | a stable hash, keyed generators, normal values |
 //! | [`store`] | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
+//! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
 //! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
@@ -20,7 +22,7 @@
 //! | [`train`] | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
 //! | [`interventions`] | one small documented value per file |
 //! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
-//! | [`experiments`] | one file per experiment: Config, Row, run |
+//! | [`experiments`] | one file per experiment: Config, run |
 //! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
 //! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
 //! | [`report`] | tables, figures and pages from rows alone (no tensors) |
@@ -44,8 +46,10 @@ pub mod model;
 pub mod ops;
 pub mod parallel;
 pub mod progress;
+pub mod random;
 pub mod recipe;
 pub mod report;
+pub mod schema;
 pub mod stats;
 pub mod store;
 pub mod study;

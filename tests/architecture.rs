@@ -4,46 +4,48 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 23] = [
+const ALLOWED: [(&str, &str); 25] = [
+    ("random", ""),
     ("store", ""),
     ("stats", ""),
-    ("tasks", ""),
-    ("grade", ""),
+    ("schema", "stats store"),
+    ("tasks", "random"),
+    ("grade", "random"),
     ("progress", ""),
     ("parallel", ""),
     ("text", "store tasks"),
     ("ops", ""),
-    ("model", "ops"),
+    ("model", "ops random"),
     ("latent", "model ops parallel"),
     ("machine", "model"),
-    ("interventions", "latent model"),
+    ("interventions", "latent model random schema"),
     ("recipe", "latent machine model tasks text"),
     ("loading", "latent machine model text"),
     ("corpus", "grade latent recipe tasks text"),
-    ("method", "corpus latent model ops recipe text"),
+    ("method", "corpus latent model ops random recipe text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
     (
         "train",
-        "corpus evaluation latent loading machine method model ops parallel progress recipe stats store tasks text",
+        "corpus evaluation latent loading machine method model ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "study",
-        "corpus evaluation interventions latent loading machine method model ops parallel progress recipe stats store tasks text",
+        "corpus evaluation interventions latent loading machine method model ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "experiments",
-        "corpus evaluation interventions latent machine model ops parallel progress recipe stats store study tasks text",
+        "corpus evaluation interventions latent machine model ops parallel progress recipe schema stats store study tasks text",
     ),
-    ("report", "stats store"),
+    ("report", "schema stats store"),
     (
         "commands",
-        "experiments interventions latent loading machine model ops parallel progress recipe report stats store study text",
+        "experiments interventions latent loading machine model ops parallel progress recipe report schema stats store study text",
     ),
     ("bin", "commands grade machine method progress recipe report train"),
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 6] = ["text", "tasks", "grade", "stats", "store", "report"];
+const PLAIN: [&str; 8] = ["random", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

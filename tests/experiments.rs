@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use switchyard::experiments::latent_intervention::{Config, MODES, Row, run};
-use switchyard::experiments::teacher_forced::{self, Event};
-use switchyard::interventions::Steps;
+use switchyard::experiments::latent_intervention::{Config, rows};
+use switchyard::experiments::teacher_forced;
+use switchyard::schema::{Event, InterventionRow, Steps};
 use switchyard::store::{read, read_flat};
 use switchyard::study::Study;
+use switchyard::study::modes::MODES;
 
 fn micro() -> PathBuf {
     Path::new(".").join("fixtures/micro")
@@ -66,33 +67,21 @@ fn every_experiment_runs_in_bf16_and_says_so() {
 
 #[test]
 fn the_committed_rows_come_out_again() {
-    #[derive(serde::Deserialize)]
-    struct Held {
-        mode: String,
-        steps: String,
-        #[serde(default = "once")]
-        draws: usize,
-        firings: usize,
-        accuracy: switchyard::stats::Estimate,
-    }
-    fn once() -> usize {
-        1
-    }
     let file = Path::new(".").join("reports/micro/latent_intervention-sft.parquet");
-    let held: Vec<Held> = read(&file).expect("the committed rows");
+    let held: Vec<InterventionRow> = read(&file).expect("the committed rows");
     let draws = held.iter().map(|h| h.draws).max().expect("rows");
     let config = Config { draws, ..config(&MODES, &[Steps::All]) };
-    let rows = run(&study("sft", None, 0), &config, |_| {}).expect("the experiment");
+    let rows = rows(&study("sft", None, 0), &config).expect("the experiment").rows;
     assert_eq!(rows.len(), MODES.len());
     for row in &rows {
-        let held = held.iter().find(|h| h.mode == row.mode && h.steps == "all").expect("a committed row");
+        let held = held.iter().find(|h| h.mode == row.mode && h.steps == Steps::All).expect("a committed row");
         // Another processor may round another way and flip a problem or two.
         let off = (row.accuracy.value - held.accuracy.value).abs();
         assert!(off <= 0.01, "{}: accuracy {} against {}", row.mode, row.accuracy, held.accuracy);
         let fired = row.firings.abs_diff(held.firings) as f64;
         assert!(fired <= 0.02 * held.firings as f64, "{}: {} firings", row.mode, row.firings);
     }
-    let of = |mode: &str| -> &Row { rows.iter().find(|r| r.mode == mode).expect("a row per mode") };
+    let of = |mode: &str| -> &InterventionRow { rows.iter().find(|r| r.mode == mode).expect("a row per mode") };
     assert_eq!(of("self_patch").mean_change, 0.0);
     assert_eq!((of("self_patch").lost, of("self_patch").gained), (0, 0));
     assert!(of("zero").diagnostic_accuracy.is_some_and(|e| e.high < 0.35));
@@ -100,8 +89,8 @@ fn the_committed_rows_come_out_again() {
 
 #[test]
 fn random_draws_follow_the_seed() {
-    let with = |seed| run(&study("sft", Some(60), seed), &config(&["random_norm"], &[Steps::All]), |_| {});
-    let with = |seed| with(seed).expect("rows").remove(1);
+    let with = |seed| rows(&study("sft", Some(60), seed), &config(&["random_norm"], &[Steps::All]));
+    let with = |seed| with(seed).expect("rows").rows.remove(1);
     assert_eq!(with(3), with(3));
     assert_ne!(with(3).mean_change, with(4).mean_change);
 }

@@ -8,13 +8,15 @@ use std::path::Path;
 use std::process::Command;
 
 use common::known::{EXIT_STEP, Kind};
-use switchyard::experiments::activation_patching::{self, Axis, Config as Patching, run_pairs};
-use switchyard::experiments::latent_intervention::{Config, Row, run, run_on};
+use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
+use switchyard::experiments::latent_intervention::{Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
-use switchyard::study::Study;
-use switchyard::study::sweep::{BlockOrigin, Continuation, Sweep, What};
+use switchyard::schema::{Axis, BlockOrigin, InterventionRow, benefit};
+use switchyard::store::Journal;
+use switchyard::study::sweep::{Continuation, Sweep, What};
+use switchyard::study::{Causal, Study};
 
 const CHANNELS: [Channel; 3] = [Channel::Both, Channel::Embedding, Channel::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
@@ -29,7 +31,7 @@ fn config(modes: &[&str], steps: &[Steps]) -> Config {
     Config { modes, steps: steps.to_vec(), draws: 2, ..Config::default() }
 }
 
-fn of<'r>(rows: &'r [Row], mode: &str) -> &'r Row {
+fn of<'r>(rows: &'r [InterventionRow], mode: &str) -> &'r InterventionRow {
     rows.iter().find(|r| r.mode == mode).expect("a row of the mode")
 }
 
@@ -41,7 +43,7 @@ fn self_patch_is_bit_identical_under_every_setting() {
             for at in CHANNELS {
                 let steps = [Steps::All, Steps::Only(0), Steps::Only(4), Steps::From(2)];
                 let config = Config { later: vec![later], at: vec![at], ..config(&["self_patch"], &steps) };
-                let rows = run(&study, &config, |_| {}).expect("nothing changes");
+                let rows = rows(&study, &config).expect("nothing changes").rows;
                 assert_eq!(rows.len(), 5, "normal and four choices of steps");
                 assert!(
                     rows[1..].iter().all(|r| r.firings > 0 && r.mean_change == 0.0 && r.answer_changed.value == 0.0)
@@ -53,8 +55,7 @@ fn self_patch_is_bit_identical_under_every_setting() {
 
 #[test]
 fn doing_nothing_flips_nothing() {
-    let rows = run(&micro("sft", 150), &config(&["null_batch", "scale:0.999999"], &[Steps::All]), |_| {});
-    let rows = rows.expect("rows");
+    let rows = rows(&micro("sft", 150), &config(&["null_batch", "scale:0.999999"], &[Steps::All])).expect("rows").rows;
     assert_eq!((of(&rows, "null_batch").lost, of(&rows, "null_batch").gained), (0, 0));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
     assert_eq!(of(&rows, "scale").answer_changed.value, 0.0);
@@ -84,7 +85,7 @@ fn settings_do_what_they_say() {
     let study = micro("sft", 100);
     let with = |later, at| {
         let config = Config { later: vec![later], at: vec![at], ..config(&["zero"], &[Steps::Only(1)]) };
-        run(&study, &config, |_| {}).expect("rows").remove(1)
+        rows(&study, &config).expect("rows").rows.remove(1)
     };
     let row = with(Later::Frozen, Channel::Embedding);
     assert!(row.firings > 0 && row.mean_change > 1.0 && row.answer_changed.value == 0.0, "{row:?}");
@@ -122,49 +123,47 @@ fn the_value_in_a_latent_decides_the_answer() {
     let study = common::known::study(Kind::Working, 80, 8);
     // The one step's value is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
-    let rows = |study: &Study, steps: &[Steps]| {
+    let known = |study: &Study, steps: &[Steps]| {
         let settings = Sweep::settings(study);
-        let sweep = Sweep::new(study, &settings).expect("a sweep");
-        run_on(&sweep, study, &config(&["known_value"], steps), Some(&predict), |_| {}).expect("rows")
+        let causal = Causal::new(study, &settings, BlockOrigin::Own, &|_| {});
+        run_on(&causal, &config(&["known_value"], steps), Some(&predict)).expect("rows").known
     };
-    for row in &rows(&study, &[Steps::All, Steps::Only(0), Steps::Only(2)])[1..] {
-        let (hit, chance) = (row.hits.expect("hits").hit_rate, row.hits.expect("hits").chance);
-        assert_eq!((hit.value, row.hits.expect("hits").kept.value), (1.0, 0.0), "steps {}", row.steps);
-        assert!((chance.value - 1.0 / 6.0).abs() < 0.05, "{chance}");
+    let rows = known(&study, &[Steps::All, Steps::Only(0), Steps::Only(2)]);
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert_eq!((row.hit_rate.value, row.kept.value), (1.0, 0.0), "steps {}", row.steps);
+        assert!((row.chance.value - 1.0 / 6.0).abs() < 0.05, "{}", row.chance);
     }
-    let inert = &rows(&common::known::study(Kind::Inert, 80, 8), &[Steps::All])[1];
-    assert_eq!(inert.hits.expect("hits").hit_rate.value, 0.0);
-    assert_eq!(inert.hits.expect("hits").kept.value, 1.0);
+    let inert = &known(&common::known::study(Kind::Inert, 80, 8), &[Steps::All])[0];
+    assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
 #[test]
 fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
-    let rows = run(&micro("sft", 150), &config(&["known_value"], &[Steps::All]), |_| {}).expect("rows");
-    let row = of(&rows, "known_value");
-    assert!(row.hits.expect("hits").hit_rate.low > 0.8, "{:?}", row.hits);
-    assert!(row.hits.expect("hits").chance.high < 0.3);
+    let row = rows(&micro("sft", 150), &config(&["known_value"], &[Steps::All])).expect("rows").known.remove(0);
+    assert!(row.hit_rate.low > 0.8 && row.chance.high < 0.3, "{row:?}");
 }
 
 #[test]
 fn what_cannot_be_run_says_why() {
     let mut study = common::known::study(Kind::Working, 40, 9);
-    let error = run(&study, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("other problems");
+    let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
     study.subject.recipe.task = None;
-    let error = run(&study, &config(&["known_value"], &[Steps::All]), |_| {}).expect_err("no task");
+    let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("no task");
     assert!(error.to_string().contains("generated task"), "{error}");
-    let error = run(&study, &config(&["scale:1"], &[Steps::All]), |_| {}).expect_err("inert");
+    let error = rows(&study, &config(&["scale:1"], &[Steps::All])).expect_err("inert");
     assert!(error.to_string().contains("moved nothing"), "{error}");
-    let error = run(&study, &config(&["zero"], &[Steps::Only(7)]), |_| {}).expect_err("never reached");
+    let error = rows(&study, &config(&["zero"], &[Steps::Only(7)])).expect_err("never reached");
     assert!(error.to_string().contains("never fired"), "{error}");
 }
 
 #[test]
 fn rules_open_and_close_blocks_as_they_say() {
     let modes = ["empty_block", "force_switch", "suppress_switch", "gaussian", "sibling", "embedding_argmax"];
-    let rows = run(&micro("sft", 100), &config(&modes, &[Steps::All]), |_| {}).expect("rows");
+    let rows = rows(&micro("sft", 100), &config(&modes, &[Steps::All])).expect("rows").rows;
     assert_eq!(rows.len(), 7);
-    let by: BTreeMap<&str, &Row> = rows.iter().map(|r| (r.mode.as_str(), r)).collect();
+    let by: BTreeMap<&str, &InterventionRow> = rows.iter().map(|r| (r.mode.as_str(), r)).collect();
     assert!(by["empty_block"].diagnostic_accuracy.is_some_and(|e| e.high < 0.5));
     assert_eq!(by["force_switch"].diagnostic_accuracy.map(|e| e.value), Some(1.0), "own switches are left alone");
     assert!(by["sibling"].mean_change < by["gaussian"].mean_change);
@@ -204,11 +203,11 @@ fn activation_patching_finds_the_state_where_it_was_put() {
 #[test]
 fn activation_patching_of_micro_peaks_in_the_block() {
     let study = micro("sft", 10);
-    let rows = activation_patching::run(&study, &Patching { candidates: 120, pairs: 12 }).expect("rows");
+    let rows = activation_patching::rows(&study, &Patching { candidates: 120, pairs: 12 }).expect("rows");
     let steps: Vec<_> = rows.iter().filter(|r| r.axis == Axis::Step).collect();
     assert_eq!(steps.len(), 5 * 5, "five layers, embeddings counted, by five latent steps");
     assert!(steps.iter().any(|r| r.effect.value > 0.5), "{steps:?}");
-    let error = activation_patching::run(&study, &Patching { candidates: 1, pairs: 1 }).expect_err("no pairs");
+    let error = activation_patching::rows(&study, &Patching { candidates: 1, pairs: 1 }).expect_err("no pairs");
     assert!(error.to_string().contains("activation_patching needs 2"), "{error}");
 }
 
@@ -217,10 +216,16 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
     let of = |which| {
         let study = common::known::study(which, 60, 12);
         let settings = Sweep::settings(&study);
-        let sweep = Sweep::new(&study, &settings).expect("a sweep");
-        let (rows, problems) = switch_benefit::run(&study, &sweep).expect("rows");
+        let causal = Causal::new(&study, &settings, BlockOrigin::Own, &|_| {});
+        let problems = switch_benefit::problems(&causal, Journal::in_memory()).expect("problems");
+        let problems = problems.sorted(|p| p.problem).expect("sorted");
         assert_eq!(problems.len(), 60);
-        rows.into_iter().find(|r| r.group == "chosen").expect("problems that switch").benefit
+        benefit(&problems)
+            .expect("rows")
+            .into_iter()
+            .find(|r| r.group == "chosen")
+            .expect("problems that switch")
+            .benefit
     };
     assert_eq!(of(Kind::Working).value, 1.0);
     assert_eq!(of(Kind::Inert).value, 0.0);
@@ -231,17 +236,17 @@ fn blocks_can_be_forced_where_the_model_opens_none() {
     // Half of the problems are answered as text.
     let study = common::known::study(Kind::Working, 40, 13);
     let settings = Sweep::settings(&study);
-    let sweep = Sweep::with(&study, &settings, BlockOrigin::Forced).expect("a sweep");
+    let causal = Causal::new(&study, &settings, BlockOrigin::Forced, &|_| {});
+    let sweep = causal.sweep().expect("a sweep");
     assert!(sweep.normal.iter().all(|o| o.switched));
     let own = study.decoded().expect("decoded").1;
     let forced = |i: usize| sweep.force_at[i].is_some();
     assert!(own.iter().all(|t| t.switched() != forced(t.problem)) && sweep.force_at.iter().any(Option::is_some));
     let modes = ["self_patch", "zero", "skip", "empty_block", "resample", "null_batch"];
-    let rows = run_on(&sweep, &study, &config(&modes, &[Steps::All]), None, |_| {}).expect("rows");
+    let rows = run_on(&causal, &config(&modes, &[Steps::All]), None).expect("rows").rows;
     assert!(rows.iter().all(|r| r.blocks == BlockOrigin::Forced));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
-    let error =
-        run_on(&sweep, &study, &config(&["force_switch"], &[Steps::All]), None, |_| {}).expect_err("nothing to do");
+    let error = run_on(&causal, &config(&["force_switch"], &[Steps::All]), None).expect_err("nothing to do");
     assert!(error.to_string().contains("force_switch"), "{error}");
 }
 

@@ -3,12 +3,13 @@
 mod common;
 
 use common::known::{DECIDED_AT, Kind, study};
-use switchyard::experiments::latent_intervention::{self, Config, MODES, Row};
+use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::experiments::layer_probe;
 use switchyard::experiments::teacher_forced;
 use switchyard::interventions::Steps;
 use switchyard::latent::Switching;
-use switchyard::study::staging::Event;
+use switchyard::schema::{Event, ExitGroup, Features, InterventionRow, Lens, ProbeRow, Protocol};
+use switchyard::study::modes::MODES;
 
 #[test]
 fn the_hand_built_models_do_what_they_were_built_to_do() {
@@ -36,10 +37,10 @@ fn teacher_forcing_finds_the_switch_where_it_is() {
     assert!(of(Event::Other).p_swi.high < 1e-3);
 }
 
-fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<Row> {
+fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<InterventionRow> {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();
     let config = Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() };
-    latent_intervention::run(&study(which, 60, seed), &config, |_| {}).expect("rows")
+    latent_intervention::rows(&study(which, 60, seed), &config).expect("rows").rows
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn the_window_is_one_position_wide_and_the_exit_one_step() {
         assert!((row.p_swi.value - expected).abs() < 0.05, "offset {}: {}", row.offset, row.p_swi);
     }
     let rows = exit_probability::rows(&study).expect("rows");
-    let steps: Vec<_> = rows.iter().filter(|r| r.group == exit_probability::Group::All).collect();
+    let steps: Vec<_> = rows.iter().filter(|r| r.group == ExitGroup::All).collect();
     assert_eq!(steps.len(), common::known::EXIT_STEP);
     for row in steps {
         let last = row.step == common::known::EXIT_STEP;
@@ -145,7 +146,7 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     }
 }
 
-fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<layer_probe::Row> {
+fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(layers.to_vec()),
         // One `=` a problem: its negatives are those of other problems.
@@ -165,9 +166,7 @@ fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<layer_probe
 #[test]
 fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
     let rows = probed(Kind::Working, 120, 10, &[1, 2, 3, 4]);
-    let grouped = |r: &&layer_probe::Row| {
-        r.protocol == layer_probe::Protocol::Grouped && r.features == layer_probe::Features::ResidPost
-    };
+    let grouped = |r: &&ProbeRow| r.protocol == Protocol::Grouped && r.features == Features::ResidPost;
     let mut layers = 0;
     for row in rows.iter().filter(grouped).filter(|r| r.target == "switch") {
         layers += 1;
@@ -197,7 +196,7 @@ fn empty_latents_raise_no_more_than_five_in_a_hundred_alarms() {
     let (mut alarms, mut probes) = (0, 0);
     for seed in 0..200 {
         let rows = probed(Kind::Empty, 100, 1000 + seed, &[4]);
-        let held = |r: &&layer_probe::Row| r.target == "value:s_j@3" && r.features == layer_probe::Features::ResidPost;
+        let held = |r: &&ProbeRow| r.target == "value:s_j@3" && r.features == Features::ResidPost;
         let row = rows.iter().find(held).expect("a probe");
         let accuracy = row.accuracy.expect("an accuracy");
         probes += 1;
@@ -214,7 +213,7 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
     let config = logit_lens::Config { steps: 0, text_positions: 2, ..logit_lens::Config::default() };
     let rows = logit_lens::rows(&study(Kind::Working, 60, 11), &config).expect("rows");
     let mut seen = 0;
-    for row in rows.iter().filter(|r| r.lens == logit_lens::Lens::Logit) {
+    for row in rows.iter().filter(|r| r.lens == Lens::Logit) {
         let Some(step) = row.step else { continue };
         seen += 1;
         // The counter reaches 4 in the second block of the third step.

@@ -4,15 +4,15 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use switchyard::experiments::layer_probe::{self, Features, Layers, Matched, Protocol};
-use switchyard::experiments::{ALL, Settings, exit_probability, phases, switch_window, teacher_forced};
+use switchyard::experiments::layer_probe::{self, Layers, Matched};
+use switchyard::experiments::{ALL, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::threads;
 use switchyard::recipe::Recipe;
+use switchyard::schema::{Event, Features, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::{IDENTITY, RowWriter, read_flat};
 use switchyard::study::Study;
 use switchyard::study::Subject;
-use switchyard::study::staging::Event;
 
 fn subject(phase: &str, problems: usize) -> Subject {
     let micro = Path::new(".").join("fixtures/micro");
@@ -36,7 +36,7 @@ fn quick() -> layer_probe::Config {
     }
 }
 
-fn probes(study: &Study, config: &layer_probe::Config) -> Vec<layer_probe::Row> {
+fn probes(study: &Study, config: &layer_probe::Config) -> Vec<ProbeRow> {
     let mut rows = vec![];
     layer_probe::probe(study, config, |row| {
         rows.push(row);
@@ -123,7 +123,7 @@ fn depth_and_latent_steps_carry_what_they_should() {
     // Over the whole corpus there are more rows, and token identity still says nothing.
     let corpus = layer_probe::Config { matched: Matched::Corpus, layers: Layers::Listed(vec![4]), ..quick() };
     let wide = probes(&study, &layer_probe::Config { untrained: false, values: false, ..corpus });
-    let of = |rows: &[layer_probe::Row], features| {
+    let of = |rows: &[ProbeRow], features| {
         let found = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == features);
         found.map(|r| (r.rows, r.balanced_accuracy.value)).expect("a probe")
     };
@@ -201,10 +201,14 @@ fn every_number_has_an_interval_and_an_n() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (latent, grpo) = (study("sft", 120), study("grpo", 120));
     let settings = Settings { layer_probe: quick(), ..Settings::default() };
-    let mut files = vec![written(temp.path(), phases::NAME, |rows| phases::run_pair(&latent, &grpo, rows))];
-    for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe"] {
+    let mut files = vec![];
+    for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe", "phases"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
-        files.push(written(temp.path(), name, |rows| experiment.run(&latent, &settings, rows)));
+        files.push(written(temp.path(), name, |rows| match experiment.run {
+            Run::One(run) => run(&latent, &settings, rows),
+            Run::Pair(run) => run(&latent, &grpo, &settings, rows),
+            Run::Causal { .. } => panic!("{name} is causal"),
+        }));
     }
     for file in files {
         for row in read_flat(&file).expect("rows") {

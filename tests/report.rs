@@ -9,6 +9,10 @@ use switchyard::report::paper::Paper;
 use switchyard::report::render::{default_folders, report};
 use switchyard::report::verdicts::{self, Verdict};
 use switchyard::report::{beside, own};
+use switchyard::schema::{
+    AccuracyRow, ExitRow, InterventionRow, LensRow, Named, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
+    ResponseRow, TeacherForcedRow, WindowRow,
+};
 use switchyard::store::RowWriter;
 
 fn write(folder: &Path, name: &str, rows: &[Value]) {
@@ -25,6 +29,24 @@ fn write(folder: &Path, name: &str, rows: &[Value]) {
     writer.finish().unwrap();
 }
 
+/// Through the struct that an experiment writes: a row that lacks one of its fields is no row of the contract.
+fn save<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
+    let typed = rows.iter().map(|row| {
+        let identity = json!({"checkpoint": "toy/x", "dataset": "toy", "n": 50, "seed": 0});
+        let mut row = row.clone();
+        row.as_object_mut().unwrap().extend(identity.as_object().cloned().unwrap());
+        let typed: R = serde_json::from_value(row).unwrap();
+        serde_json::to_value(typed).unwrap()
+    });
+    write(folder, &format!("{}-{checkpoint}", R::NAME), &typed.collect::<Vec<_>>());
+}
+
+/// Of fifty problems.
+fn change(lost: i32, gained: i32) -> Value {
+    let (value, half) = (f64::from(gained - lost) / 50.0, f64::from(lost + gained).sqrt() / 25.0);
+    json!({"value": value, "low": value - half, "high": value + half, "n": 50})
+}
+
 fn about(value: f64) -> Value {
     json!({"value": value, "low": value - 0.01, "high": value + 0.01, "n": 50})
 }
@@ -32,62 +54,62 @@ fn about(value: f64) -> Value {
 /// One small file for each experiment of the contract.
 fn toy(folder: &Path) {
     for (checkpoint, peak) in [("sft", 0.85), ("grpo", 0.5)] {
-        let file = |name: &str| format!("{name}-{checkpoint}");
         let events = [("swi_start", peak, 1.2), ("same_token", 0.1, 5.0), ("other", 0.001, 30.0)];
         let rows: Vec<Value> = events
             .map(|(event, p, rank)| json!({"event": event, "positions": 90, "entropy": about(1.0 - peak), "p_swi": about(p), "rank": about(rank), "margin": about(4.0 * peak)}))
             .to_vec();
-        write(folder, &file("teacher_forced"), &rows);
+        save::<TeacherForcedRow>(folder, checkpoint, &rows);
         let rows: Vec<Value> = (-8..=8)
             .map(|o| {
                 let p = if o == 0 { peak } else { 1e-5 };
-                json!({"offset": o, "positions": 40, "p_swi": {"value": p, "low": p * 0.9, "high": p * 1.1, "n": 50}, "entropy": about(0.4)})
+                json!({"offset": o, "positions": 40, "in_block": 0, "p_swi": {"value": p, "low": p * 0.9, "high": p * 1.1, "n": 50}, "entropy": about(0.4)})
             })
             .collect();
-        write(folder, &file("switch_window"), &rows);
+        save::<WindowRow>(folder, checkpoint, &rows);
         let mut rows = vec![];
         for (layer, score) in [(1, 0.52), (2, 0.6), (3, 0.8), (4, 0.93)] {
             for (protocol, features) in [("paper", "resid_post"), ("grouped", "resid_post"), ("grouped", "shuffled")] {
                 rows.push(json!({"target": "switch", "protocol": protocol, "layer": layer, "from_last": 5 - layer, "features": features,
-                    "accuracy": about(score), "balanced_accuracy": about(score), "auroc": null, "selectivity": null, "chance": 0.5}));
+                    "rows": 90, "positives": 45, "accuracy": about(score), "balanced_accuracy": about(score), "auroc": null, "selectivity": null, "chance": 0.5}));
             }
             rows.push(json!({"target": "value:s2@1", "protocol": "grouped", "layer": layer, "from_last": 5 - layer, "features": "resid_post",
-                "accuracy": null, "balanced_accuracy": about(score), "auroc": null, "selectivity": about(0.1), "chance": 0.14}));
+                "rows": 90, "positives": 45, "accuracy": null, "balanced_accuracy": about(score), "auroc": null, "selectivity": about(0.1), "chance": 0.14}));
         }
-        write(folder, &file("layer_probe"), &rows);
+        save::<ProbeRow>(folder, checkpoint, &rows);
         let groups = ["all", "correct", "wrong"];
         let steps = groups.iter().flat_map(|g| {
-            (1..=5).map(move |s| json!({"group": g, "step": s, "p_exit": about(0.3), "exits": about(0.2)}))
+            (1..=5)
+                .map(move |s| json!({"group": g, "step": s, "blocks": 40, "p_exit": about(0.3), "exits": about(0.2)}))
         });
-        write(folder, &file("exit_probability"), &steps.collect::<Vec<_>>());
+        save::<ExitRow>(folder, checkpoint, &steps.collect::<Vec<_>>());
         let lens = ["logit", "tuned"].iter().flat_map(|l| {
             (1..=5).flat_map(move |step| {
                 (0..=4).map(move |layer| {
-                    json!({"lens": l, "step": step, "layer": layer, "entropy": about(f64::from(layer) / 2.0), "p_exit": about(0.2),
-                        "exit_rank": about(3.0), "top": "[[\"</swi>\", 0.5], [\"=\", 0.2]]", "kl": null, "agreement": null})
+                    json!({"switching": "free", "lens": l, "step": step, "layer": layer, "positions": 40, "entropy": about(f64::from(layer) / 2.0), "p_exit": about(0.2),
+                        "exit_rank": about(3.0), "top": "[[\"</swi>\", 0.5], [\"=\", 0.2]]", "kl": about(0.1), "agreement": about(0.9)})
                 })
             })
         });
-        write(folder, &file("logit_lens"), &lens.collect::<Vec<_>>());
+        save::<LensRow>(folder, checkpoint, &lens.collect::<Vec<_>>());
         let traces = groups.map(|g| {
             json!({"group": g, "switch_rate": about(0.6), "blocks": about(1.5), "latent_calls": about(7.0),
-            "visible_tokens": about(20.0), "entropy": about(0.6), "p_swi": about(0.7), "first_swi": about(0.3)})
+            "visible_tokens": about(20.0), "entropy": about(0.6), "p_swi": about(0.7), "first_swi": about(0.3), "truncated": about(0.02)})
         });
-        write(folder, &file("traces"), &traces);
+        save::<ResponseRow>(folder, checkpoint, &traces);
         let names =
             ["all", "switched", "text_only", "forced", "level:1", "level:2", "subject:mix", "k_min:0", "k_min:4"];
         let accuracy = names.map(|g| {
-            json!({"group": g, "accuracy": about(0.8), "switch_rate": about(0.6), "latent_calls": about(7.0),
+            json!({"group": g, "k_min": 4, "k_cap": 5, "accuracy": about(0.8), "switch_rate": about(0.6), "latent_calls": about(7.0),
             "visible_tokens": about(20.0), "truncated": about(0.02)})
         });
-        write(folder, &file("accuracy"), &accuracy);
+        save::<AccuracyRow>(folder, checkpoint, &accuracy);
         let outcomes: Vec<Value> = (0..50)
-            .map(|i| json!({"problem": i, "correct": i % 4 != 0, "switched": i % 3 != 0, "visible_tokens": 15 + i % 9, "latent_calls": 5 * (i % 3),
+            .map(|i| json!({"problem": i, "id": "x", "gold": "1", "blocks": i % 3, "correct": i % 4 != 0, "switched": i % 3 != 0, "visible_tokens": 15 + i % 9, "latent_calls": 5 * (i % 3),
                 "truncated": false, "level": 1 + i % 3, "subject": if i % 2 == 0 { "Algebra" } else { "mix" }}))
             .collect();
-        write(folder, &file("outcomes"), &outcomes);
+        save::<OutcomeRow>(folder, checkpoint, &outcomes);
         let position = |i: i64, kind: &str, token: &str| {
-            json!({"problem": 0, "index": i, "kind": kind, "token": token, "logprob": -0.1, "entropy": 0.4,
+            json!({"problem": 0, "index": i, "kind": kind, "id": 7, "token": token, "logprob": -0.1, "entropy": 0.4,
             "p_swi": 0.01, "p_exit": if kind == "latent" { json!(0.9) } else { Value::Null },
             "lens": if kind == "latent" { json!("[[\"<b>\", 0.5]]") } else { Value::Null }, "correct": true,
             "prompt": if i == 0 { json!("<script>alert('x')</script> & \"quotes\"") } else { Value::Null }})
@@ -102,7 +124,7 @@ fn toy(folder: &Path) {
         ];
         let positions: Vec<Value> =
             kinds.iter().enumerate().map(|(i, (kind, token))| position(i as i64, kind, token)).collect();
-        write(folder, &file("positions"), &positions);
+        save::<PositionRow>(folder, checkpoint, &positions);
         let modes = [
             ("normal", 1.0, 0, 0),
             ("zero", 0.3, 20, 1),
@@ -113,24 +135,24 @@ fn toy(folder: &Path) {
         let mut rows = vec![];
         for (mode, diagnostic, lost, gained) in modes {
             for steps in ["all", "0", "1"] {
-                rows.push(json!({"mode": mode, "steps": steps, "dose": null, "accuracy": about(0.5), "answer_changed": about(0.3), "diagnostic_accuracy": about(diagnostic),
-                    "lost": lost, "gained": gained, "p_value": 0.5, "p_holm": 1.0, "firings": 9, "mean_change": 1.5}));
+                rows.push(json!({"mode": mode, "steps": steps, "dose": null, "later": "recompute", "at": "both", "blocks": "own", "draws": 1, "accuracy": about(0.5), "accuracy_change": change(lost, gained), "answer_changed": about(0.3), "diagnostic_accuracy": about(diagnostic),
+                    "lost": lost, "gained": gained, "p_value": 1.0, "p_holm": 1.0, "firings": 9, "mean_change": 1.5}));
             }
         }
         rows.extend([0.5, 2.0].map(|dose| {
-            json!({"mode": "scale", "steps": "all", "dose": dose, "accuracy": about(0.5), "answer_changed": about(0.3),
+            json!({"mode": "scale", "steps": "all", "dose": dose, "later": "recompute", "at": "both", "blocks": "own", "draws": 1, "accuracy": about(0.5), "accuracy_change": about(0.0), "answer_changed": about(0.3),
             "lost": 1, "gained": 1, "p_value": 1.0, "p_holm": 1.0, "firings": 9, "mean_change": dose})
         }));
-        write(folder, &file("latent_intervention"), &rows);
+        save::<InterventionRow>(folder, checkpoint, &rows);
         let patching = ["step", "position"].iter().flat_map(|axis| {
             (0..4).flat_map(move |layer| {
                 (0..5).map(move |index| json!({"axis": axis, "layer": layer, "index": index, "effect": about(0.1)}))
             })
         });
-        write(folder, &file("activation_patching"), &patching.collect::<Vec<_>>());
+        save::<PatchRow>(folder, checkpoint, &patching.collect::<Vec<_>>());
     }
-    let change = |event: &str| json!({"event": event, "positions": 90, "d_p_swi": about(-0.3), "d_entropy": about(0.2), "d_margin": about(-2.0), "d_rank": about(0.3)});
-    write(folder, "phases-sft-grpo", &[change("swi_start"), change("other")]);
+    let change = |event: &str| json!({"against": "toy/y", "event": event, "positions": 90, "d_p_swi": about(-0.3), "d_entropy": about(0.2), "d_margin": about(-2.0), "d_rank": about(0.3)});
+    save::<PhaseChangeRow>(folder, "sft-grpo", &[change("swi_start"), change("other")]);
     let steps: Vec<Value> = (0..60)
         .map(|i| json!({"step": i, "reward": 0.1 + f64::from(i) / 100.0, "switch_rate": 0.8 - f64::from(i) / 200.0, "latent_calls": 9.0 - f64::from(i % 7), "visible_tokens": 20.0 + f64::from(i % 5)}))
         .collect();
@@ -263,13 +285,16 @@ fn verdicts_follow_the_intervals() {
 fn missing_and_broken_files_are_told_not_fatal() {
     let reports = tempfile::tempdir().unwrap();
     let path = reports.path().join("one");
+    // Rows of another version: a field is missing.
     write(&path, "teacher_forced-sft", &[json!({"event": "swi_start", "p_swi": null})]);
+    write(&path, "brand_new-sft", &[json!({"thing": "a", "score": about(0.4)})]);
     std::fs::write(path.join("switch_window-sft.parquet"), "no").unwrap();
     std::fs::write(path.join("manifest.json"), "{").unwrap();
     assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
     let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
     assert!(done.summary.contains("switch_window-sft.parquet is not Parquet"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
+    assert!(done.summary.contains("teacher_forced-sft.parquet: other rows than today's: row 0: "), "{}", done.summary);
     let table = std::fs::read_to_string(path.join("tables/tab-tf.md")).unwrap();
     assert!(table.contains("No rows of ours: needs `teacher_forced`."), "{table}");
     let empty = tempfile::tempdir().unwrap();

@@ -1,15 +1,15 @@
 //! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
 
 use switchyard::report::paper::Paper;
-use switchyard::report::tables::{Cell, Heading, Kind, Table};
+use switchyard::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::stats::{Estimate, wilson};
 
 fn table() -> Table {
     let columns = vec![
-        Heading::new("Mode", Kind::Text),
-        Heading::new("step", Kind::Count),
-        Heading::new("paper", Kind::Published(3)),
-        Heading::new("ours", Kind::Measured(3)),
+        Heading::new("Mode", ColumnKind::Text),
+        Heading::new("step", ColumnKind::Count),
+        Heading::new("paper", ColumnKind::Published(3)),
+        Heading::new("ours", ColumnKind::Measured(3)),
     ];
     let mut table = Table::new("tab:x", "Effect of <swi> & 100 % more", columns);
     let ours = wilson(436, 500, 0.95).unwrap();
@@ -75,7 +75,7 @@ skip & -- & $-$0.190 & not testable here &  \\\\
 #[test]
 fn n_is_said_once_where_a_row_shares_it() {
     let two = |n1: usize, n2: usize| {
-        let columns = vec![Heading::new("a", Kind::Measured(2)), Heading::new("b", Kind::Measured(2))];
+        let columns = vec![Heading::new("a", ColumnKind::Measured(2)), Heading::new("b", ColumnKind::Measured(2))];
         let mut table = Table::new("t", "t", columns);
         let cell = |n| Cell::Measured(wilson(1, n, 0.95).unwrap());
         table.push(vec![cell(n1), cell(n2)]).unwrap();
@@ -106,7 +106,7 @@ fn ours_stands_beside_the_papers() {
 fn a_number_of_ours_needs_interval_and_n() {
     #[track_caller]
     fn says(cell: Cell, what: &str) {
-        let mut table = Table::new("tab:y", "", vec![Heading::new("ours", Kind::Measured(3))]);
+        let mut table = Table::new("tab:y", "", vec![Heading::new("ours", ColumnKind::Measured(3))]);
         let message = format!("{:#}", table.push(vec![cell]).expect_err("an error"));
         assert!(message.contains("tab:y, row 0, column 'ours'") && message.contains(what), "{message}");
     }

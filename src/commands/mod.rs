@@ -2,6 +2,7 @@
 
 pub mod activations;
 mod capture;
+mod chosen;
 pub mod completions;
 pub mod device;
 pub mod experiments;

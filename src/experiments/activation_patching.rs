@@ -9,21 +9,26 @@
 //! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
 //! Misleads where several places carry the value: each alone may be worth nothing (a backup), or all of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::{Files, Fit};
 use crate::latent::trace::Kind as Is;
 use crate::latent::{Request, Sequence, Trace, decode};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
 use crate::parallel;
-use crate::stats::{Bootstrap, Estimate};
-use crate::study::Subject;
-use crate::study::sweep::Sweep;
-use crate::study::{Identity, Study};
+use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
+use crate::store::Journal;
+use crate::study::sweep::{Sweep, not_stopped};
+use crate::study::{Causal, Study, Subject};
 use crate::tasks::Split;
+
+/// What it asks.
+pub const ABOUT: &str = "where the difference between two problems lives: layer × latent step, layer × position";
 
 /// Rows that run at once.
 const ROWS: usize = 256;
@@ -44,30 +49,6 @@ impl Default for Config {
     }
 }
 
-/// What indexes the columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Axis {
-    /// Latent step of the last block before the read-out, over all pairs.
-    Step,
-    /// Position of the row, over the pairs with the most common layout.
-    Position,
-}
-
-/// One cell of a heat map.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// `n` counts pairs.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub axis: Axis,
-    pub layer: usize,
-    pub index: usize,
-    /// What stands at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
-    pub token: Option<String>,
-    pub effect: Estimate,
-}
-
 /// A usable pair: the two rows up to the read-out, which the last position decides.
 struct Pair {
     clean: Sequence,
@@ -76,22 +57,52 @@ struct Pair {
     says: [u32; 2],
 }
 
-/// One patch: layer and position, and what it does to the read-out.
-type Effect = (usize, usize, f64);
+/// One patch: layer and position, and what it does to the read-out (patched minus corrupt).
+type Effect = ((usize, usize), f64);
 
 /// What a pair was found to do.
 struct Patched {
-    pair: usize,
     /// Clean minus corrupt.
     whole: f64,
     effects: Vec<Effect>,
 }
 
-/// Runs the experiment on pairs of the recipe's task.
+/// Prompts of a clean and a corrupt problem.
+type Prompts = (Vec<u32>, Vec<u32>);
+
+/// Makes its pairs from a generated task.
 ///
 /// # Errors
-/// A checkpoint without a generated task, or whose task has no pairs; as [`run_pairs`].
-pub fn run(study: &Study, config: &Config) -> Result<Vec<Row>> {
+/// None.
+pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
+    let Subject { recipe, name, .. } = &causal.study.subject;
+    Ok(match recipe.task {
+        Some(_) => Fit::Yes,
+        None => Fit::No(format!("{name}: activation_patching needs a generated task to make pairs of")),
+    })
+}
+
+/// Patches pairs of the recipe's task, goes on with the pairs of a run that was stopped, and writes places and heat maps.
+///
+/// # Errors
+/// A task that has no pairs; as [`run_pairs`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(PatchRow::NAME)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("activation patching");
+    let prompts = prompts(causal.study, config)?;
+    let journal = places(causal.study, config, &prompts, files.journal(PatchedPlaceRow::NAME)?)?;
+    let rows = recovered(&files.finish(PatchedPlaceRow::NAME, journal, key, false)?)?;
+    files.save(PatchRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+fn key(row: &PatchedPlaceRow) -> (usize, usize, usize) {
+    (row.pair, row.layer, row.position)
+}
+
+fn prompts(study: &Study, config: &Config) -> Result<Vec<Prompts>> {
     let Subject { recipe, corpus, name, .. } = &study.subject;
     let task = recipe.task.as_ref();
     let task = task.with_context(|| format!("{name}: activation_patching needs a generated task to make pairs of"))?;
@@ -102,30 +113,64 @@ pub fn run(study: &Study, config: &Config) -> Result<Vec<Row>> {
         pairs.push((encode(&clean.question)?, encode(&corrupt.question)?));
     }
     ensure!(!pairs.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
-    run_pairs(study, config, &pairs)
+    Ok(pairs)
+}
+
+/// The heat maps of pairs of the recipe's task, in memory.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
+    run_pairs(study, config, &prompts(study, config)?)
 }
 
 /// The same on given pairs of prompts, clean and corrupt.
 ///
 /// # Errors
 /// Fewer than two usable pairs, and as the model's.
-pub fn run_pairs(study: &Study, config: &Config, prompts: &[(Vec<u32>, Vec<u32>)]) -> Result<Vec<Row>> {
+pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
+    recovered(&places(study, config, prompts, Journal::in_memory())?.sorted(key)?)
+}
+
+/// Patches the pairs whose places the journal does not hold yet.
+fn places(
+    study: &Study,
+    config: &Config,
+    prompts: &[Prompts],
+    journal: Journal<PatchedPlaceRow>,
+) -> Result<Journal<PatchedPlaceRow>> {
     let pairs = usable(study, prompts, config.pairs)?;
+    let subject = &study.subject;
     ensure!(
         pairs.len() > 1,
         "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
-        study.subject.name,
+        subject.name,
         pairs.len(),
         prompts.len()
     );
-    let numbered: Vec<(usize, &Pair)> = pairs.iter().enumerate().collect();
-    let parts = parallel::cut(&numbered, study.threads);
-    let subject = &study.subject;
-    let done = parallel::run(&parts, |part| part.iter().map(|&(i, pair)| patch(subject, i, pair)).collect())?;
-    let done: Vec<Patched> = done.into_iter().flat_map(|part: Vec<Patched>| part).collect();
-    let mut rows = steps(study, &pairs, &done)?;
-    rows.extend(positions(study, &pairs, &done)?);
-    Ok(rows)
+    let identity = study.identity(pairs.len());
+    let known: BTreeSet<_> = journal.rows().iter().map(key).collect();
+    for row in journal.rows() {
+        ensure!(
+            row.identity == identity,
+            "the places of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
+            row.identity
+        );
+    }
+    let cells = |pair: &Pair| (subject.model.layers.len() + 1) * pair.clean.ids.len();
+    let done = |number: usize| known.range((number, 0, 0)..(number + 1, 0, 0)).count();
+    let missing: Vec<(usize, &Pair)> =
+        pairs.iter().enumerate().filter(|(number, pair)| done(*number) < cells(pair)).collect();
+    let journal = Mutex::new(journal);
+    parallel::run(&parallel::cut(&missing, study.threads), |part| {
+        part.iter().try_for_each(|&(number, pair)| {
+            not_stopped()?;
+            let rows = rows_of(subject, &identity, number, pair, patch(subject, pair)?);
+            let new = rows.into_iter().filter(|row| !known.contains(&key(row))).collect();
+            journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
+        })
+    })?;
+    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Decodes both prompts of every pair and keeps the pairs that agree up to a read-out behind a block.
@@ -178,7 +223,7 @@ fn layer_of(site: &Site) -> usize {
 }
 
 /// Every layer and position of one pair, one row each.
-fn patch(subject: &Subject, number: usize, pair: &Pair) -> Result<Patched> {
+fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
     let layers = subject.model.layers.len();
     let width = pair.clean.ids.len();
     let mut held: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
@@ -208,8 +253,34 @@ fn patch(subject: &Subject, number: usize, pair: &Pair) -> Result<Patched> {
         found.extend(leads(subject, chunk, pair, &mut hooks)?);
     }
     let corrupt = found.pop().context("no unpatched row")?;
-    let effects = cells.iter().zip(found).map(|(&(layer, position), lead)| (layer, position, lead - corrupt));
-    Ok(Patched { pair: number, whole: whole_clean - corrupt, effects: effects.collect() })
+    let effects = cells.iter().zip(found).map(|(&cell, lead)| (cell, lead - corrupt)).collect();
+    Ok(Patched { whole: whole_clean - corrupt, effects })
+}
+
+/// What was found of a pair, as rows.
+fn rows_of(
+    subject: &Subject,
+    identity: &Identity,
+    number: usize,
+    pair: &Pair,
+    patched: Patched,
+) -> Vec<PatchedPlaceRow> {
+    let whole = patched.whole;
+    let row = |((layer, position), effect): Effect| {
+        let at = pair.clean.steps[position];
+        let (place, block, step) = match at {
+            Step::Prompt => (Place::Prompt, None, None),
+            Step::Text(t) => (Place::Text, Some(t), None),
+            Step::Latent { block, step } => (Place::Latent, Some(block), Some(step)),
+        };
+        let token = |sequence: &Sequence| match at {
+            Step::Latent { .. } => at.to_string(),
+            _ => subject.corpus.vocabulary.token(sequence.ids[position]).unwrap_or_default(),
+        };
+        let (clean, corrupt, identity) = (token(&pair.clean), token(&pair.corrupt), identity.clone());
+        PatchedPlaceRow { identity, pair: number, layer, position, place, block, step, clean, corrupt, effect, whole }
+    };
+    patched.effects.into_iter().map(row).collect()
 }
 
 fn replace(
@@ -247,86 +318,15 @@ fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -
     Ok(logits.chunks_exact(vocab).map(|row| f64::from(row[clean]) - f64::from(row[corrupt])).collect())
 }
 
-/// Layer × latent step of the last block before the read-out.
-fn steps(study: &Study, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
-    let mut cells: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
-    for patched in done {
-        let steps = &pairs[patched.pair].clean.steps;
-        let last =
-            steps.iter().filter_map(|s| if let Step::Latent { block, .. } = s { Some(*block) } else { None }).max();
-        for &(layer, position, effect) in &patched.effects {
-            if let Step::Latent { block, step } = steps[position]
-                && Some(block) == last
-            {
-                cells.entry((layer, step)).or_default().push((effect, patched.whole));
-            }
-        }
-    }
-    cells
-        .into_iter()
-        .filter(|(_, seen)| seen.len() > 1)
-        .map(|((layer, index), seen)| row(study, Axis::Step, layer, index, None, &seen))
-        .collect()
-}
-
-/// Layer × position, over the most common layout.
-fn positions(study: &Study, pairs: &[Pair], done: &[Patched]) -> Result<Vec<Row>> {
-    let mut layouts: BTreeMap<&[Step], Vec<&Patched>> = BTreeMap::new();
-    done.iter().for_each(|p| layouts.entry(&pairs[p.pair].clean.steps).or_default().push(p));
-    let Some((steps, members)) = layouts.into_iter().max_by_key(|(_, members)| members.len()) else {
-        return Ok(vec![]);
-    };
-    if members.len() < 2 {
-        return Ok(vec![]);
-    }
-    let mut cells: BTreeMap<(usize, usize), Vec<(f64, f64)>> = BTreeMap::new();
-    for patched in &members {
-        for &(layer, position, effect) in &patched.effects {
-            cells.entry((layer, position)).or_default().push((effect, patched.whole));
-        }
-    }
-    let token = |position: usize| -> String {
-        if let Step::Latent { .. } = steps[position] {
-            return steps[position].to_string();
-        }
-        let mut ids =
-            members.iter().flat_map(|m| [&pairs[m.pair].clean, &pairs[m.pair].corrupt]).map(|s| s.ids[position]);
-        let first = ids.next().unwrap_or_default();
-        let same = ids.all(|id| id == first);
-        if same { study.subject.corpus.vocabulary.token(first).unwrap_or_default() } else { "*".into() }
-    };
-    cells
-        .into_iter()
-        .map(|((layer, index), seen)| row(study, Axis::Position, layer, index, Some(token(index)), &seen))
-        .collect()
-}
-
-fn row(
-    study: &Study,
-    axis: Axis,
-    layer: usize,
-    index: usize,
-    token: Option<String>,
-    seen: &[(f64, f64)],
-) -> Result<Row> {
-    let effect = Bootstrap::seeded(study.seed).units(seen.len(), |counts| {
-        let sum = |f: &dyn Fn(&(f64, f64)) -> f64| -> f64 {
-            seen.iter().zip(counts).map(|(s, &times)| f64::from(times) * f(s)).sum()
-        };
-        sum(&|s| s.0) / sum(&|s| s.1)
-    })?;
-    Ok(Row { identity: study.identity(seen.len()), axis, layer, index, token, effect })
-}
-
 /// Markdown: layer × latent step.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[PatchRow]) -> String {
     let of = |layer, index| rows.iter().find(|r| r.axis == Axis::Step && r.layer == layer && r.index == index);
     let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index + 1).max().unwrap_or(0);
     let layers = rows.iter().map(|r| r.layer + 1).max().unwrap_or(0);
     let heads: String = (0..steps).map(|s| format!(" step {s} |")).collect();
     let mut out = format!("Recovered logit difference [95 %].\n\n| layer |{heads}\n|{}\n", " --- |".repeat(steps + 1));
     for layer in 0..layers {
-        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), |r: &Row| format!(" {:.2} |", r.effect));
+        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), |r: &PatchRow| format!(" {:.2} |", r.effect));
         out += &format!("| {layer} |{}\n", (0..steps).map(cell).collect::<String>());
     }
     out

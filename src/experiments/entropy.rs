@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
-use crate::stats::Estimate;
+use crate::schema::EntropyRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: &str = "entropy and log-probability by kind of position";
@@ -21,20 +21,6 @@ pub const ABOUT: &str = "entropy and log-probability by kind of position";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
-
-/// One kind of position; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `text`, `swi`, `latent`, `swi_end`.
-    pub kind: String,
-    pub positions: usize,
-    /// Nats.
-    pub entropy: Option<Estimate>,
-    /// Nats; nothing is drawn at a latent.
-    pub logprob: Option<Estimate>,
-}
 
 struct Seen {
     problem: usize,
@@ -57,7 +43,7 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<Row>> {
+pub fn rows(study: &Study) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
     let seen: Vec<Seen> = traces.iter().flat_map(see).collect();
     let mut rows = vec![];
@@ -68,7 +54,7 @@ pub fn rows(study: &Study) -> Result<Vec<Row>> {
         }
         let over =
             |value: fn(&Seen) -> Option<f64>| mean(study.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))));
-        rows.push(Row {
+        rows.push(EntropyRow {
             identity: study.identity(traces.len()),
             kind: kind.to_owned(),
             positions: of.len(),
@@ -103,7 +89,7 @@ fn floored_ln(p: f64) -> f64 {
 }
 
 /// Markdown, one row a kind.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[EntropyRow]) -> String {
     let mut out = String::from("| kind | positions | H (nats) | log p |\n| --- | --- | --- | --- |\n");
     for r in rows {
         out += &format!("| {} | {} | {} | {} |\n", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3));

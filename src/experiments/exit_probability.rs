@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::latent::{Sequence, sampling};
 use crate::model::Step;
-use crate::stats::Estimate;
+use crate::schema::{ExitGroup, ExitRow};
 use crate::stats::by_problem::{mean, share};
 use crate::store::RowWriter;
+use crate::study::Study;
 use crate::study::staging::logits::logits_at;
-use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
@@ -25,30 +25,6 @@ const DRIFT: f64 = 1e-3;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
-
-/// Which problems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    All,
-    Correct,
-    Wrong,
-}
-
-/// One latent step of one group; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub group: Group,
-    /// From 1.
-    pub step: usize,
-    /// BlockOrigin that reach this step.
-    pub blocks: usize,
-    pub p_exit: Estimate,
-    /// Share of these blocks at which `</swi>` is the most probable token.
-    pub exits: Estimate,
-}
 
 struct Seen {
     problem: usize,
@@ -80,18 +56,19 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<Row>> {
+pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let (n, seen) = observe(study)?;
     let steps = seen.iter().map(|s| s.step).max().unwrap_or(0);
     let mut rows = vec![];
-    for group in [Group::All, Group::Correct, Group::Wrong] {
+    for group in [ExitGroup::All, ExitGroup::Correct, ExitGroup::Wrong] {
         for step in 1..=steps {
-            let of = |s: &&Seen| s.step == step && (group == Group::All || s.correct == (group == Group::Correct));
+            let of =
+                |s: &&Seen| s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct));
             let of: Vec<&Seen> = seen.iter().filter(of).collect();
             let p_exit = mean(study.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
             let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();
             let (Some(p_exit), Some(exits)) = (p_exit, share(study.seed, &firsts)?) else { continue };
-            rows.push(Row { identity: study.identity(n), group, step, blocks: of.len(), p_exit, exits });
+            rows.push(ExitRow { identity: study.identity(n), group, step, blocks: of.len(), p_exit, exits });
         }
     }
     Ok(rows)
@@ -135,7 +112,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
 }
 
 /// Markdown, one row a group and step.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[ExitRow]) -> String {
     let mut out =
         String::from("| group | step | blocks | p(</swi>) | `</swi>` first |\n| --- | --- | --- | --- | --- |\n");
     for r in rows {

@@ -1,19 +1,21 @@
-//! One file per experiment: its `Config`, its typed rows, how it runs. Knows checkpoints, not training.
+//! One file per experiment: its `Config`, how it runs; its rows are structs of [`crate::schema`]. Knows checkpoints, not
+//! training.
 //!
-//! To add one: a file here with `ABOUT`, `Config` and `run`, and its name in the list below. `probe` then runs it, `--only`
-//! knows it, and `[settings.<name>]` of a recipe sets its `Config`. What experiments share (the model, the tagged
-//! solutions, the greedy traces) is the [`Study`]; each writes its rows as they come and returns a Markdown summary.
+//! To add one: a file here with `ABOUT`, `Config` and `run`, and its name in the list below, under what `run` takes: `one`
+//! checkpoint, a `pair` of phases of one run, or what `causal` experiments share (then also `fits`). `probe` runs the first
+//! two, `intervene` the last; `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Experiments
+//! on one checkpoint share what the [`Study`] computes once; causal ones share the normal run too ([`Causal`]). Each writes
+//! its rows as they come and returns a Markdown summary.
 
-pub mod activation_patching;
-pub mod latent_intervention;
-pub mod phases;
-pub mod switch_benefit;
+mod files;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+pub use files::Files;
+
 use crate::store::RowWriter;
-use crate::study::Study;
+use crate::study::{Causal, Study};
 
 /// One line of the list below.
 pub struct Experiment {
@@ -21,17 +23,31 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it asks, and which table or figure of the paper.
     pub about: &'static str,
-    run: fn(&Study, &Settings, &mut RowWriter) -> Result<String>,
+    pub run: Run,
     settings: fn(&Settings) -> serde_json::Value,
 }
 
+/// What an experiment is run on; returns a Markdown summary.
+pub enum Run {
+    /// One checkpoint.
+    One(fn(&Study, &Settings, &mut RowWriter) -> Result<String>),
+    /// Two phases of one run.
+    Pair(fn(&Study, &Study, &Settings, &mut RowWriter) -> Result<String>),
+    /// One checkpoint and its normal run, which is forked.
+    Causal { fits: fn(&Causal, &Settings) -> Result<Fit>, run: fn(&Causal, &Settings, &Files) -> Result<String> },
+}
+
+/// Whether an experiment can be run on a checkpoint. What is wrong with its settings is an error instead.
+pub enum Fit {
+    Yes,
+    /// Why not; it is then left out unless the user named it.
+    No(String),
+}
+
 impl Experiment {
-    /// Runs it; returns a Markdown summary.
-    ///
-    /// # Errors
-    /// Whatever the experiment refuses (data without a boundary, say), and a disk that cannot be written.
-    pub fn run(&self, study: &Study, settings: &Settings, rows: &mut RowWriter) -> Result<String> {
-        (self.run)(study, settings, rows)
+    /// The program that runs it.
+    pub fn program(&self) -> &'static str {
+        if matches!(self.run, Run::Causal { .. }) { "intervene" } else { "probe" }
     }
 
     /// Its own settings, for the manifest.
@@ -41,36 +57,43 @@ impl Experiment {
 }
 
 macro_rules! experiments {
-    ($($name:ident),* $(,)?) => {
-        $(pub mod $name;)*
+    (one: $($one:ident),*; pair: $($pair:ident),*; causal: $($causal:ident),* $(,)?) => {
+        $(pub mod $one;)*
+        $(pub mod $pair;)*
+        $(pub mod $causal;)*
 
         /// Settings of every experiment, each under its own name.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Settings {
-            $(pub $name: $name::Config,)*
+            $(pub $one: $one::Config,)*
+            $(pub $pair: $pair::Config,)*
+            $(pub $causal: $causal::Config,)*
         }
 
-        /// What `probe` runs, in this order.
-        pub const ALL: &[Experiment] = &[$(Experiment {
+        /// Every experiment, in the order in which it is run.
+        pub const ALL: &[Experiment] = &[
+            $(experiments!($one, Run::One(|study, settings, rows| $one::run(study, &settings.$one, rows))),)*
+            $(experiments!($pair, Run::Pair(|a, b, settings, rows| $pair::run(a, b, &settings.$pair, rows))),)*
+            $(experiments!($causal, Run::Causal {
+                fits: |causal, settings| $causal::fits(causal, &settings.$causal),
+                run: |causal, settings, files| $causal::run(causal, &settings.$causal, files),
+            }),)*
+        ];
+    };
+    ($name:ident, $run:expr) => {
+        Experiment {
             name: stringify!($name),
             about: $name::ABOUT,
-            run: |study, settings, rows| $name::run(study, &settings.$name, rows),
+            run: $run,
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
-        },)*];
+        }
     };
 }
 
 experiments! {
-    accuracy,
-    outcomes,
-    traces,
-    entropy,
-    positions,
-    logit_lens,
-    teacher_forced,
-    switch_window,
-    exit_probability,
-    layer_probe,
+    one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe;
+    pair: phases;
+    causal: latent_intervention, switch_benefit, activation_patching
 }

@@ -4,8 +4,9 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::OutcomeRow;
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: &str = "every problem's outcome and length (fig:token-dist, fig:token-cdf)";
@@ -14,27 +15,6 @@ pub const ABOUT: &str = "every problem's outcome and length (fig:token-dist, fig
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
-
-/// One problem.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    /// As its source names it.
-    pub id: String,
-    pub level: Option<u8>,
-    pub subject: Option<String>,
-    pub correct: bool,
-    pub switched: bool,
-    pub blocks: usize,
-    pub visible_tokens: usize,
-    pub latent_calls: usize,
-    pub truncated: bool,
-    pub gold: String,
-    /// The final answer as it is compared; absent where the response has none.
-    pub answer: Option<String>,
-}
 
 /// Runs the experiment.
 ///
@@ -50,12 +30,12 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<Row>> {
+pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
     let (scores, traces) = study.decoded()?;
     let corpus = &study.subject.corpus;
-    let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<Row> {
+    let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<OutcomeRow> {
         let problem = &corpus.test[outcome.problem];
-        Ok(Row {
+        Ok(OutcomeRow {
             identity: study.identity(traces.len()),
             problem: outcome.problem,
             id: problem.id.clone(),
@@ -75,7 +55,7 @@ pub fn rows(study: &Study) -> Result<Vec<Row>> {
 }
 
 /// Quartiles of the lengths.
-fn summary(rows: &[Row]) -> String {
+fn summary(rows: &[OutcomeRow]) -> String {
     let mut tokens: Vec<usize> = rows.iter().map(|r| r.visible_tokens).collect();
     tokens.sort_unstable();
     let at = |share: usize| tokens[(tokens.len() - 1) * share / 4];

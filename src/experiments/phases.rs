@@ -4,39 +4,27 @@
 //! are second − first, intervals resample problems. The paper compares the two columns of tab:tf by eye.
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::stats::{Bootstrap, Estimate};
+use crate::schema::{Event, PhaseChangeRow};
+use crate::stats::Bootstrap;
 use crate::store::RowWriter;
-use crate::study::staging::{Event, Place, Reading, places};
-use crate::study::{Identity, Study};
+use crate::study::Study;
+use crate::study::staging::{Place, Reading, places};
 
-/// As in `--only`; its rows are in `phases-<first>-<second>`.
-pub const NAME: &str = "phases";
 /// What it asks.
 pub const ABOUT: &str = "what a later phase of a run changed at the same positions (needs two phases)";
 
-/// One class of positions; every number is second − first, paired by position.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Of the second checkpoint.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// The checkpoint compared with.
-    pub against: String,
-    pub event: Event,
-    pub positions: usize,
-    pub d_p_swi: Estimate,
-    pub d_entropy: Estimate,
-    pub d_margin: Estimate,
-    pub d_rank: Estimate,
-}
+/// No settings: the positions are the annotator's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
 
 /// Runs the experiment on two checkpoints.
 ///
 /// # Errors
 /// As [`rows`], and rows that cannot be written.
-pub fn run_pair(first: &Study, second: &Study, writer: &mut RowWriter) -> Result<String> {
+pub fn run(first: &Study, second: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
     let rows = rows(first, second)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     Ok(table(&rows))
@@ -46,7 +34,7 @@ pub fn run_pair(first: &Study, second: &Study, writer: &mut RowWriter) -> Result
 ///
 /// # Errors
 /// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
-pub fn rows(first: &Study, second: &Study) -> Result<Vec<Row>> {
+pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let (staged, names) = (second.staged()?, [&first.subject.name, &second.subject.name]);
     ensure!(
         first.staged()?.sequences == staged.sequences,
@@ -70,7 +58,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<Row>> {
             let paired = Bootstrap::seeded(second.seed).clustered_paired(&values(before), &values(after), &problems);
             paired.with_context(|| format!("{event:?}"))
         };
-        rows.push(Row {
+        rows.push(PhaseChangeRow {
             identity: second.identity(staged.sequences.len()),
             against: first.subject.name.clone(),
             event,
@@ -85,7 +73,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<Row>> {
 }
 
 /// Markdown, one row a class.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[PhaseChangeRow]) -> String {
     let mut out = String::from(
         "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank |\n| --- | --- | --- | --- | --- | --- |\n",
     );

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::latent::trace::Kind;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
+use crate::schema::{PositionKind, PositionRow};
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 use crate::text::Vocabulary;
 
 /// What it asks.
@@ -32,30 +33,6 @@ impl Default for Config {
     }
 }
 
-/// One response position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    /// From 0 at the first response position, latents included.
-    pub index: usize,
-    pub kind: Kind,
-    pub id: u32,
-    /// Text that this position adds to the response.
-    pub token: String,
-    pub logprob: Option<f64>,
-    pub entropy: Option<f64>,
-    pub p_swi: Option<f64>,
-    pub p_exit: Option<f64>,
-    /// JSON `[[token, p], …]` at a latent: the most probable next tokens.
-    pub lens: Option<String>,
-    /// Of the whole response.
-    pub correct: bool,
-    /// On a response's first position only.
-    pub prompt: Option<String>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -72,7 +49,7 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let (scores, traces) = study.decoded()?;
     let chosen = &traces[..config.problems.min(traces.len())];
     let mut rows = vec![];
@@ -81,11 +58,11 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
         let texts = pieces(&study.subject.corpus.vocabulary, trace)?;
         for (index, ((p, lens), token)) in trace.positions.iter().zip(lenses).zip(texts).enumerate() {
             let prompt = (index == 0).then(|| study.subject.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
-            rows.push(Row {
+            rows.push(PositionRow {
                 identity: study.identity(traces.len()),
                 problem: trace.problem,
                 index,
-                kind: p.kind,
+                kind: kind(p.kind),
                 id: p.token,
                 token,
                 logprob: p.logprob,
@@ -99,6 +76,16 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+fn kind(kind: Kind) -> PositionKind {
+    match kind {
+        Kind::Text => PositionKind::Text,
+        Kind::Swi => PositionKind::Swi,
+        Kind::Latent => PositionKind::Latent,
+        Kind::SwiEndSampled => PositionKind::SwiEndSampled,
+        Kind::SwiEndForced => PositionKind::SwiEndForced,
+    }
 }
 
 /// The text that each position adds. A token that is part of a character, or after which the text so far reads otherwise,

@@ -5,108 +5,97 @@
 //! problems that chose to switch it is the effect of a choice; on the others, of a block that nobody asked for; over all it
 //! is free of the model's selection. Misleads as `force_switch` and `suppress_switch` do.
 
-use anyhow::Result;
-use serde::Serialize;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Files, Fit};
 use crate::interventions::Later;
 use crate::latent::{Channel, Switching};
-use crate::stats::{Bootstrap, Estimate, Flips, accuracy};
-use crate::study::sweep::{Continuation, Sweep, What};
-use crate::study::{Identity, Study};
+use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit};
+use crate::store::Journal;
+use crate::study::sweep::{Continuation, Outcome, What};
+use crate::study::{Causal, Subject};
 
-/// A group of problems.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// `n` counts the group's problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `chosen` (switched of their own accord), `forced` (did not), `level:<l>`.
-    pub group: String,
-    pub with_block: Estimate,
-    pub without_block: Estimate,
-    pub benefit: Estimate,
-    /// Right with a block, wrong without.
-    pub better: usize,
-    pub worse: usize,
-    /// Exact McNemar.
-    pub p_value: f64,
-}
+/// What it asks.
+pub const ABOUT: &str = "what switching is worth: every problem with a block and without one";
 
-/// A problem.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Problem {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    pub level: Option<u8>,
-    pub subject: Option<String>,
-    pub chosen: bool,
-    pub with_block: bool,
-    pub without_block: bool,
-    /// Lead of the gold answer with a block minus without, in nats, where both give an answer.
-    pub logit_diff: Option<f64>,
-}
+/// No settings: the decode is the evaluation's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
 
-/// Runs the experiment: groups, and the problems behind them.
+/// Runs on blocks of the model's own.
 ///
 /// # Errors
-/// As the decoder's.
-pub fn run(study: &Study, sweep: &Sweep) -> Result<(Vec<Row>, Vec<Problem>)> {
-    let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
-    let done = sweep.run(&both, Later::Recompute, Channel::Both)?;
-    let (suppressed, forced) = (&done[0].outcomes, &done[1].outcomes);
-    let identity = study.identity(sweep.normal.len());
-    let mut problems = vec![];
-    for (problem, normal) in sweep.normal.iter().enumerate() {
-        let (with, without) = if normal.switched { (normal, &suppressed[problem]) } else { (&forced[problem], normal) };
-        let asked = &study.subject.corpus.test[problem];
-        problems.push(Problem {
-            identity: identity.clone(),
-            problem,
-            level: asked.level,
-            subject: asked.subject.clone(),
-            chosen: normal.switched,
-            with_block: with.correct,
-            without_block: without.correct,
-            logit_diff: with.margin.zip(without.margin).map(|(with, without)| with - without),
-        });
-    }
-    let mut levels: Vec<u8> = problems.iter().filter_map(|p| p.level).collect();
-    levels.sort_unstable();
-    levels.dedup();
-    let mut rows = vec![];
-    rows.extend(row(study, "all", &problems, &|_| true)?);
-    rows.extend(row(study, "chosen", &problems, &|p| p.chosen)?);
-    rows.extend(row(study, "forced", &problems, &|p| !p.chosen)?);
-    for level in levels {
-        rows.extend(row(study, &format!("level:{level}"), &problems, &|p| p.level == Some(level))?);
-    }
-    Ok((rows, problems))
+/// None.
+pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
+    Ok(match causal.blocks {
+        BlockOrigin::Own => Fit::Yes,
+        BlockOrigin::Forced => Fit::No("it compares what the model chose; run it without --force".into()),
+    })
 }
 
-fn row(study: &Study, group: &str, problems: &[Problem], keep: &dyn Fn(&Problem) -> bool) -> Result<Option<Row>> {
-    let of: Vec<&Problem> = problems.iter().filter(|p| keep(p)).collect();
-    if of.len() < 2 {
-        return Ok(None);
+/// Decodes every problem the other way, goes on with the problems of a run that was stopped, and writes problems and groups.
+///
+/// # Errors
+/// As [`problems`]; a disk that cannot be written.
+pub fn run(causal: &Causal, _config: &Config, files: &Files) -> Result<String> {
+    if files.done(SwitchBenefitRow::NAME)? {
+        return Ok("done before\n".into());
     }
-    let with: Vec<bool> = of.iter().map(|p| p.with_block).collect();
-    let without: Vec<bool> = of.iter().map(|p| p.without_block).collect();
-    let numbers = |yes: &[bool]| yes.iter().map(|y| f64::from(u8::from(*y))).collect::<Vec<_>>();
-    let flips = Flips::count(&without, &with)?;
-    Ok(Some(Row {
-        identity: study.identity(of.len()),
-        group: group.to_owned(),
-        with_block: accuracy(&with)?,
-        without_block: accuracy(&without)?,
-        benefit: Bootstrap::seeded(study.seed).paired(&numbers(&without), &numbers(&with))?,
-        better: flips.gained,
-        worse: flips.lost,
-        p_value: flips.p_value(),
-    }))
+    let done = problems(causal, files.journal(SwitchProblemRow::NAME)?)?;
+    let rows = benefit(&files.finish(SwitchProblemRow::NAME, done, |p| p.problem, true)?)?;
+    files.save(SwitchBenefitRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// Adds the problems that the journal does not hold yet.
+///
+/// # Errors
+/// Problems of another run in the journal; as the decoder's.
+pub fn problems(causal: &Causal, journal: Journal<SwitchProblemRow>) -> Result<Journal<SwitchProblemRow>> {
+    let (study, sweep) = (causal.study, causal.sweep()?);
+    let (subject, identity) = (&study.subject, study.identity(sweep.normal.len()));
+    let there: BTreeSet<usize> = journal.rows().iter().map(|row| row.problem).collect();
+    for row in journal.rows() {
+        ensure!(
+            row.identity == identity,
+            "the problems of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
+            row.identity
+        );
+    }
+    causal.say("every problem with a block and without");
+    let journal = Mutex::new(journal);
+    let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
+    sweep.each(&both, Later::Recompute, Channel::Both, &|problem, _| there.contains(&problem), &|forks| {
+        let new = forks.into_iter().filter(|f| !there.contains(&f.problem));
+        let rows = new.map(|f| row(subject, &identity, f.problem, &sweep.normal[f.problem], &f.outcome)).collect();
+        journal.lock().unwrap_or_else(PoisonError::into_inner).push(rows)
+    })?;
+    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A problem decoded normally and the other way.
+fn row(subject: &Subject, identity: &Identity, problem: usize, normal: &Outcome, other: &Outcome) -> SwitchProblemRow {
+    let (with, without) = if normal.switched { (normal, other) } else { (other, normal) };
+    let asked = &subject.corpus.test[problem];
+    SwitchProblemRow {
+        identity: identity.clone(),
+        problem,
+        level: asked.level,
+        subject: asked.subject.clone(),
+        chosen: normal.switched,
+        with_block: with.correct,
+        without_block: without.correct,
+        logit_diff: with.margin.zip(without.margin).map(|(with, without)| with - without),
+    }
 }
 
 /// Markdown, one row a group.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[SwitchBenefitRow]) -> String {
     let mut out = String::from(
         "| problems | with a block [95 %] | without | benefit | better / worse | p |\n| --- | --- | --- | --- | --- | --- |\n",
     );

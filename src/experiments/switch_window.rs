@@ -8,10 +8,11 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
+use crate::study::Study;
 use crate::study::staging::Reading;
-use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "whether <swi> is a spike or a region (tab:swi-window)";
@@ -28,19 +29,6 @@ impl Default for Config {
     fn default() -> Self {
         Self { radius: 8 }
     }
-}
-
-/// One offset; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub offset: i64,
-    pub positions: usize,
-    /// Of these positions, how many stand inside a latent block.
-    pub in_block: usize,
-    pub p_swi: Estimate,
-    pub entropy: Estimate,
 }
 
 /// Runs the experiment.
@@ -63,7 +51,7 @@ struct Seen<'r> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
     let (staged, readings) = (study.staged()?, study.readings()?);
     let radius = config.radius as i64;
@@ -89,7 +77,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
             let values: Vec<f64> = seen.iter().map(|s| value(s.reading)).collect();
             Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
         };
-        rows.push(Row {
+        rows.push(WindowRow {
             identity: study.identity(staged.sequences.len()),
             offset,
             positions: seen.len(),
@@ -102,7 +90,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
 }
 
 /// Markdown, one row an offset.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[WindowRow]) -> String {
     let mut out =
         String::from("| offset | positions | in a block | p(swi) | H (nats) |\n| --- | --- | --- | --- | --- |\n");
     for r in rows {

@@ -8,28 +8,14 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
-pub use crate::study::staging::Event;
+use crate::study::Study;
 use crate::study::staging::{Place, Reading, places};
-use crate::study::{Identity, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";
-
-/// One class on one checkpoint; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub event: Event,
-    pub positions: usize,
-    pub entropy: Estimate,
-    pub p_swi: Estimate,
-    pub rank: Estimate,
-    /// `log p(<swi>) − log p(best other token)`, nats.
-    pub margin: Estimate,
-}
 
 /// No settings: the positions are the annotator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,7 +36,7 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<Row>> {
+pub fn rows(study: &Study) -> Result<Vec<TeacherForcedRow>> {
     let (staged, readings) = (study.staged()?, study.readings()?);
     let all = places(staged, study.seed);
     let mut rows = vec![];
@@ -64,7 +50,7 @@ pub fn rows(study: &Study) -> Result<Vec<Row>> {
             let values: Vec<f64> = of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect();
             Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("{event:?}"))
         };
-        rows.push(Row {
+        rows.push(TeacherForcedRow {
             identity: study.identity(staged.sequences.len()),
             event,
             positions: of.len(),
@@ -78,7 +64,7 @@ pub fn rows(study: &Study) -> Result<Vec<Row>> {
 }
 
 /// Markdown, one row a class.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[TeacherForcedRow]) -> String {
     let mut out = String::from(
         "| event | positions | H (nats) | p(swi) | rank | margin |\n| --- | --- | --- | --- | --- | --- |\n",
     );

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
+use crate::schema::ResponseRow;
 use crate::stats::by_problem::{cell, mean};
-use crate::stats::{Estimate, LEVEL, wilson};
+use crate::stats::{LEVEL, wilson};
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: &str = "length, blocks and confidence of right and wrong responses (tab:gen-analysis)";
@@ -23,27 +24,6 @@ pub const ABOUT: &str = "length, blocks and confidence of right and wrong respon
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
-
-/// One group of problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `correct`, `wrong`, and the last two split by whether they switched: `correct_no_swi`, `correct_swi`, …
-    pub group: String,
-    pub visible_tokens: Option<Estimate>,
-    /// `<swi>` a response.
-    pub blocks: Option<Estimate>,
-    /// Latent steps a response.
-    pub latent_calls: Option<Estimate>,
-    pub switch_rate: Estimate,
-    /// At the emitted `<swi>`, nats; absent where there is none.
-    pub entropy: Option<Estimate>,
-    pub p_swi: Option<Estimate>,
-    /// Visible tokens before the first `<swi>`, as a share of the response's.
-    pub first_swi: Option<Estimate>,
-    pub truncated: Estimate,
-}
 
 /// A problem in a group or not.
 type Belongs = fn(&Outcome) -> bool;
@@ -73,7 +53,7 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<Row>> {
+pub fn rows(study: &Study) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];
     for (group, belongs) in GROUPS {
@@ -86,7 +66,7 @@ pub fn rows(study: &Study) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> {
+fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<ResponseRow> {
     let of_problem = |value: &dyn Fn(&Outcome, &Trace) -> usize| {
         mean(study.seed, cases.iter().map(|(o, t)| (o.problem, value(o, t) as f64)))
     };
@@ -99,7 +79,7 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> 
     let first = cases.iter().filter_map(|(o, t)| {
         Some((o.problem, t.blocks().first()?.after as f64 / o.visible_tokens as f64)) // a block is at least one token
     });
-    Ok(Row {
+    Ok(ResponseRow {
         identity: study.identity(cases.len()),
         group: group.to_owned(),
         visible_tokens: of_problem(&|o, _| o.visible_tokens)?,
@@ -114,7 +94,7 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Row> 
 }
 
 /// Markdown, the paper's columns first.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[ResponseRow]) -> String {
     let mut out = String::from(
         "| group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",

@@ -33,7 +33,7 @@ mod units;
 use boxed::Boxes;
 use expr::{E, Expr};
 use normalize::normalize;
-use scan::{Candidate, GROUPS, Kind, Scanner};
+use scan::{Candidate, CandidateKind, GROUPS, Scanner};
 use serde::Serialize;
 use std::fmt;
 use std::rc::Rc;
@@ -181,8 +181,8 @@ fn answer(text: &str) -> Answer {
 /// The value of a candidate and its normalised text.
 fn read(text: &str, c: &Candidate) -> (Option<E>, String) {
     let formulas = match &c.kind {
-        Kind::Plain(p) => return plain::read(text, p),
-        Kind::Formulas(f) => f,
+        CandidateKind::Plain(p) => return plain::read(text, p),
+        CandidateKind::Formulas(f) => f,
     };
     let mut values = vec![];
     let mut texts = vec![];

@@ -4,7 +4,7 @@
 
 use super::exact::decimal;
 use super::expr::{E, Expr, add, mul, neg};
-use super::scan::{Candidate, Kind, within_line};
+use super::scan::{Candidate, CandidateKind, within_line};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -139,7 +139,11 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     let percent = word.is_some();
     // "percentage" ends the match at "percent", the alternative tried first.
     let extra = word.map_or(0, |w| gap + if w.len() > 7 { 7 } else { w.len() });
-    Some(Candidate { start: k, end: k + n + extra, kind: Kind::Plain(Plain::Number { digits: clean, percent }) })
+    Some(Candidate {
+        start: k,
+        end: k + n + extra,
+        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent }),
+    })
 }
 
 /// Length of `,234,567` or ` 234 567`.
@@ -180,7 +184,7 @@ fn arithmetic(t: &str, i: usize) -> Option<Candidate> {
             if let Some(e) = (o + 2..=stop).rev().find(|e| t.is_char_boundary(*e) && good_end(*e)) {
                 let stars = if b[e..].starts_with(b"**") { e + 2 } else { e };
                 let end = stars + t[stars..].chars().next().map_or(0, char::len_utf8);
-                return Some(Candidate { start: i, end, kind: Kind::Plain(Plain::Arithmetic(start..e)) });
+                return Some(Candidate { start: i, end, kind: CandidateKind::Plain(Plain::Arithmetic(start..e)) });
             }
         }
     }

@@ -15,7 +15,7 @@ pub struct Formula {
 }
 
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum CandidateKind {
     Formulas(Vec<Formula>),
     Plain(Plain),
 }
@@ -24,7 +24,7 @@ pub enum Kind {
 pub struct Candidate {
     pub start: usize,
     pub end: usize,
-    pub kind: Kind,
+    pub kind: CandidateKind,
 }
 
 /// The five groups of patterns, tried in this order until one yields an answer.
@@ -87,7 +87,7 @@ impl<'a> Scanner<'a> {
         if boxed {
             end += spaces(&self.text[end..]);
         }
-        Some(Candidate { start: at, end, kind: Kind::Formulas(all) })
+        Some(Candidate { start: at, end, kind: CandidateKind::Formulas(all) })
     }
 
     /// A formula that begins at `at`, with the percent sign after it.
@@ -236,7 +236,7 @@ impl<'a> Scanner<'a> {
                 && let Some(k) = line.rfind('}').filter(|k| *k > i + 7)
             {
                 let f = Formula { content: base + i..base + k + 1, percent: false, bare_box: true };
-                out.push(Candidate { start: base + i, end: base + k + 1, kind: Kind::Formulas(vec![f]) });
+                out.push(Candidate { start: base + i, end: base + k + 1, kind: CandidateKind::Formulas(vec![f]) });
             }
             base += line.len();
         }

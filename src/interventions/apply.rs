@@ -5,23 +5,10 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Tensor, TensorData};
-use serde::{Deserialize, Serialize};
 
-use super::{Bank, Intervention, Steps};
+use super::{Bank, Intervention, Later, Steps};
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookSpec, Hooks, Select, Step};
-
-/// What happens to the latents of a block after a replaced one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Later {
-    /// They follow from it.
-    #[default]
-    Recompute,
-    /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
-    /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
-    Frozen,
-}
 
 /// What one row does at its latents.
 #[derive(Clone, Copy)]

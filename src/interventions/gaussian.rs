@@ -1,9 +1,9 @@
 //! A draw from the normal distribution with the mean and covariance of the states of the same step.
 
-use super::draw::{keyed, normal};
 use super::{Bank, Intervention, Mean};
 use crate::model::Step;
 use crate::model::hooks::Place;
+use crate::random::{keyed, normal};
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:

@@ -2,12 +2,11 @@
 //!
 //! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`); a
 //! [`Rule`] changes when blocks are opened and closed. To add one: a file here, and a line in [`ALL`] or [`RULES`].
-//! On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`Steps`],
-//! [`Later`], [`crate::latent::Channel`]). Every firing is counted, with the norm of its change.
+//! On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
+//! [`crate::schema::Later`], [`crate::latent::Channel`]). Every firing is counted, with the norm of its change.
 
 mod apply;
 mod bank;
-mod draw;
 mod embedding;
 mod empty_block;
 mod force_switch;
@@ -21,13 +20,12 @@ mod scale;
 mod self_patch;
 mod sibling;
 mod skip;
-mod steps;
 mod suppress_switch;
 mod zero;
 
 use std::collections::BTreeMap;
 
-pub use apply::{Firings, Later, Replacement, Replacements, latents};
+pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::Bank;
 pub use embedding::{ArgmaxEmbedding, ExitEmbedding};
 pub use empty_block::EMPTY_BLOCK;
@@ -42,9 +40,10 @@ pub use scale::Scale;
 pub use self_patch::SelfPatch;
 pub use sibling::Sibling;
 pub use skip::SKIP;
-pub use steps::Steps;
 pub use suppress_switch::SUPPRESS_SWITCH;
 pub use zero::Zero;
+
+pub use crate::schema::{Later, Steps};
 
 use crate::latent::{Start, Switching};
 use crate::model::Decoder;
@@ -142,3 +141,7 @@ pub const ALL: &[About] = &[
 
 /// Every change of when blocks are opened and closed.
 pub const RULES: [Rule; 4] = [SKIP, EMPTY_BLOCK, FORCE_SWITCH, SUPPRESS_SWITCH];
+
+fn norm(x: &[f64]) -> f64 {
+    x.iter().map(|v| v * v).sum::<f64>().sqrt()
+}

@@ -1,9 +1,9 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::Intervention;
-use super::draw::{keyed, norm, normal};
+use super::{Intervention, norm};
 use crate::model::Step;
 use crate::model::hooks::Place;
+use crate::random::{keyed, normal};
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. One draw per
 /// place, keyed by seed, problem, block and step.

@@ -2,10 +2,10 @@
 
 use rand::Rng;
 
-use super::draw::keyed;
 use super::{Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
+use crate::random::keyed;
 
 /// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).

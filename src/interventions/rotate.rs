@@ -1,9 +1,9 @@
 //! The state turned by an angle, its norm kept: dose–response in direction.
 
-use super::Intervention;
-use super::draw::{keyed, norm, normal};
+use super::{Intervention, norm};
 use crate::model::Step;
 use crate::model::hooks::Place;
+use crate::random::{keyed, normal};
 
 /// Turns `h` by `degrees` towards a random direction at right angles to it: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions

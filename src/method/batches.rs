@@ -4,6 +4,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::random::{fnv1a, keyed};
 use crate::text::Sample;
 
 /// Batches sorted by length before they are cut: a batch of like lengths has little padding.
@@ -31,7 +32,7 @@ impl Batches {
     /// `lengths[i]` is what sample i costs; a batch never exceeds the corpus.
     pub fn new(lengths: Vec<usize>, batch: usize, seed: u64, phase: &str) -> Self {
         let batch = batch.min(lengths.len()).max(1);
-        Self { lengths, batch, seed: seed ^ hash(phase) }
+        Self { lengths, batch, seed: seed ^ fnv1a(phase.bytes()) }
     }
 
     pub fn per_epoch(&self) -> usize {
@@ -52,7 +53,7 @@ impl Batches {
         let mut members = order[bucket * size..end].to_vec();
         members.sort_by_key(|&i| (self.lengths[i], i));
         let mut cut: Vec<Vec<usize>> = members.chunks(self.batch).map(<[usize]>::to_vec).collect();
-        let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ hash(&format!("{epoch}/{bucket}")));
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ fnv1a(format!("{epoch}/{bucket}").bytes()));
         cut.shuffle(&mut rng);
         cut.swap_remove(within % BUCKET)
     }
@@ -60,15 +61,7 @@ impl Batches {
 
 /// A generator that belongs to one sample of one step.
 pub fn sample_rng(seed: u64, phase: &str, step: usize, sample: usize) -> impl Rng {
-    let mut key = [0_u8; 32];
-    for (chunk, value) in key.chunks_mut(8).zip([seed, hash(phase), step as u64, sample as u64]) {
-        chunk.copy_from_slice(&value.to_le_bytes());
-    }
-    ChaCha8Rng::from_seed(key)
-}
-
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    keyed([seed, fnv1a(phase.bytes()), step as u64, sample as u64])
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{Names, contiguous, stable_hash};
+use super::weights::{Names, contiguous};
+use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
 pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
@@ -147,7 +148,7 @@ impl ModuleMapper for NameIds {
     fn map_float<const R: usize>(&mut self, mut param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let name = self.names.hugging_face();
         if name.contains("lora") {
-            param.id = ParamId::from(stable_hash(&name));
+            param.id = ParamId::from(fnv1a(name.bytes()));
         }
         param
     }

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters};
 use super::config::ModelConfig;
 use super::decoder::Decoder;
+use crate::random::{fnv1a, normal};
 
 impl Decoder {
     /// Builds a decoder from `get(name)`, called once per parameter with its Hugging Face name.
@@ -123,18 +124,8 @@ pub struct Parameter {
 
 /// `count` normal draws, keyed by seed and name so that they do not depend on the order of construction.
 fn normals(count: usize, std: f64, seed: u64, name: &str) -> Vec<f32> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ stable_hash(name));
-    let mut draw = || {
-        // Box–Muller; 1 - u is in (0, 1].
-        let (u, v): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
-        ((-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos() * std) as f32
-    };
-    (0..count).map(|_| draw()).collect()
-}
-
-/// FNV-1a: the same in every process, unlike the standard library's hasher.
-pub(super) fn stable_hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
+    (0..count).map(|_| (normal(&mut rng) * std) as f32).collect()
 }
 
 /// The stack of module names during a traversal.
@@ -205,7 +196,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
             Ok(value) => {
                 // Ids follow names, so that optimiser state saved by one process fits the next.
                 let (_, _, mapper) = param.consume();
-                let mut param = Param::from_mapped_value(ParamId::from(stable_hash(&name)), value, mapper);
+                let mut param = Param::from_mapped_value(ParamId::from(fnv1a(name.bytes())), value, mapper);
                 param = param.set_require_grad(true);
                 param
             }

@@ -4,9 +4,10 @@
 use anyhow::Result;
 
 use super::cells::{Cells, depth, per_checkpoint, random_event, sources};
-use super::folder::{Folder, shown};
+use super::folder::Folder;
 use super::paper::{Block, Paper};
-use super::tables::{Cell, Heading, Kind, Table};
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use crate::schema::{AccuracyRow, Event, InterventionRow, NORMAL, Named, ProbeRow, TeacherForcedRow};
 
 /// A table of the paper and whether any number of ours stands in it.
 pub struct Beside {
@@ -31,17 +32,17 @@ struct Ours<'a> {
 fn table(block: &Block, folder: &Folder) -> Result<Beside> {
     let label = block.label.as_str();
     let subjects = subjects(label, folder);
-    let mut columns = vec![Heading::new("", Kind::Text)];
+    let mut columns = vec![Heading::new("", ColumnKind::Text)];
     for (at, column) in block.columns.iter().enumerate() {
         let digits = column.unit.digits();
         let theirs = block.rows.iter().map(|row| decimals(row.values[at])).max().unwrap_or(0);
-        columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(theirs)));
+        columns.push(Heading::new(&format!("{} (paper)", column.name), ColumnKind::Published(theirs)));
         if shows_ours(label, &column.key) {
             for ours in &subjects {
                 // Small models write tens of tokens, not thousands.
                 let digits = if column.unit == super::paper::Unit::Tokens { 1 } else { digits };
                 let name = own_name(label, &column.name, &ours.heading, folder);
-                columns.push(Heading::new(&name, Kind::Measured(digits)));
+                columns.push(Heading::new(&name, ColumnKind::Measured(digits)));
             }
         }
     }
@@ -103,62 +104,51 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
     let mut rows = vec![];
     match label {
         "tab:main" => {
-            let summary = folder.rows("summary", "");
-            if summary.iter().any(|r| shown(r, "phase") == "fixed_embedding") {
+            if folder.phases().iter().any(|r| r.phase == "fixed_embedding") {
                 rows.push(own("fixed_embedding", "fixed embedding at the latent steps (control)"));
             }
             rows.push(own(&format!("{}+text_only", folder.sft), "after Switch-SFT, <swi> masked"));
             rows.push(own(&format!("{}+text_only", folder.grpo), "after Switch-GRPO, <swi> masked"));
         }
         "tab:tf" => {
-            for checkpoint in folder.checkpoints("teacher_forced") {
-                for row in folder.rows("teacher_forced", checkpoint) {
-                    let event = shown(row, "event");
-                    let beside = [&folder.sft, &folder.grpo].iter().any(|c| *c == checkpoint)
-                        && ["swi_start", random_event(folder, checkpoint)].contains(&event.as_str());
-                    if !beside {
-                        rows.push((
-                            format!("{checkpoint}:{event}"),
-                            format!("{checkpoint}, {}", event.replace('_', " ")),
-                        ));
-                    }
+            for (checkpoint, row) in all::<TeacherForcedRow>(folder) {
+                let beside = [&folder.sft, &folder.grpo].iter().any(|c| *c == checkpoint)
+                    && [Event::SwiStart, random_event(folder, checkpoint)].contains(&row.event);
+                if !beside {
+                    let event = row.event.name();
+                    let name = format!("{checkpoint}, {}", event.replace('_', " "));
+                    rows.push((format!("{checkpoint}:{event}"), name));
                 }
             }
         }
         "tab:appendix-sweep" => {
-            for checkpoint in folder.checkpoints("accuracy") {
-                for row in folder.rows("accuracy", checkpoint) {
-                    let group = shown(row, "group");
-                    if let Some(k) = group.strip_prefix("k_min:") {
-                        rows.push((format!("{checkpoint}:{group}"), format!("{checkpoint}, K_min = {k}")));
-                    }
+            for (checkpoint, row) in all::<AccuracyRow>(folder) {
+                if let Some(k) = row.group.strip_prefix("k_min:") {
+                    rows.push((format!("{checkpoint}:{}", row.group), format!("{checkpoint}, K_min = {k}")));
                 }
             }
         }
         "tab:per-subject" => {
+            let paper = Paper::embedded().ok();
             let mut seen = vec![];
-            for row in folder.checkpoints("accuracy").iter().flat_map(|c| folder.rows("accuracy", c)) {
-                let group = shown(row, "group");
-                let paper = Paper::embedded().ok();
-                let key = super::cells::subject_key(&group);
-                let known = paper.is_some_and(|p| p.block(label).is_ok_and(|b| b.rows.iter().any(|r| r.key == key)));
+            for (_, AccuracyRow { group, .. }) in all::<AccuracyRow>(folder) {
+                let key = super::cells::subject_key(group);
+                let block = paper.as_ref().and_then(|p| p.block(label).ok());
+                let known = block.is_some_and(|b| b.rows.iter().any(|r| r.key == key));
                 let wanted = group.starts_with("subject:") || group.starts_with("level:");
                 if wanted && !known && !seen.contains(&group) {
-                    seen.push(group.clone());
+                    seen.push(group);
                     rows.push((group.clone(), group.replace(':', " ")));
                 }
             }
         }
         "tab:intervention" => {
-            let mut seen: Vec<String> = vec![];
-            for row in
-                folder.checkpoints("latent_intervention").iter().flat_map(|c| folder.rows("latent_intervention", c))
-            {
-                let mode = shown(row, "mode");
-                let known = ["normal", "zero", "random_norm", "skip"].contains(&mode.as_str());
-                if !known && !seen.contains(&mode) && super::cells::is_plain(row) {
-                    rows.push((mode.clone(), mode.replace('_', " ")));
-                    seen.push(mode);
+            let mut seen = vec![];
+            for (_, row) in all::<InterventionRow>(folder) {
+                let known = [NORMAL, "zero", "random_norm", "skip"].contains(&row.mode.as_str());
+                if !known && !seen.contains(&&row.mode) && row.is_plain() {
+                    rows.push((row.mode.clone(), row.mode.replace('_', " ")));
+                    seen.push(&row.mode);
                 }
             }
         }
@@ -166,6 +156,11 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
         _ => {}
     }
     rows
+}
+
+/// Rows of a kind, checkpoint by checkpoint.
+fn all<R: Named>(folder: &Folder) -> impl Iterator<Item = (&str, &R)> {
+    folder.of::<R>().into_iter().flat_map(|c| folder.rows::<R>(c).iter().map(move |row| (c, row)))
 }
 
 fn note(block: &Block, folder: &Folder, found: usize) -> String {
@@ -178,11 +173,10 @@ fn note(block: &Block, folder: &Folder, found: usize) -> String {
     }
     match block.label.as_str() {
         "tab:probe" => {
-            let of = folder.checkpoints("layer_probe").into_iter().map(|c| depth(folder.rows("layer_probe", c)));
-            let deepest = of.fold(0.0, f64::max);
-            if deepest > 0.0 {
+            let deepest = folder.of::<ProbeRow>().into_iter().map(|c| depth(folder.rows(c))).max().unwrap_or(0);
+            if deepest > 0 {
                 parts.push(format!(
-                    "The paper's offsets count from the last of 36 layers; ours are scaled to {deepest:.0} layers, so neighbouring rows can be the same layer. Protocol of both: C = 1, one 80:20 split."
+                    "The paper's offsets count from the last of 36 layers; ours are scaled to {deepest} layers, so neighbouring rows can be the same layer. Protocol of both: C = 1, one 80:20 split."
                 ));
             }
         }

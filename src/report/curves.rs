@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
-use crate::store::{Row, read_flat};
+use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
+use crate::store::{FlatRow, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
@@ -22,16 +23,18 @@ pub(super) const SUPERVISED: [&str; 5] = ["base", "boundary", "sft", "no_cot", "
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
     let mut files = vec![];
-    let supervised: Vec<(&str, Vec<Row>)> = SUPERVISED
+    let supervised: Vec<(&str, Vec<FlatRow>)> = SUPERVISED
         .iter()
         .filter_map(|phase| Some((*phase, read_flat(&metrics(run, phase)).ok()?)))
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
     if !supervised.is_empty() {
-        let borrowed: Vec<(&str, &[Row])> = supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
+        let borrowed: Vec<(&str, &[FlatRow])> =
+            supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
+        let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
         let panels = [
-            curve("training loss", "cross-entropy (nats per token)", &borrowed, "loss", true),
-            curve("training accuracy", "token accuracy", &borrowed, "token_accuracy", false),
+            curve("training loss", "cross-entropy (nats per token)", &borrowed, loss, true),
+            curve("training accuracy", "token accuracy", &borrowed, accuracy, false),
         ];
         files.push(save(&out.join("training"), &panels)?);
     }
@@ -39,11 +42,13 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     if grpo.exists() {
         let rows = read_flat(&grpo)?;
         let rows = [("grpo", rows.as_slice())];
+        let [reward, switch_rate, latent_calls, visible_tokens] =
+            columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
         let panels = [
-            curve("Switch-GRPO: reward", "mean reward of a batch", &rows, "reward", false),
-            curve("Switch-GRPO: switch rate", "share of rollouts", &rows, "switch_rate", false),
-            curve("Switch-GRPO: latent calls", "per rollout", &rows, "latent_calls", false),
-            curve("Switch-GRPO: visible tokens", "per rollout", &rows, "visible_tokens", false),
+            curve("Switch-GRPO: reward", "mean reward of a batch", &rows, reward, false),
+            curve("Switch-GRPO: switch rate", "share of rollouts", &rows, switch_rate, false),
+            curve("Switch-GRPO: latent calls", "per rollout", &rows, latent_calls, false),
+            curve("Switch-GRPO: visible tokens", "per rollout", &rows, visible_tokens, false),
         ];
         files.push(save(&out.join("grpo"), &panels)?);
     }
@@ -56,10 +61,10 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
 }
 
 fn metrics(run: &Path, phase: &str) -> PathBuf {
-    run.join(phase).join("metrics.parquet")
+    run.join(phase).join(format!("{METRICS}.parquet"))
 }
 
-pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[Row])], key: &str, log: bool) -> Figure {
+pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &str, log: bool) -> Figure {
     let mut lines = vec![];
     for (phase, rows) in phases {
         let points: Vec<(f64, f64)> = rows

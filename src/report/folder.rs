@@ -1,5 +1,7 @@
-//! A folder of results in memory: its Parquet rows by experiment and checkpoint, its manifest. Knows file names and columns
-//! by name; nothing of what a number means. A file that is not there is no rows, never an error.
+//! A folder of results in memory: its Parquet rows by experiment and checkpoint, its manifest. Knows file names; nothing of
+//! what a number means. A file that is not there is no rows, never an error.
+//!
+//! Rows that have a struct in [`crate::schema`] are read as that struct; others as columns by name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::schema::{KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
-use crate::store::{Row, read_flat};
+use crate::store::{FlatRow, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
 const ORDER: [&str; 7] = ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding"];
@@ -25,7 +28,14 @@ pub struct Folder {
     pub grpo: String,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
-    files: BTreeMap<(String, String), Vec<Row>>,
+    files: BTreeMap<(String, String), File>,
+}
+
+/// The rows of one file.
+struct File {
+    flat: Vec<FlatRow>,
+    /// The same as a `Vec` of their struct, where they have one.
+    typed: Option<Typed>,
 }
 
 impl Folder {
@@ -42,8 +52,9 @@ impl Folder {
         let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, unreadable: vec![], files };
         for entry in sorted(path)? {
             let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            if entry.is_dir() && entry.join("metrics.parquet").is_file() {
-                folder.add("metrics", &stem, &entry.join("metrics.parquet"));
+            let metrics = entry.join(format!("{METRICS}.parquet"));
+            if metrics.is_file() {
+                folder.add(METRICS, &stem, &metrics);
             } else if entry.is_dir() && stem == "reports" {
                 sorted(&entry)?.iter().for_each(|file| folder.add_file(file));
             } else {
@@ -77,12 +88,20 @@ impl Folder {
             && let Some(stem) = file.file_stem().and_then(|s| s.to_str())
         {
             let (experiment, checkpoint) = stem.split_once('-').unwrap_or((stem, ""));
-            self.add(experiment, checkpoint, file);
+            if !RAW.contains(&experiment) {
+                self.add(experiment, checkpoint, file);
+            }
         }
     }
 
     fn add(&mut self, experiment: &str, checkpoint: &str, file: &Path) {
-        match read_flat(file) {
+        let read = || -> Result<File> {
+            let flat = read_flat(file)?;
+            let known = KNOWN.iter().find(|known| known.name == experiment);
+            let typed = known.map(|known| (known.read)(&flat)).transpose();
+            Ok(File { typed: typed.with_context(|| format!("{}: other rows than today's", file.display()))?, flat })
+        };
+        match read() {
             Ok(rows) => {
                 self.files.insert((experiment.to_owned(), checkpoint.to_owned()), rows);
             }
@@ -90,9 +109,34 @@ impl Folder {
         }
     }
 
-    /// Rows of an experiment on a checkpoint; none where the file is not there.
-    pub fn rows(&self, experiment: &str, checkpoint: &str) -> &[Row] {
-        self.files.get(&(experiment.to_owned(), checkpoint.to_owned())).map_or(&[], Vec::as_slice)
+    fn file(&self, experiment: &str, checkpoint: &str) -> Option<&File> {
+        self.files.get(&(experiment.to_owned(), checkpoint.to_owned()))
+    }
+
+    /// Rows of a checkpoint; none where the file is not there.
+    pub fn rows<R: Named>(&self, checkpoint: &str) -> &[R] {
+        self.rows_in(R::NAME, checkpoint)
+    }
+
+    /// The same from a file whose name is not that of its rows.
+    pub fn rows_in<R: Named>(&self, experiment: &str, checkpoint: &str) -> &[R] {
+        let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
+        typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
+    }
+
+    /// What a run says of its phases.
+    pub fn phases(&self) -> &[PhaseRow] {
+        self.rows("")
+    }
+
+    /// The columns of a file by name.
+    pub fn flat(&self, experiment: &str, checkpoint: &str) -> &[FlatRow] {
+        self.file(experiment, checkpoint).map_or(&[], |file| &file.flat)
+    }
+
+    /// Checkpoints that rows of a kind are there of.
+    pub fn of<R: Named>(&self) -> Vec<&str> {
+        self.checkpoints(R::NAME)
     }
 
     /// Checkpoints that an experiment has rows of.
@@ -105,12 +149,12 @@ impl Folder {
 
     /// All files: experiment, checkpoint, number of rows.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str, usize)> {
-        self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.len()))
+        self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.flat.len()))
     }
 
     /// What the rows say they were measured on, e.g. `chains`.
     pub fn dataset(&self) -> String {
-        let named = self.files.values().filter_map(|rows| text(rows.first()?, "dataset"));
+        let named = self.files.values().filter_map(|rows| text(rows.flat.first()?, "dataset"));
         let mut names: Vec<&str> = named.collect();
         names.sort_unstable();
         names.dedup();
@@ -126,28 +170,23 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is no estimate.
-pub fn estimate(row: &Row, key: &str) -> Option<Estimate> {
+pub fn estimate(row: &FlatRow, key: &str) -> Option<Estimate> {
     let part = |part: &str| row.get(&format!("{key}.{part}"));
     let (value, low, high) = (part("value")?.as_f64()?, part("low")?.as_f64()?, part("high")?.as_f64()?);
     let n = usize::try_from(part("n")?.as_i64()?).ok()?;
-    (n > 0 && low <= value && value <= high).then_some(Estimate { value, low, high, n })
+    sound(Estimate { value, low, high, n })
 }
 
-pub fn number(row: &Row, key: &str) -> Option<f64> {
+pub fn number(row: &FlatRow, key: &str) -> Option<f64> {
     row.get(key)?.as_f64()
 }
 
-pub fn text<'a>(row: &'a Row, key: &str) -> Option<&'a str> {
+pub fn text<'a>(row: &'a FlatRow, key: &str) -> Option<&'a str> {
     row.get(key)?.as_str()
 }
 
-/// Whether a column, if the row has it, holds this text (numbers and booleans as they print).
-pub fn is(row: &Row, key: &str, what: &str) -> bool {
-    shown(row, key) == what
-}
-
 /// A scalar as text; empty where there is none.
-pub fn shown(row: &Row, key: &str) -> String {
+pub fn shown(row: &FlatRow, key: &str) -> String {
     match row.get(key) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(s)) => s.clone(),
@@ -155,9 +194,9 @@ pub fn shown(row: &Row, key: &str) -> String {
     }
 }
 
-/// The first row in which all these columns hold these texts.
-pub fn find<'a>(rows: &'a [Row], conditions: &[(&str, &str)]) -> Option<&'a Row> {
-    rows.iter().find(|row| conditions.iter().all(|(key, what)| is(row, key, what)))
+/// An estimate whose interval is in order; another is none.
+pub fn sound(e: Estimate) -> Option<Estimate> {
+    (e.n > 0 && e.low <= e.value && e.value <= e.high).then_some(e)
 }
 
 #[cfg(test)]

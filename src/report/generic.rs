@@ -5,19 +5,16 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::folder::{estimate, shown};
-use super::tables::{Cell, Heading, Kind, Table};
-use crate::store::Row;
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use crate::store::{FlatRow, IDENTITY};
 
 /// Rows of one checkpoint.
-pub type Of<'a> = (String, Vec<&'a Row>);
-
-/// Columns that every row carries; they go into the note.
-const IDENTITY: [&str; 4] = ["checkpoint", "dataset", "n", "seed"];
+pub type Of<'a> = (String, Vec<&'a FlatRow>);
 
 /// A column of rows, before it is known what it holds.
 struct Found {
     key: String,
-    kind: Kind,
+    kind: ColumnKind,
 }
 
 /// A table of all `rows` with the columns named (all, where none is); `None` if there is nothing to show.
@@ -25,21 +22,22 @@ struct Found {
 /// # Errors
 /// None that rows can cause.
 pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
-    let rows: Vec<(&str, &Row)> = of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
-    let flat: Vec<&Row> = rows.iter().map(|(_, r)| *r).collect();
+    let rows: Vec<(&str, &FlatRow)> =
+        of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
+    let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
     let mut found = found(&flat, columns);
     let constant = |f: &Found| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));
     let constants: Vec<String> = found
         .iter()
-        .filter(|f| !matches!(f.kind, Kind::Measured(_)) && constant(f))
+        .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
         .map(|f| format!("{} {}", named(&f.key), shown(flat[0], &f.key)))
         .collect();
-    found.retain(|f| matches!(f.kind, Kind::Measured(_)) || !constant(f));
-    if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, Kind::Measured(_))) {
+    found.retain(|f| matches!(f.kind, ColumnKind::Measured(_)) || !constant(f));
+    if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, ColumnKind::Measured(_))) {
         return Ok(None);
     }
     let several = of.len() > 1;
-    let mut headings = if several { vec![Heading::new("checkpoint", Kind::Text)] } else { vec![] };
+    let mut headings = if several { vec![Heading::new("checkpoint", ColumnKind::Text)] } else { vec![] };
     headings.extend(found.iter().map(|f| Heading::new(&named(&f.key), f.kind)));
     let mut table = Table::new(label, title, headings);
     for (checkpoint, row) in rows {
@@ -51,7 +49,7 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
     Ok(Some(table))
 }
 
-fn note(of: &[Of<'_>], rows: &[&Row], constants: &[String]) -> String {
+fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
     let mut parts = vec![];
     let mut of_what: Vec<String> = rows.iter().map(|r| shown(r, "checkpoint")).filter(|c| !c.is_empty()).collect();
     of_what.dedup();
@@ -71,7 +69,7 @@ fn note(of: &[Of<'_>], rows: &[&Row], constants: &[String]) -> String {
     format!("{}; 95 % intervals.", parts.join("; "))
 }
 
-fn found(rows: &[&Row], columns: &[&str]) -> Vec<Found> {
+fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<Found> {
     let mut keys: Vec<String> = vec![];
     for key in rows.iter().flat_map(|r| r.keys()) {
         let base = ["value", "low", "high", "n"].iter().find_map(|part| key.strip_suffix(&format!(".{part}")));
@@ -89,17 +87,17 @@ fn found(rows: &[&Row], columns: &[&str]) -> Vec<Found> {
 }
 
 /// What a column holds; `None` where it is empty in every row.
-fn kind(rows: &[&Row], key: &str) -> Option<Kind> {
+fn kind(rows: &[&FlatRow], key: &str) -> Option<ColumnKind> {
     if rows.iter().any(|r| estimate(r, key).is_some()) {
-        return Some(Kind::Measured(digits(rows, key)));
+        return Some(ColumnKind::Measured(digits(rows, key)));
     }
     let values: Vec<&Value> = rows.iter().filter_map(|r| r.get(key)).filter(|v| !v.is_null()).collect();
     let whole = !values.is_empty() && values.iter().all(|v| v.is_i64());
-    if whole { Some(Kind::Count) } else { (!values.is_empty()).then_some(Kind::Text) }
+    if whole { Some(ColumnKind::Count) } else { (!values.is_empty()).then_some(ColumnKind::Text) }
 }
 
 /// Three decimals; fewer for a column of large numbers.
-fn digits(rows: &[&Row], key: &str) -> usize {
+fn digits(rows: &[&FlatRow], key: &str) -> usize {
     let largest = rows.iter().filter_map(|r| estimate(r, key)).map(|e| e.value.abs()).fold(0.0, f64::max);
     if largest >= 100.0 {
         1
@@ -110,11 +108,11 @@ fn digits(rows: &[&Row], key: &str) -> usize {
     }
 }
 
-fn cell(row: &Row, found: &Found) -> Cell {
+fn cell(row: &FlatRow, found: &Found) -> Cell {
     let missing = || Cell::Missing(String::new());
     match found.kind {
-        Kind::Measured(_) => estimate(row, &found.key).map_or_else(missing, Cell::Measured),
-        Kind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(missing, Cell::Count),
+        ColumnKind::Measured(_) => estimate(row, &found.key).map_or_else(missing, Cell::Measured),
+        ColumnKind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(missing, Cell::Count),
         _ => match row.get(&found.key) {
             None | Some(Value::Null) => missing(),
             Some(Value::Number(x)) if x.is_f64() => Cell::Text(small(x.as_f64().unwrap_or(f64::NAN))),

@@ -19,6 +19,7 @@ pub mod curves;
 pub mod drawings;
 pub mod figures;
 pub mod folder;
+pub mod front;
 mod generic;
 pub mod own;
 pub mod page;

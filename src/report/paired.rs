@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use super::cells::{Cells, intervention_row};
 use super::claims::Term;
-use super::folder::{Folder, estimate, number, shown};
+use super::folder::{Folder, sound};
 use super::paper::{Paper, parts};
+use crate::schema::OutcomeRow;
 use crate::stats::{Bootstrap, Estimate, Flips};
 
 /// left − right over the same problems, in the paper's unit, and how it was tested.
@@ -35,45 +36,27 @@ pub fn difference(paper: &Paper, cells: Cells<'_>, left: &Term, right: &Term) ->
 
 fn against_normal(cells: Cells<'_>, mode: &str) -> Option<Paired> {
     let row = intervention_row(cells.folder, cells.checkpoint, mode)?;
-    if let (Some(difference), Some(p)) = (estimate(row, "accuracy_change"), number(row, "p_value")) {
-        let test = format!(
-            "paired bootstrap; gained {}, lost {}, exact McNemar p = {p:.1e}",
-            shown(row, "gained"),
-            shown(row, "lost")
-        );
-        return Some(Paired { difference, test });
-    }
-    // Rows of an older version carry the counts alone.
-    let whole = |key: &str| Some(number(row, key)? as usize);
-    let (lost, gained, n) = (whole("lost")?, whole("gained")?, whole("accuracy.n")?);
-    let mut changes = vec![0.0; n.checked_sub(lost + gained)?];
-    changes.extend(vec![-1.0; lost]);
-    changes.extend(vec![1.0; gained]);
-    let flips = Flips { lost, gained, ..Flips::default() };
-    let difference = Bootstrap::default().mean(&changes).ok()?;
-    Some(Paired {
-        difference,
-        test: format!("gained {gained}, lost {lost}, exact McNemar p = {:.1e}", flips.p_value()),
-    })
+    let (gained, lost, p) = (row.gained, row.lost, row.p_value);
+    let test = format!("paired bootstrap; gained {gained}, lost {lost}, exact McNemar p = {p:.1e}");
+    Some(Paired { difference: sound(row.accuracy_change)?, test })
 }
 
 /// GRPO − SFT, problem by problem.
 fn between_phases(folder: &Folder, column: &str) -> Option<Paired> {
-    let key = match column {
-        "tokens" | "math500_tokens" | "gsm8k_tokens" => "visible_tokens",
-        "switch_rate" => "switched",
-        _ => "correct",
+    let truth = |yes: bool| f64::from(u8::from(yes));
+    let value = |row: &OutcomeRow| match column {
+        "tokens" | "math500_tokens" | "gsm8k_tokens" => row.visible_tokens as f64,
+        "switch_rate" => truth(row.switched),
+        _ => truth(row.correct),
     };
-    let values = |checkpoint: &str| -> BTreeMap<String, f64> {
-        let rows = folder.rows("outcomes", checkpoint).iter();
-        let value = |row| number(row, key).or_else(|| Some(f64::from(u8::from(row.get(key)?.as_bool()?))));
-        rows.filter_map(|row| Some((shown(row, "problem"), value(row)?))).collect()
+    let values = |checkpoint: &str| -> BTreeMap<usize, f64> {
+        folder.rows::<OutcomeRow>(checkpoint).iter().map(|row| (row.problem, value(row))).collect()
     };
     let (before, after) = (values(&folder.sft), values(&folder.grpo));
     let pairs: Vec<(f64, f64)> = before.iter().filter_map(|(p, b)| Some((*b, *after.get(p)?))).collect();
     let (b, a): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let difference = Bootstrap::default().paired(&b, &a).ok()?;
-    let test = if key == "visible_tokens" {
+    let test = if column.ends_with("tokens") {
         "paired bootstrap over the same problems".to_owned()
     } else {
         let truth = |v: &[f64]| v.iter().map(|x| *x > 0.5).collect::<Vec<_>>();

@@ -3,6 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::schema::{KNOWN, METRICS, RAW};
+
 /// One recipe.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,26 +33,6 @@ pub struct Recipe {
     pub settings: toml::Table,
 }
 
-/// Experiments whose rows a recipe may need.
-pub const EXPERIMENTS: [&str; 16] = [
-    "teacher_forced",
-    "switch_window",
-    "layer_probe",
-    "exit_probability",
-    "logit_lens",
-    "traces",
-    "positions",
-    "accuracy",
-    "outcomes",
-    "entropy",
-    "phases",
-    "latent_intervention",
-    "switch_benefit",
-    "activation_patching",
-    "metrics",
-    "summary",
-];
-
 macro_rules! recipes {
     ($($name:literal),* $(,)?) => {
         /// Name and text of every recipe, compiled in so that a report can name commands wherever it runs.
@@ -76,9 +58,14 @@ pub fn parse(text: &str) -> Result<Recipe> {
     ensure!(recipe.diagram == recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
     for need in &recipe.needs {
         let experiment = need.split('-').next().unwrap_or_default();
-        ensure!(EXPERIMENTS.contains(&experiment), "`needs`: no experiment `{experiment}` (in `{need}`)");
+        ensure!(is_written(experiment), "`needs`: no experiment `{experiment}` (in `{need}`)");
     }
     Ok(recipe)
+}
+
+/// Whether rows of this name are written by an experiment or by `train`.
+fn is_written(name: &str) -> bool {
+    name == METRICS || RAW.contains(&name) || KNOWN.iter().any(|known| known.name == name)
 }
 
 /// All recipes compiled in, with their names.

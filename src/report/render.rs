@@ -14,7 +14,7 @@ use super::own;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
-use super::tables::{Cell, Heading, Kind, Table};
+use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
 use crate::store::write_atomic;
 
@@ -97,7 +97,7 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
 /// The claims as a table of text.
 fn claims_table(claims: &[Tested<'_>]) -> Result<Table> {
     let names = ["claim", "rests on", "on the paper's own numbers", "our checkpoint", "verdict", "test"];
-    let columns = names.iter().map(|name| Heading::new(name, Kind::Text)).collect();
+    let columns = names.iter().map(|name| Heading::new(name, ColumnKind::Text)).collect();
     let mut table = Table::new("claims", "The paper's claims on our rows", columns);
     for tested in claims {
         let row = [

@@ -1,6 +1,6 @@
 //! A table as Markdown, CSV and LaTeX. Knows text formats, not what the numbers mean.
 
-use super::tables::{Cell, Kind, Table};
+use super::tables::{Cell, ColumnKind, Table};
 
 /// Printed columns: headings and rows of plain text, before any escaping, and whether each is set to the right.
 struct Printed {
@@ -11,13 +11,13 @@ struct Printed {
 /// Puts n beside every estimate, or once at the end where all estimates of each row share it.
 fn printed(table: &Table) -> Printed {
     let shared: Vec<Option<usize>> = table.rows().iter().map(|row| common_n(row)).collect();
-    let measured = table.columns.iter().filter(|c| matches!(c.kind, Kind::Measured(_))).count();
+    let measured = table.columns.iter().filter(|c| matches!(c.kind, ColumnKind::Measured(_))).count();
     let once = measured > 1 && shared.iter().all(Option::is_some);
     let mut headings = Vec::new();
     for column in &table.columns {
-        let interval = if matches!(column.kind, Kind::Measured(_)) { " [95 %]" } else { "" };
-        headings.push((format!("{}{interval}", column.name), column.kind != Kind::Text));
-        if matches!(column.kind, Kind::Measured(_)) && !once {
+        let interval = if matches!(column.kind, ColumnKind::Measured(_)) { " [95 %]" } else { "" };
+        headings.push((format!("{}{interval}", column.name), column.kind != ColumnKind::Text));
+        if matches!(column.kind, ColumnKind::Measured(_)) && !once {
             headings.push(("n".to_string(), true));
         }
     }
@@ -28,7 +28,7 @@ fn printed(table: &Table) -> Printed {
         let mut out = Vec::new();
         for (cell, column) in cells.iter().zip(&table.columns) {
             out.push(shown(cell, column.kind));
-            if matches!(column.kind, Kind::Measured(_)) && !once {
+            if matches!(column.kind, ColumnKind::Measured(_)) && !once {
                 out.push(if let Cell::Measured(e) = cell { e.n.to_string() } else { String::new() });
             }
         }
@@ -47,8 +47,8 @@ fn common_n(row: &[Cell]) -> Option<usize> {
     ns.all(|n| n == first).then_some(first)
 }
 
-fn shown(cell: &Cell, kind: Kind) -> String {
-    let digits = if let Kind::Published(d) | Kind::Measured(d) = kind { d } else { 3 };
+fn shown(cell: &Cell, kind: ColumnKind) -> String {
+    let digits = if let ColumnKind::Published(d) | ColumnKind::Measured(d) = kind { d } else { 3 };
     match cell {
         Cell::Text(text) => text.clone(),
         Cell::Count(count) => count.to_string(),
@@ -94,7 +94,7 @@ pub(super) fn csv(table: &Table) -> String {
     let mut head = Vec::new();
     for column in &table.columns {
         head.push(quoted(&column.name));
-        if matches!(column.kind, Kind::Measured(_)) {
+        if matches!(column.kind, ColumnKind::Measured(_)) {
             head.extend(["low", "high", "n"].map(|part| quoted(&format!("{} {part}", column.name))));
         }
     }
@@ -111,7 +111,7 @@ pub(super) fn csv(table: &Table) -> String {
                 Cell::Count(count) => fields.push(count.to_string()),
                 Cell::Text(text) | Cell::Missing(text) => {
                     fields.push(quoted(text));
-                    if matches!(column.kind, Kind::Measured(_)) {
+                    if matches!(column.kind, ColumnKind::Measured(_)) {
                         fields.extend([String::new(), String::new(), String::new()]);
                     }
                 }

@@ -13,7 +13,7 @@ use crate::store::write_atomic;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     Text,
     /// Whole numbers that are no measurement: steps, seeds, layers.
     Count,
@@ -27,11 +27,11 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heading {
     pub name: String,
-    pub kind: Kind,
+    pub kind: ColumnKind,
 }
 
 impl Heading {
-    pub fn new(name: &str, kind: Kind) -> Self {
+    pub fn new(name: &str, kind: ColumnKind) -> Self {
         Self { name: name.to_string(), kind }
     }
 }
@@ -87,10 +87,10 @@ impl Table {
             let place = || format!("{}, row {number}, column '{}'", self.label, column.name);
             let fits = match cell {
                 Cell::Missing(_) => true,
-                Cell::Text(_) => column.kind == Kind::Text,
-                Cell::Count(_) => column.kind == Kind::Count,
-                Cell::Published(_) => matches!(column.kind, Kind::Published(_)),
-                Cell::Measured(_) => matches!(column.kind, Kind::Measured(_)),
+                Cell::Text(_) => column.kind == ColumnKind::Text,
+                Cell::Count(_) => column.kind == ColumnKind::Count,
+                Cell::Published(_) => matches!(column.kind, ColumnKind::Published(_)),
+                Cell::Measured(_) => matches!(column.kind, ColumnKind::Measured(_)),
             };
             ensure!(fits, "{}: {cell:?} in a column of {:?}", place(), column.kind);
             if let Cell::Measured(e) = cell {
@@ -109,11 +109,11 @@ impl Table {
     /// One of the paper's tables with ours beside it: per paper column *paper* and *ours*. `ours(row, column)` answers by the
     /// paper's keys, in shares where the paper prints percent (they are scaled here).
     pub fn beside(block: &Block, ours: impl Fn(&str, &str) -> Option<Estimate>) -> Result<Self> {
-        let mut columns = vec![Heading::new("", Kind::Text)];
+        let mut columns = vec![Heading::new("", ColumnKind::Text)];
         for column in &block.columns {
             let digits = column.unit.digits();
-            columns.push(Heading::new(&format!("{} (paper)", column.name), Kind::Published(digits)));
-            columns.push(Heading::new(&format!("{} (ours)", column.name), Kind::Measured(digits)));
+            columns.push(Heading::new(&format!("{} (paper)", column.name), ColumnKind::Published(digits)));
+            columns.push(Heading::new(&format!("{} (ours)", column.name), ColumnKind::Measured(digits)));
         }
         let mut table = Self::new(&block.label, &block.title, columns);
         for row in &block.rows {

@@ -7,18 +7,18 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 /// One row: column name to value.
-pub type Row = Map<String, Value>;
+pub type FlatRow = Map<String, Value>;
 
 /// Flattens a serialised row.
-pub fn flatten(value: Value) -> Result<Row> {
+pub fn flatten(value: Value) -> Result<FlatRow> {
     let Value::Object(fields) = value else { bail!("a row must be a struct or a map, got {value}") };
-    let mut flat = Row::new();
+    let mut flat = FlatRow::new();
     add("", fields, &mut flat)?;
     ensure!(!flat.is_empty(), "a row has no fields");
     Ok(flat)
 }
 
-fn add(prefix: &str, fields: Row, flat: &mut Row) -> Result<()> {
+fn add(prefix: &str, fields: FlatRow, flat: &mut FlatRow) -> Result<()> {
     for (key, value) in fields {
         ensure!(!key.contains('.') && !key.ends_with("[]"), "field name '{key}' may hold no '.' and not end in '[]'");
         let name = format!("{prefix}{key}");
@@ -36,8 +36,8 @@ fn add(prefix: &str, fields: Row, flat: &mut Row) -> Result<()> {
 }
 
 /// Rebuilds the nested row.
-pub fn nest(flat: &Row) -> Result<Value> {
-    let mut root = Row::new();
+pub fn nest(flat: &FlatRow) -> Result<Value> {
+    let mut root = FlatRow::new();
     for (name, value) in flat {
         let (name, value) = match (name.strip_suffix("[]"), value) {
             (Some(name), Value::String(text)) => (
@@ -50,9 +50,9 @@ pub fn nest(flat: &Row) -> Result<Value> {
         let mut place = &mut root;
         let (path, last) = name.rsplit_once('.').map_or((None, name), |(path, last)| (Some(path), last));
         for step in path.into_iter().flat_map(|p| p.split('.')) {
-            let next = place.entry(step).or_insert_with(|| Value::Object(Row::new()));
+            let next = place.entry(step).or_insert_with(|| Value::Object(FlatRow::new()));
             if next.is_null() {
-                *next = Value::Object(Row::new());
+                *next = Value::Object(FlatRow::new());
             }
             place = next
                 .as_object_mut()
@@ -71,6 +71,6 @@ fn collapse(value: Value, top: bool) -> Value {
     let Value::Object(fields) = value else {
         return value;
     };
-    let fields: Row = fields.into_iter().map(|(k, v)| (k, collapse(v, false))).collect();
+    let fields: FlatRow = fields.into_iter().map(|(k, v)| (k, collapse(v, false))).collect();
     if !top && fields.values().all(Value::is_null) { Value::Null } else { Value::Object(fields) }
 }

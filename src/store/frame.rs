@@ -1,80 +1,161 @@
 //! Flat rows to a polars frame and back. Knows the four scalar types of our rows: integer, float, boolean, text; each may be null.
 
+use std::collections::HashMap;
+
 use anyhow::{Context, Result, bail};
 use polars::prelude::{AnyValue, Column, DataFrame, NamedFrom, Series};
 use serde_json::{Number, Value};
 
-use super::flat::Row;
+use super::flat::FlatRow;
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Kind {
-    Null,
-    Bool,
-    Int,
-    Float,
-    Text,
+/// The cells of one column so far.
+#[derive(Debug)]
+enum Cells {
+    /// Nothing but nulls, so many.
+    Null(usize),
+    Bool(Vec<Option<bool>>),
+    Int(Vec<Option<i64>>),
+    Float(Vec<Option<f64>>),
+    Text(Vec<Option<String>>),
 }
 
-fn kind(value: &Value) -> Result<Kind> {
-    Ok(match value {
-        Value::Null => Kind::Null,
-        Value::Bool(_) => Kind::Bool,
-        Value::Number(n) if n.is_i64() => Kind::Int,
-        Value::Number(n) if n.is_f64() => Kind::Float,
-        Value::Number(n) => bail!("integer {n} does not fit 64 bits with sign"),
-        Value::String(_) => Kind::Text,
-        other => bail!("value {other} is not a scalar"),
-    })
-}
-
-/// The one type both fit: null fits any, integers fit floats.
-fn join(a: Kind, b: Kind) -> Result<Kind> {
-    Ok(match (a, b) {
-        (a, b) if a == b => a,
-        (Kind::Null, other) | (other, Kind::Null) => other,
-        (Kind::Int, Kind::Float) | (Kind::Float, Kind::Int) => Kind::Float,
-        (a, b) => bail!("holds both {a:?} and {b:?}"),
-    })
-}
-
-/// A frame whose columns are the union of the rows' keys in order of first appearance; a missing key is null.
-pub fn to_frame(rows: &[Row]) -> Result<DataFrame> {
-    let mut columns: Vec<(&str, Kind)> = Vec::new();
-    let mut at = std::collections::HashMap::new();
-    for (number, row) in rows.iter().enumerate() {
-        for (name, value) in row {
-            let place = *at.entry(name.as_str()).or_insert_with(|| {
-                columns.push((name, Kind::Null));
-                columns.len() - 1
-            });
-            columns[place].1 = kind(value)
-                .and_then(|kind| join(columns[place].1, kind))
-                .with_context(|| format!("column '{name}', row {number}"))?;
+impl Cells {
+    fn kind(&self) -> &'static str {
+        match self {
+            Cells::Null(_) => "Null",
+            Cells::Bool(_) => "Bool",
+            Cells::Int(_) => "Int",
+            Cells::Float(_) => "Float",
+            Cells::Text(_) => "Text",
         }
     }
-    // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
-    let is_struct =
-        |name: &str| columns.iter().any(|(other, _)| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
-    let kept = columns.iter().filter(|(name, kind)| !(*kind == Kind::Null && is_struct(name)));
-    let columns = kept.map(|&(name, kind)| column(rows, name, kind)).collect();
-    DataFrame::new(rows.len(), columns).context("cannot build the table of rows")
+
+    fn null(&mut self) {
+        match self {
+            Cells::Null(n) => *n += 1,
+            Cells::Bool(cells) => cells.push(None),
+            Cells::Int(cells) => cells.push(None),
+            Cells::Float(cells) => cells.push(None),
+            Cells::Text(cells) => cells.push(None),
+        }
+    }
+
+    /// Adds a value; the column becomes what fits all: null fits any type, integers fit floats.
+    fn push(&mut self, value: Value) -> Result<()> {
+        if value.is_null() {
+            self.null();
+            return Ok(());
+        }
+        if let Cells::Null(n) = *self {
+            *self = match &value {
+                Value::Bool(_) => Cells::Bool(vec![None; n]),
+                Value::Number(x) if x.is_i64() => Cells::Int(vec![None; n]),
+                Value::Number(x) if x.is_f64() => Cells::Float(vec![None; n]),
+                Value::Number(x) => bail!("integer {x} does not fit 64 bits with sign"),
+                Value::String(_) => Cells::Text(vec![None; n]),
+                other => bail!("value {other} is not a scalar"),
+            };
+        }
+        match (&mut *self, value) {
+            (Cells::Bool(cells), Value::Bool(x)) => cells.push(Some(x)),
+            (Cells::Text(cells), Value::String(x)) => cells.push(Some(x)),
+            (Cells::Int(cells), Value::Number(x)) if x.is_i64() => cells.push(x.as_i64()),
+            (Cells::Float(cells), Value::Number(x)) if x.is_i64() || x.is_f64() => cells.push(x.as_f64()),
+            (Cells::Int(cells), Value::Number(x)) if x.is_f64() => {
+                let floats = cells.iter().map(|c| c.map(|c| c as f64)).chain([x.as_f64()]).collect();
+                *self = Cells::Float(floats);
+            }
+            (_, Value::Number(x)) if x.is_u64() && !x.is_i64() => bail!("integer {x} does not fit 64 bits with sign"),
+            (cells, value) => bail!("holds both {} and {}", cells.kind(), named(&value)),
+        }
+        Ok(())
+    }
+
+    fn column(self, name: String) -> Column {
+        let name = name.into();
+        match self {
+            Cells::Null(n) => Series::new(name, vec![None::<f64>; n]),
+            Cells::Bool(cells) => Series::new(name, cells),
+            Cells::Int(cells) => Series::new(name, cells),
+            Cells::Float(cells) => Series::new(name, cells),
+            Cells::Text(cells) => Series::new(name, cells),
+        }
+        .into()
+    }
 }
 
-fn column(rows: &[Row], name: &str, kind: Kind) -> Column {
-    let cells = || rows.iter().map(|row| row.get(name));
-    let label = name.into();
-    match kind {
-        Kind::Bool => Series::new(label, cells().map(|v| v?.as_bool()).collect::<Vec<_>>()),
-        Kind::Int => Series::new(label, cells().map(|v| v?.as_i64()).collect::<Vec<_>>()),
-        Kind::Float | Kind::Null => Series::new(label, cells().map(|v| v?.as_f64()).collect::<Vec<_>>()),
-        Kind::Text => Series::new(label, cells().map(|v| v?.as_str()).collect::<Vec<_>>()),
+fn named(value: &Value) -> &'static str {
+    match value {
+        Value::Bool(_) => "Bool",
+        Value::Number(x) if x.is_f64() => "Float",
+        Value::Number(_) => "Int",
+        Value::String(_) => "Text",
+        _ => "what is no scalar",
     }
-    .into()
+}
+
+/// A frame in the making, row by row. Its columns are the union of the rows' keys in order of first appearance; a missing
+/// key is null.
+#[derive(Debug, Default)]
+pub struct Columns {
+    columns: Vec<(String, Cells)>,
+    at: HashMap<String, usize>,
+    rows: usize,
+}
+
+impl Columns {
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// A value that is no scalar or does not fit its column, by name and row.
+    pub fn push(&mut self, row: FlatRow) -> Result<()> {
+        let mut filled = vec![false; self.columns.len()];
+        for (name, value) in row {
+            let place = match self.at.get(&name) {
+                Some(&place) => place,
+                None => {
+                    self.at.insert(name.clone(), self.columns.len());
+                    self.columns.push((name, Cells::Null(self.rows)));
+                    filled.push(false);
+                    self.columns.len() - 1
+                }
+            };
+            filled[place] = true;
+            let (name, cells) = &mut self.columns[place];
+            cells.push(value).with_context(|| format!("column '{name}', row {}", self.rows))?;
+        }
+        let missing = self.columns.iter_mut().zip(filled).filter(|(_, filled)| !filled);
+        missing.for_each(|((_, cells), _)| cells.null());
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// The frame.
+    ///
+    /// # Errors
+    /// None that rows can cause.
+    pub fn frame(self) -> Result<DataFrame> {
+        let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
+        let is_struct =
+            |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
+        let kept =
+            self.columns.into_iter().filter(|(name, cells)| !(matches!(cells, Cells::Null(_)) && is_struct(name)));
+        let columns = kept.map(|(name, cells)| cells.column(name)).collect();
+        DataFrame::new(self.rows, columns).context("cannot build the table of rows")
+    }
+}
+
+/// All rows as a frame.
+pub fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
+    let mut columns = Columns::default();
+    rows.iter().try_for_each(|row| columns.push(row.clone()))?;
+    columns.frame()
 }
 
 /// The rows of a frame; every row carries every column, null where empty.
-pub fn from_frame(frame: &DataFrame) -> Result<Vec<Row>> {
-    let mut rows = vec![Row::new(); frame.height()];
+pub fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
+    let mut rows = vec![FlatRow::new(); frame.height()];
     for column in frame.columns() {
         for (number, row) in rows.iter_mut().enumerate() {
             let cell = column.get(number).with_context(|| format!("column '{}', row {number}", column.name()))?;

@@ -2,6 +2,7 @@
 //! answers, and decoding that is forked many times from one prefix. Knows no experiment.
 
 pub mod answers;
+mod causal;
 pub mod modes;
 pub mod nulls;
 mod open;
@@ -9,5 +10,6 @@ pub mod staging;
 mod subject;
 pub mod sweep;
 
-pub use open::{Identity, Study};
+pub use causal::Causal;
+pub use open::Study;
 pub use subject::{Subject, Tagged};

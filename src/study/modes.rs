@@ -3,22 +3,13 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::interventions::{ALL, About, FORCE_SWITCH, RULES, Rule, Steps};
-
-/// The unchanged run.
-pub const NORMAL: &str = "normal";
-/// The unchanged run in batches of another size, from its prompts: greedy decoding must not notice.
-pub const NULL_BATCH: &str = "null_batch";
-/// Two sampled runs with other seeds: how much answers move when nothing is done.
-pub const NULL_SEED: &str = "null_seed";
+use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 
 /// The default modes: the paper's four, and the controls it lacks.
 pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", "skip", "self_patch", "mean", "resample"];
-/// What the answers' own noise is measured with.
-pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
-
 /// What a mode does.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum Action {
     Normal,
     NullBatch,
     NullSeed,
@@ -30,7 +21,7 @@ pub enum Kind {
 #[derive(Clone)]
 pub struct Cell {
     pub mode: String,
-    pub kind: Kind,
+    pub action: Action,
     pub dose: Option<f64>,
     pub steps: Steps,
     pub draws: usize,
@@ -49,28 +40,23 @@ impl Cell {
 
     /// Whether it acts on blocks that the normal run opens.
     pub fn needs_blocks(&self) -> bool {
-        match self.kind {
-            Kind::Rule(rule) => !forces(&rule),
-            Kind::Replace(_) => true,
+        match self.action {
+            Action::Rule(rule) => !forces(&rule),
+            Action::Replace(_) => true,
             _ => false,
         }
-    }
-
-    /// Whether it belongs to the family of tests that Holm's correction spans.
-    pub fn is_tested(&self) -> bool {
-        matches!(self.kind, Kind::Rule(_) | Kind::Replace(_))
     }
 }
 
 /// The default modes of the command: those of the table, the nulls, and, where values are known, their exchange.
 pub fn default_modes(generated: bool) -> Vec<String> {
-    let known = generated.then_some("known_value");
+    let known = generated.then_some(KnownValueRow::MODE);
     MODES.into_iter().chain(NULLS).chain(known).map(str::to_owned).collect()
 }
 
 /// Every mode that can be run. `generated`: the steps of the problems are known.
 pub fn all_modes(generated: bool) -> Vec<String> {
-    names().into_iter().filter(|name| generated || *name != "known_value").map(str::to_owned).collect()
+    names().into_iter().filter(|name| generated || *name != KnownValueRow::MODE).map(str::to_owned).collect()
 }
 
 /// Every name that [`cells`] takes.
@@ -89,8 +75,8 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
     for step in steps {
         ensure!(step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps (from 0)");
     }
-    let once = |name: &str, kind| Cell { mode: name.to_owned(), kind, dose: None, steps: Steps::All, draws: 1 };
-    let mut cells = vec![once(NORMAL, Kind::Normal)];
+    let once = |name: &str, action| Cell { mode: name.to_owned(), action, dose: None, steps: Steps::All, draws: 1 };
+    let mut cells = vec![once(NORMAL, Action::Normal)];
     for written in modes.iter().filter(|m| *m != NORMAL) {
         let (name, dose) = match written.split_once(':') {
             Some((name, dose)) => {
@@ -101,13 +87,13 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
             None => (written.as_str(), None),
         };
         let plain = match name {
-            NULL_BATCH => Some(Kind::NullBatch),
-            NULL_SEED => Some(Kind::NullSeed),
-            _ => RULES.iter().find(|r| r.name == name).map(|r| Kind::Rule(*r)),
+            NULL_BATCH => Some(Action::NullBatch),
+            NULL_SEED => Some(Action::NullSeed),
+            _ => RULES.iter().find(|r| r.name == name).map(|r| Action::Rule(*r)),
         };
-        if let Some(kind) = plain {
+        if let Some(action) = plain {
             ensure!(dose.is_none(), "mode `{written}`: {name} has no dose");
-            cells.push(once(name, kind));
+            cells.push(once(name, action));
             continue;
         }
         let Some(about) = ALL.iter().find(|a| a.name == name) else {
@@ -122,7 +108,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
         for dose in doses {
             for &steps in steps {
                 let draws = if about.random { draws } else { 1 };
-                cells.push(Cell { mode: name.to_owned(), kind: Kind::Replace(about), dose, steps, draws });
+                cells.push(Cell { mode: name.to_owned(), action: Action::Replace(about), dose, steps, draws });
             }
         }
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Study;
 use super::answers::Reader;
-use super::sweep::{Continued, Sweep};
+use super::sweep::{Outcome, Sweep, not_stopped};
 use crate::interventions::{Bank, latents};
 use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::Hooks;
@@ -43,6 +43,7 @@ fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usiz
         })?;
         decoded.extend(prefix.fork(how, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }
+    not_stopped()?;
     Ok(Sampled { decoded, bank: bank.into_inner() })
 }
 
@@ -68,24 +69,23 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 ///
 /// # Errors
 /// As the decoder's.
-pub fn two_seeds(study: &Study, sweep: &Sweep) -> Result<(Continued, Continued)> {
+pub fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2]> {
     let settings = sampling(study);
     let batch = study.subject.recipe.evaluation.batch;
-    let run = |rollout| continued(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
-    Ok((run(0)?, run(1)?))
+    let run = |rollout| outcomes(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
+    Ok([run(0)?, run(1)?])
 }
 
 /// The normal run again, from its prompts, in batches of another size.
 ///
 /// # Errors
 /// As the decoder's.
-pub fn other_batch(study: &Study, sweep: &Sweep) -> Result<Continued> {
+pub fn other_batch(study: &Study, sweep: &Sweep) -> Result<Vec<Outcome>> {
     let batch = if study.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
-    continued(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
+    outcomes(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
 }
 
-fn continued(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Continued> {
+fn outcomes(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Vec<Outcome>> {
     let reader = Reader::new(&study.subject.corpus)?;
-    let outcomes = decoded.iter().zip(&sweep.traces).map(|(d, t)| reader.outcome(d, Some(t)));
-    Ok(Continued { outcomes: outcomes.collect::<Result<_>>()?, ..Continued::default() })
+    decoded.iter().zip(&sweep.traces).map(|(d, t)| reader.outcome(d, Some(t))).collect()
 }

@@ -5,23 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
 
 use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
 use crate::latent::{Switching, Trace};
 use crate::machine::Machine;
-
-/// What every row carries; flattened into the rows' own fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    pub checkpoint: String,
-    pub dataset: String,
-    /// Problems.
-    pub n: usize,
-    pub seed: u64,
-}
+use crate::schema::Identity;
 
 /// A checkpoint under examination.
 pub struct Study {

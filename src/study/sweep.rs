@@ -4,9 +4,9 @@
 //! Problems that open no block are decoded once for all. Knows how to decode and grade forks, not what they mean.
 
 use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::Study;
 use super::answers::Reader;
@@ -17,23 +17,12 @@ use crate::latent::trace::Kind;
 use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
+use crate::schema::BlockOrigin;
 
 /// Keys and values of one batch of forks stay below this many bytes.
 const CACHE_BYTES: usize = 256 << 20;
 /// Rows of a batch of forks at most: beyond it a batch gains nothing on a CPU and falls out of its caches.
 const ROWS: usize = 128;
-
-/// Where the blocks of the normal run come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BlockOrigin {
-    /// The model opens them.
-    #[default]
-    Own,
-    /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
-    /// is then how such a block works, not whether it would be opened.
-    Forced,
-}
 
 /// What became of one problem under one continuation.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +56,16 @@ pub enum What<'a> {
     Force,
 }
 
+/// One problem that was decoded anew.
+#[derive(Clone, Debug)]
+pub struct Forked {
+    pub problem: usize,
+    /// Which of the continuations.
+    pub continuation: usize,
+    pub outcome: Outcome,
+    pub firings: Firings,
+}
+
 /// Outcomes in the order of the problems, and what was replaced.
 #[derive(Clone, Debug, Default)]
 pub struct Continued {
@@ -78,6 +77,8 @@ pub struct Continued {
 
 struct Batch<'a> {
     first: usize,
+    /// Requests that opened no block.
+    ended: Vec<bool>,
     force_at: Vec<Option<usize>>,
     prefix: Prefix<'a>,
 }
@@ -100,6 +101,8 @@ pub struct Sweep<'a> {
     pub normal: Vec<Outcome>,
     /// Its latent states.
     pub bank: Bank,
+    /// Problems that opened no block: their prefix is the whole response.
+    ended: Vec<bool>,
 }
 
 /// Forks of one batch that decode together: problem, continuation.
@@ -143,6 +146,7 @@ impl<'a> Sweep<'a> {
         }
         let rows_at_once = rows_at_once(subject, settings, &requests);
         let threads = study.threads;
+        let ended = batches.iter().flat_map(|batch: &Batch| batch.ended.clone()).collect();
         let force_at = batches.iter().flat_map(|batch: &Batch| batch.force_at.clone()).collect();
         Ok(Self {
             subject,
@@ -157,6 +161,7 @@ impl<'a> Sweep<'a> {
             traces,
             normal,
             bank,
+            ended,
         })
     }
 
@@ -177,7 +182,8 @@ impl<'a> Sweep<'a> {
             force_at = (0..requests.len()).map(at).collect();
             prefix = Prefix::new(how, requests, &watch, &force_at)?;
         }
-        let held: Vec<usize> = (0..requests.len()).filter(|&r| prefix.ended(r).is_none()).collect();
+        let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
+        let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
         let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
         let bank = RefCell::new(Bank::default());
         if !held.is_empty() {
@@ -189,7 +195,7 @@ impl<'a> Sweep<'a> {
             held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
         }
         let decoded = decoded.into_iter().flatten().collect();
-        Ok((Batch { first, force_at, prefix }, decoded, bank.into_inner()))
+        Ok((Batch { first, ended, force_at, prefix }, decoded, bank.into_inner()))
     }
 
     /// As an evaluation decodes: greedily.
@@ -197,25 +203,58 @@ impl<'a> Sweep<'a> {
         decode_settings(&study.subject.recipe.evaluation, study.subject.corpus.end, Switching::Free)
     }
 
-    /// Runs every continuation on every problem; results in the order of the continuations.
+    /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
+    /// acts on blocks. Other problems are as in the normal run.
+    pub fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
+        self.ended[problem] == matches!(continuation.what, What::Force)
+    }
+
+    /// Runs every continuation on every problem that it can change, and hands over the forks of a batch as soon as they are
+    /// decoded: in any order, from several threads. A batch whose forks are all `known` is left out. One of which some are is
+    /// decoded whole, so that its numbers are those of an undisturbed run.
     ///
     /// # Errors
-    /// As the decoder's.
-    pub fn run(&self, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Continued>> {
-        let units = self.units(all);
+    /// As the decoder's and those of `hand_over`; a stop by the user.
+    pub fn each(
+        &self,
+        all: &[Continuation],
+        later: Later,
+        channel: Channel,
+        known: &(dyn Fn(usize, usize) -> bool + Sync),
+        hand_over: &(dyn Fn(Vec<Forked>) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let mut units = self.units(all);
+        units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
         let parts = parallel::cut(&units, self.threads);
-        let done = parallel::run(&parts, |part| {
-            part.iter().map(|unit| self.unit(unit, all, later, channel)).collect::<Result<Vec<_>>>()
+        parallel::run(&parts, |part| {
+            part.iter().try_for_each(|unit| {
+                let forks = self.unit(unit, all, later, channel)?;
+                not_stopped()?;
+                hand_over(forks)
+            })
         })?;
-        not_stopped()?;
+        not_stopped()
+    }
+
+    /// The same in memory; results in the order of the continuations.
+    ///
+    /// # Errors
+    /// As [`Self::each`].
+    pub fn run(&self, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Continued>> {
+        let forks = Mutex::new(vec![]);
+        self.each(all, later, channel, &|_, _| false, &|more| {
+            forks.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
+            Ok(())
+        })?;
+        let mut forks = forks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        forks.sort_by_key(|fork| (fork.continuation, fork.problem));
         let mut results: Vec<Continued> =
             all.iter().map(|_| Continued { outcomes: self.normal.clone(), ..Continued::default() }).collect();
-        for (unit, (outcomes, firings)) in units.iter().zip(done.into_iter().flatten()) {
-            for (&(request, c), outcome) in unit.members.iter().zip(outcomes) {
-                results[c].outcomes[self.batches[unit.batch].first + request] = outcome;
-                results[c].forks += 1;
-            }
-            results.iter_mut().zip(&firings).for_each(|(result, more)| result.firings.add(more));
+        for Forked { problem, continuation, outcome, firings } in forks {
+            let result = &mut results[continuation];
+            result.outcomes[problem] = outcome;
+            result.firings.add(&firings);
+            result.forks += 1;
         }
         Ok(results)
     }
@@ -223,9 +262,8 @@ impl<'a> Sweep<'a> {
     fn units(&self, all: &[Continuation]) -> Vec<Unit> {
         let mut units = vec![];
         let limit = self.rows_at_once.max(1);
-        for (batch, Batch { prefix, first, .. }) in self.batches.iter().enumerate() {
-            let n = self.batches.get(batch + 1).map_or(self.requests.len(), |next| next.first) - first;
-            let (ended, held): (Vec<usize>, Vec<usize>) = (0..n).partition(|&r| prefix.ended(r).is_some());
+        for (batch, Batch { ended, .. }) in self.batches.iter().enumerate() {
+            let (ended, held): (Vec<usize>, Vec<usize>) = (0..ended.len()).partition(|&r| ended[r]);
             let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
                 (0..all.len()).filter(|&c| wanted(&all[c])).collect()
             };
@@ -247,19 +285,13 @@ impl<'a> Sweep<'a> {
         units
     }
 
-    fn unit(
-        &self,
-        unit: &Unit,
-        all: &[Continuation],
-        later: Later,
-        channel: Channel,
-    ) -> Result<(Vec<Outcome>, Vec<Firings>)> {
+    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Forked>> {
         let Batch { first, prefix, .. } = &self.batches[unit.batch];
         let (mut arms, mut forks) = (vec![], vec![]);
-        for (id, &(request, counter)) in unit.members.iter().enumerate() {
+        for (id, &(request, continuation)) in unit.members.iter().enumerate() {
             let problem = first + request;
-            let arm = |what, steps| Replacement { problem, what, steps, counter };
-            let (arm, switching, force_at) = match all[counter].what {
+            let arm = |what, steps| Replacement { problem, what, steps, counter: id };
+            let (arm, switching, force_at) = match all[continuation].what {
                 What::Replace { with, steps } => (arm(Some(with), steps), Switching::Free, None),
                 What::Rule(switching) => (arm(None, Steps::All), switching, None),
                 What::Force => (arm(None, Steps::All), Switching::Free, Some(closest(&self.traces[problem]))),
@@ -267,7 +299,7 @@ impl<'a> Sweep<'a> {
             arms.push(arm);
             forks.push(fork(request, id, &self.requests[problem], switching, force_at));
         }
-        let arms = Replacements::new(arms, later, &self.bank, all.len());
+        let arms = Replacements::new(arms, later, &self.bank, unit.members.len());
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
         let layers = self.subject.model.layers.len();
         arms.attach(&mut hooks, layers)?;
@@ -275,11 +307,12 @@ impl<'a> Sweep<'a> {
         let how = self.subject.decode(self.settings);
         let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
-        let outcome = |((request, _), decoded): (&(usize, usize), &Decoded)| {
-            self.reader.outcome(decoded, self.traces.get(first + request))
+        let of = |((&(request, continuation), decoded), firings): ((&(usize, usize), &Decoded), Firings)| {
+            let problem = first + request;
+            let outcome = self.reader.outcome(decoded, self.traces.get(problem))?;
+            Ok(Forked { problem, continuation, outcome, firings })
         };
-        let outcomes = unit.members.iter().zip(&done).map(outcome).collect::<Result<Vec<_>>>()?;
-        Ok((outcomes, arms.firings()))
+        unit.members.iter().zip(&done).zip(arms.firings()).map(of).collect()
     }
 
     /// Refuses a checkpoint that never switches: there would be nothing to intervene on.
@@ -305,7 +338,10 @@ fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Reques
 }
 
 /// Rows that were cut short by the user mean nothing.
-fn not_stopped() -> Result<()> {
+///
+/// # Errors
+/// A stop that the user asked for.
+pub fn not_stopped() -> Result<()> {
     Ok(crate::progress::go_on()?)
 }
 

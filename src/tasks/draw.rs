@@ -3,29 +3,21 @@
 
 use std::ops::Range;
 
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Known, Split, StepValue};
+use crate::random::{fnv1a, keyed};
 
 /// A generator of its own for each row, so that a row does not depend on the rows drawn before it.
 pub fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
-    let mut key = [0u8; 32];
-    key[..8].copy_from_slice(&seed.to_le_bytes());
-    key[8..16].copy_from_slice(&index.to_le_bytes());
-    key[16..24].copy_from_slice(&stable_hash(family.bytes()).to_le_bytes());
-    key[24..].copy_from_slice(&stable_hash(split.name().bytes()).to_le_bytes());
-    ChaCha8Rng::from_seed(key)
+    keyed([seed, index, stable_hash(family.bytes()), stable_hash(split.name().bytes())])
 }
 
 /// FNV-1a, then a mixer: FNV alone leaves the low three bits, which choose the split, a function of the input's low
 /// three bits. Written out here because std's hasher may change between releases, and with it every split.
 pub fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in bytes {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    mix(hash)
+    mix(fnv1a(bytes))
 }
 
 /// The finaliser of SplitMix64.

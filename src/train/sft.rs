@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
-use serde::Serialize;
 use serde_json::json;
 
 use super::shards;
@@ -15,7 +14,8 @@ use crate::corpus::Row as TrainingRow;
 use crate::method::{LrSchedule, Objective};
 use crate::parallel;
 use crate::progress::{Progress, stop_flag};
-use crate::store::{Row, RowWriter, read_flat};
+use crate::schema::{METRICS, StepRow};
+use crate::store::{FlatRow, RowWriter, read_flat};
 
 /// What a supervised phase is.
 pub struct Sft<'a> {
@@ -29,21 +29,6 @@ pub struct Sft<'a> {
     pub accumulate: usize,
     pub threads: usize,
     pub checkpoint_every: usize,
-}
-
-/// A row of `metrics.parquet`.
-#[derive(Clone, Debug, Serialize)]
-pub struct StepRow {
-    pub phase: String,
-    pub step: usize,
-    pub loss: f64,
-    pub token_accuracy: f64,
-    pub grad_norm: f64,
-    pub learning_rate: f64,
-    pub tokens: usize,
-    pub latents: usize,
-    pub tokens_per_s: f64,
-    pub skipped: usize,
 }
 
 /// Mean loss and token accuracy of a step.
@@ -153,7 +138,7 @@ pub fn run(
 /// A file that cannot be written.
 pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
     let keep = metrics_before(folder, step)?;
-    let mut writer = RowWriter::create(&folder.path, "metrics")?;
+    let mut writer = RowWriter::create(&folder.path, METRICS)?;
     for row in keep {
         writer.push(&row)?;
     }
@@ -164,10 +149,10 @@ pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<Row>> {
-    let held = RowWriter::resume(&folder.path, "metrics")?;
-    let parquet = folder.path.join("metrics.parquet");
+pub fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<FlatRow>> {
+    let held = RowWriter::resume(&folder.path, METRICS)?;
+    let parquet = folder.path.join(format!("{METRICS}.parquet"));
     let rows = if held.rows().is_empty() && parquet.exists() { read_flat(&parquet)? } else { held.rows().to_vec() };
-    let before = |row: &Row| row.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s < step as u64);
+    let before = |row: &FlatRow| row.get("step").and_then(serde_json::Value::as_u64).is_some_and(|s| s < step as u64);
     Ok(rows.into_iter().filter(before).collect())
 }

@@ -11,10 +11,11 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::latent::Switching;
+use crate::schema::AccuracyRow;
 use crate::stats::by_problem::cell;
-use crate::stats::{Estimate, holm};
+use crate::stats::holm;
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 use rows::{Case, Decoded};
 
 /// What it asks.
@@ -39,38 +40,6 @@ impl Default for Config {
     }
 }
 
-/// One group of problems under one way of decoding.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `switched`, `not_switched`, `level:<l>`, `subject:<s>`; `text_only`, `forced`, `k_min:<k>`.
-    pub group: String,
-    pub k_min: usize,
-    pub k_cap: usize,
-    pub accuracy: Estimate,
-    /// On the problems with at least one block; absent where there is none.
-    pub latent_accuracy: Option<Estimate>,
-    /// On the others.
-    pub text_accuracy: Option<Estimate>,
-    pub switch_rate: Estimate,
-    pub blocks: Option<Estimate>,
-    pub latent_calls: Option<Estimate>,
-    pub visible_tokens: Option<Estimate>,
-    /// Share of problems that ran out of tokens.
-    pub truncated: Estimate,
-    /// Share of blocks that `k_cap` ended; 1 means that `K_min` and the cap leave the model no choice.
-    pub forced_exits: Option<Estimate>,
-    /// Accuracy against the free decode of the same problems, paired.
-    pub difference: Option<Estimate>,
-    pub lost: Option<usize>,
-    pub gained: Option<usize>,
-    /// Exact McNemar.
-    pub p_value: Option<f64>,
-    /// Holm-adjusted over this experiment's comparisons.
-    pub p_holm: Option<f64>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -85,7 +54,7 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.subject.recipe.evaluation.k_min;
     let free = Decoded::free(study)?;
     let mut rows = free.groups()?;
@@ -126,7 +95,7 @@ fn sweep(study: &Study, config: &Config) -> Vec<usize> {
 }
 
 /// What the sweep can and cannot say.
-fn note(study: &Study, config: &Config, rows: &[Row]) -> String {
+fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     if rows.iter().all(|r| r.group != "switched") {
         return "No problem switched: K_min is never asked, there is no sweep.\n".into();
     }
@@ -148,7 +117,7 @@ fn note(study: &Study, config: &Config, rows: &[Row]) -> String {
         note += &format!("K_min = k_cap = {cap} in this evaluation: every block has {cap} latent steps.\n");
     }
     let swept = || rows.iter().filter(|r| r.group.starts_with("k_min:"));
-    let same = |r: &Row| Some(r.latent_calls) == swept().next().map(|first| first.latent_calls);
+    let same = |r: &AccuracyRow| Some(r.latent_calls) == swept().next().map(|first| first.latent_calls);
     if swept().count() > 1 && swept().all(same) {
         note += "K_min changed nothing: no block would have ended earlier.\n";
     }
@@ -156,7 +125,7 @@ fn note(study: &Study, config: &Config, rows: &[Row]) -> String {
 }
 
 /// Markdown, one row a group.
-pub fn table(rows: &[Row], note: &str) -> String {
+pub fn table(rows: &[AccuracyRow], note: &str) -> String {
     let mut out = String::from(
         "| group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
          capped blocks | difference | p (Holm) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::Row;
 use crate::evaluation::{Outcome, Scores};
 use crate::latent::Trace;
+use crate::schema::AccuracyRow;
 use crate::stats::by_problem::{mean, share as share_of};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
 use crate::study::Study;
@@ -39,7 +39,7 @@ impl<'a> Decoded<'a> {
     }
 
     /// All problems, by the model's own choice, by level and by subject.
-    pub fn groups(&self) -> Result<Vec<Row>> {
+    pub fn groups(&self) -> Result<Vec<AccuracyRow>> {
         let mut groups: Vec<(String, Vec<&Case>)> = vec![("all".into(), self.cases.iter().collect())];
         for (name, switched) in [("switched", true), ("not_switched", false)] {
             groups.push((name.into(), self.cases.iter().filter(|c| c.outcome.switched == switched).collect()));
@@ -59,7 +59,7 @@ impl<'a> Decoded<'a> {
     }
 
     /// The whole of it, compared with `free` on the same problems.
-    pub fn against(&self, name: &str, free: &Decoded) -> Result<Row> {
+    pub fn against(&self, name: &str, free: &Decoded) -> Result<AccuracyRow> {
         let (before, after) = (free.correct(), self.correct());
         let flips = Flips::count(&before, &after)?;
         let share = |correct: Vec<bool>| -> Vec<f64> { correct.into_iter().map(f64::from).collect() };
@@ -70,7 +70,7 @@ impl<'a> Decoded<'a> {
         };
         let row = self.row(name, &self.cases.iter().collect::<Vec<_>>())?;
         let (lost, gained) = (Some(flips.lost), Some(flips.gained));
-        Ok(Row { difference, lost, gained, p_value: Some(flips.p_value()), ..row })
+        Ok(AccuracyRow { difference, lost, gained, p_value: Some(flips.p_value()), ..row })
     }
 
     /// Whether any problem has a block.
@@ -83,7 +83,7 @@ impl<'a> Decoded<'a> {
     }
 
     /// One group, without a comparison.
-    pub fn row(&self, group: &str, cases: &[&Case]) -> Result<Row> {
+    pub fn row(&self, group: &str, cases: &[&Case]) -> Result<AccuracyRow> {
         let share = |of: &dyn Fn(&Case) -> bool| wilson(cases.iter().filter(|c| of(c)).count(), cases.len(), LEVEL);
         let accuracy_where = |switched: bool| -> Result<Option<Estimate>> {
             let some: Vec<_> = cases.iter().filter(|c| c.outcome.switched == switched).collect();
@@ -96,7 +96,7 @@ impl<'a> Decoded<'a> {
         };
         let exits: Vec<(usize, bool)> =
             cases.iter().flat_map(|c| c.forced.iter().map(|&forced| (c.outcome.problem, forced))).collect();
-        Ok(Row {
+        Ok(AccuracyRow {
             identity: self.study.identity(cases.len()),
             group: group.to_owned(),
             k_min: self.k_min,

@@ -3,19 +3,17 @@
 //! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. Only problems that
 //! the normal run answers right take part, so that what their blocks should hold is what they were seen to use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
 
 use crate::interventions::Swap;
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
-use crate::stats::{Bootstrap, Estimate};
 use crate::study::Subject;
-use crate::study::sweep::{Outcome, Sweep};
+use crate::study::sweep::Sweep;
 use crate::tasks::{Split, TaskProblem};
 use crate::text::{Problem, Vocabulary};
 
@@ -30,6 +28,15 @@ pub struct Exchange {
     pub predicted: String,
     /// Every donor that could have been drawn: the answer it predicts and how many of them do.
     pub drawable: BTreeMap<String, usize>,
+}
+
+impl Exchange {
+    /// The share of donors that could have been drawn which predict this answer: how often it is right by chance.
+    pub fn chance(&self, answer: Option<&str>) -> f64 {
+        let all: usize = self.drawable.values().sum();
+        let same = answer.and_then(|a| self.drawable.get(a)).copied().unwrap_or(0);
+        same as f64 / all as f64
+    }
 }
 
 /// A block and the value that it holds.
@@ -147,46 +154,4 @@ fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<V
         }
     }
     Ok(held)
-}
-
-/// How often the predicted answer came.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Hits {
-    /// Share of exchanges after which the answer is the predicted one.
-    pub hit_rate: Estimate,
-    /// The same share had the donor's value nothing to do with it: each answer against those of all donors that could have
-    /// been drawn.
-    pub chance: Estimate,
-    /// Hit rate minus chance, paired.
-    pub above_chance: Estimate,
-    /// Share of exchanges after which the answer is still the gold one.
-    pub kept: Estimate,
-}
-
-/// Compares answers with predictions; intervals resample problems.
-///
-/// # Errors
-/// Fewer than two problems with an exchange.
-pub fn hits(plans: &[BTreeMap<usize, Exchange>], draws: &[&[Outcome]], seed: u64) -> Result<Hits> {
-    let (mut groups, mut hit, mut chance, mut kept) = (vec![], vec![], vec![], vec![]);
-    for (plan, outcomes) in plans.iter().zip(draws) {
-        for (&problem, exchange) in plan {
-            let answer = outcomes[problem].answer.as_deref();
-            let all: usize = exchange.drawable.values().sum();
-            let same = answer.and_then(|a| exchange.drawable.get(a)).copied().unwrap_or(0);
-            groups.push(problem);
-            hit.push(f64::from(u8::from(answer == Some(exchange.predicted.as_str()))));
-            chance.push(same as f64 / all as f64);
-            kept.push(f64::from(u8::from(outcomes[problem].correct)));
-        }
-    }
-    let problems = groups.iter().collect::<BTreeSet<_>>().len();
-    ensure!(
-        problems > 1,
-        "known_value: {problems} problem with a block to exchange; a rate needs 2, ask more problems"
-    );
-    let bootstrap = Bootstrap::seeded(seed);
-    let mean = |values: &[f64]| bootstrap.clustered_mean(values, &groups);
-    let above_chance = bootstrap.clustered_paired(&chance, &hit, &groups)?;
-    Ok(Hits { hit_rate: mean(&hit)?, chance: mean(&chance)?, above_chance, kept: mean(&kept)? })
 }

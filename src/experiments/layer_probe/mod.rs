@@ -15,10 +15,10 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{HookPoint, Kind};
-use crate::stats::Estimate;
+use crate::schema::ProbeRow;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol};
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: &str = "at which layer the switch, and values in latents, can be read (tab:probe)";
@@ -118,58 +118,6 @@ impl Layers {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    Paper,
-    Grouped,
-}
-
-/// What the probe reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Features {
-    ResidPost,
-    /// `hook_embed` (layer 0): token identity as the model sees it.
-    Embedding,
-    /// `resid_post` of the same network with random weights.
-    Untrained,
-    /// One column a token type.
-    Token,
-    /// One column: the model's own log-margin of `<swi>`.
-    Margin,
-    /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
-    Shuffled,
-}
-
-/// One probe.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
-    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
-    pub target: String,
-    pub protocol: Protocol,
-    /// BlockOrigin passed: 0 is the embedding.
-    pub layer: usize,
-    /// 1 is the last layer.
-    pub from_last: usize,
-    pub features: Features,
-    pub rows: usize,
-    /// Rows whose label is yes; for values, rows of the most frequent value.
-    pub positives: usize,
-    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among same-type positions.
-    pub accuracy: Option<Estimate>,
-    /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
-    pub balanced_accuracy: Estimate,
-    pub auroc: Option<Estimate>,
-    /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
-    pub selectivity: Option<Estimate>,
-    /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
-    pub chance: f64,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -188,7 +136,7 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 ///
 /// # Errors
 /// As [`run`].
-pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(Row) -> Result<()>) -> Result<()> {
+pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<()> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.of(study.subject.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();

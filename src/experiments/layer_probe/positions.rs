@@ -7,7 +7,8 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Matched;
-use crate::study::staging::{Event, Place, Staged, places};
+use crate::schema::Event;
+use crate::study::staging::{Place, Staged, places};
 
 /// A position is (problem, position).
 type At = (usize, usize);

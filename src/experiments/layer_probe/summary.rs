@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Features, Row};
+use crate::schema::{Features, ProbeRow};
 use crate::stats::Estimate;
 
 /// Markdown.
-pub fn tables(rows: &[Row]) -> String {
-    let shown: Vec<&Row> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
+pub fn tables(rows: &[ProbeRow]) -> String {
+    let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
     let mut out = String::from(
         "| protocol | features | layer | rows | balanced accuracy | AUROC | selectivity |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
@@ -30,9 +30,9 @@ pub fn tables(rows: &[Row]) -> String {
 }
 
 /// Accuracies by latent step.
-fn values(rows: &[&Row]) -> String {
+fn values(rows: &[&ProbeRow]) -> String {
     // (value, layer) → step → row
-    let mut lines: BTreeMap<(&str, usize), BTreeMap<usize, &Row>> = BTreeMap::new();
+    let mut lines: BTreeMap<(&str, usize), BTreeMap<usize, &ProbeRow>> = BTreeMap::new();
     for row in rows {
         let Some((value, step)) = row.target.strip_prefix("value:").and_then(|t| t.split_once('@')) else { continue };
         if let Ok(step) = step.parse() {

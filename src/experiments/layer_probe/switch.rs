@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, Axis};
 
 use super::positions::{Positions, Set, choose};
-use super::{Config, Features, Protocol, Row, point};
+use super::{Config, point};
 use crate::machine::Compute;
 use crate::model::{Decoder, HookPoint};
+use crate::schema::{Features, ProbeRow, Protocol};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
 use crate::study::Study;
@@ -25,7 +26,7 @@ struct Run<'a> {
     problems: usize,
 }
 
-type Push<'a> = &'a mut dyn FnMut(Row) -> Result<()>;
+type Push<'a> = &'a mut dyn FnMut(ProbeRow) -> Result<()>;
 
 /// All probes, layer by layer.
 ///
@@ -92,7 +93,7 @@ impl Run<'_> {
         let set = &self.at.paper;
         let score = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
         let row = self.row(layer, features, Protocol::Paper, score.accuracy);
-        push(Row { accuracy: Some(score.accuracy), ..row })
+        push(ProbeRow { accuracy: Some(score.accuracy), ..row })
     }
 
     fn grouped(&self, layer: usize, features: Features, values: &Array2<f32>, push: Push) -> Result<()> {
@@ -101,7 +102,7 @@ impl Run<'_> {
         let control = self.config.grouped.control && features == Features::ResidPost;
         let protocol = GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
         let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
-        push(Row {
+        push(ProbeRow {
             accuracy: Some(score.accuracy_at_prevalence),
             auroc: Some(score.auroc),
             selectivity: score.control.map(|c| c.selectivity),
@@ -112,9 +113,9 @@ impl Run<'_> {
     }
 
     /// A row with nothing but its balanced accuracy.
-    fn row(&self, layer: usize, features: Features, protocol: Protocol, balanced_accuracy: Estimate) -> Row {
+    fn row(&self, layer: usize, features: Features, protocol: Protocol, balanced_accuracy: Estimate) -> ProbeRow {
         let set = if protocol == Protocol::Paper { &self.at.paper } else { &self.at.grouped };
-        Row {
+        ProbeRow {
             identity: self.study.identity(self.problems),
             target: "switch".to_owned(),
             protocol,

@@ -8,8 +8,9 @@
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
-use super::{Config, Features, Protocol, Row, point};
+use super::{Config, point};
 use crate::model::{HookPoint, Step};
+use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
 use crate::study::staging::capture::capture;
 
@@ -29,7 +30,12 @@ struct Latent {
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn probe(study: &Study, config: &Config, layers: &[usize], push: &mut dyn FnMut(Row) -> Result<()>) -> Result<()> {
+pub fn probe(
+    study: &Study,
+    config: &Config,
+    layers: &[usize],
+    push: &mut dyn FnMut(ProbeRow) -> Result<()>,
+) -> Result<()> {
     let latents = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
     if places.is_empty() {
@@ -88,7 +94,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    fn targets(&self, push: &mut dyn FnMut(Row) -> Result<()>) -> Result<()> {
+    fn targets(&self, push: &mut dyn FnMut(ProbeRow) -> Result<()>) -> Result<()> {
         let steps = self.latents.iter().map(|l| l.step).max().unwrap_or(0);
         let clauses = self.latents.iter().map(|l| l.clause + 1).max().unwrap_or(0);
         for step in 1..=steps {
@@ -109,7 +115,7 @@ impl Probe<'_> {
         &self,
         target: &str,
         value: impl Fn(&Latent) -> Option<usize>,
-        push: &mut dyn FnMut(Row) -> Result<()>,
+        push: &mut dyn FnMut(ProbeRow) -> Result<()>,
     ) -> Result<()> {
         let known = self.latents.iter().enumerate().filter_map(|(row, l)| value(l).map(|v| (row, l.problem, v)));
         let (mut rows, mut problems, mut values) = (vec![], vec![], vec![]);
@@ -127,7 +133,7 @@ impl Probe<'_> {
             return Ok(());
         }
         let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &problems)?;
-        let row = Row {
+        let row = ProbeRow {
             identity: self.study.identity(self.study.subject.corpus.test.len()),
             target: target.to_owned(),
             protocol: Protocol::Grouped,
@@ -143,7 +149,7 @@ impl Probe<'_> {
             chance: score.majority,
         };
         push(row.clone())?;
-        push(Row {
+        push(ProbeRow {
             features: Features::Shuffled,
             accuracy: Some(score.control),
             balanced_accuracy: score.control_balanced,

@@ -27,14 +27,13 @@ use serde::{Deserialize, Serialize};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::parallel;
+use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::{Estimate, grouped_kfold};
 use crate::store::RowWriter;
-use crate::study::{Identity, Study};
+use crate::study::Study;
 use reading::{Grid, Key};
 use residuals::{Sampled, walk};
 use translators::{Translators, train};
-
-pub use reading::Lens;
 
 /// What it asks.
 pub const ABOUT: &str = "what each layer would say next at each latent step: logit lens and tuned lens";
@@ -87,31 +86,6 @@ impl Config {
     }
 }
 
-/// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub switching: Switching,
-    pub lens: Lens,
-    /// Latent step from 1; absent for unseen text positions.
-    pub step: Option<usize>,
-    pub layer: usize,
-    pub positions: usize,
-    /// Nats.
-    pub entropy: Estimate,
-    /// p(`</swi>`).
-    pub p_exit: Estimate,
-    /// Of `</swi>`, from 1.
-    pub exit_rank: Estimate,
-    /// JSON `[[token, mean probability], …]`. A token counts where it is among the [`reading::KEPT`] most probable.
-    pub top: String,
-    /// KL from the model's own distribution to the lens', nats.
-    pub kl: Estimate,
-    /// Share of positions where both name the same token.
-    pub agreement: Estimate,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -126,17 +100,17 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 ///
 /// # Errors
 /// As [`run`].
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<Row>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     let blocks = study.subject.model.config().num_hidden_layers;
     config.check(blocks)?;
     let layers = config.layers(blocks);
     let free = study.decoded()?.1;
     // An interval takes two problems.
     if free.iter().filter(|trace| trace.switched()).count() > 1 {
-        return grid(study, config, &layers, free)?.rows(study, config.top, Switching::Free);
+        return grid(study, config, &layers, free)?.rows(study, config.top, Opened::Free);
     }
     let (_, forced) = study.decode(Switching::Forced, study.subject.recipe.evaluation.k_min)?;
-    grid(study, config, &layers, &forced)?.rows(study, config.top, Switching::Forced)
+    grid(study, config, &layers, &forced)?.rows(study, config.top, Opened::Forced)
 }
 
 /// Every reading of these traces, reduced.
@@ -203,15 +177,16 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
 
 /// Markdown: how far each lens can be trusted on unseen text, and what the latent steps say at the last layer. The rows hold
 /// every step at every layer.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[LensRow]) -> String {
     let mut out = String::new();
-    if rows.iter().any(|r| r.switching == Switching::Forced) {
+    if rows.iter().any(|r| r.switching == Opened::Forced) {
         out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
     }
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
             | --- | --- | --- | --- | --- |\n";
-    let cell =
-        |row: Option<&Row>, of: fn(&Row) -> Estimate| row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)));
+    let cell = |row: Option<&LensRow>, of: fn(&LensRow) -> Estimate| {
+        row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)))
+    };
     for logit in rows.iter().filter(|r| r.step.is_none() && r.lens == Lens::Logit) {
         let tuned = rows.iter().find(|r| r.step.is_none() && r.lens == Lens::Tuned && r.layer == logit.layer);
         out += &format!(

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
-use super::Row;
 use super::residuals::rows_of;
 use super::translators::Translators;
-use crate::latent::{Switching, sampling};
+use crate::latent::sampling;
 use crate::model::Decoder;
 use crate::ops;
+use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
@@ -22,25 +21,6 @@ pub const KEPT: usize = 64;
 
 /// Logits held at once: 16 MB of them.
 pub const LOGITS_HELD: usize = 1 << 22;
-
-/// How a layer is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lens {
-    /// Final norm and head on the state as it is.
-    Logit,
-    /// The same after the layer's translator.
-    Tuned,
-}
-
-impl Lens {
-    pub fn name(self) -> &'static str {
-        match self {
-            Lens::Logit => "logit",
-            Lens::Tuned => "tuned",
-        }
-    }
-}
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +119,7 @@ impl Grid {
     }
 
     /// The rows. A step that fewer than two problems reached has no interval and no row.
-    pub fn rows(&self, study: &Study, top: usize, switching: Switching) -> Result<Vec<Row>> {
+    pub fn rows(&self, study: &Study, top: usize, switching: Opened) -> Result<Vec<LensRow>> {
         let mut rows = vec![];
         for (&(lens, step, layer), cell) in &self.cells {
             let over = |k: usize| -> Result<Option<Estimate>> {
@@ -153,7 +133,7 @@ impl Grid {
             else {
                 continue;
             };
-            rows.push(Row {
+            rows.push(LensRow {
                 identity: study.identity(entropy.n),
                 switching,
                 lens,

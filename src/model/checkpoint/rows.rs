@@ -1,10 +1,11 @@
 //! Rows of embedding and head for a vocabulary that changes size: cut, extend, and start new tokens from old ones.
 
 use anyhow::{Result, ensure};
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::HostTensor;
+use crate::random::normal;
 
 /// What a new row is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,13 +71,6 @@ fn source(table: &HostTensor, init: &RowInit) -> Result<Vec<f32>> {
         }
     }
     Ok(sum.into_iter().map(|s| (s / chosen.len() as f64) as f32).collect())
-}
-
-/// A standard normal value (Box and Muller 1958).
-fn normal(random: &mut ChaCha8Rng) -> f64 {
-    let u: f64 = 1.0 - random.random::<f64>();
-    let v: f64 = random.random();
-    (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()
 }
 
 #[cfg(test)]

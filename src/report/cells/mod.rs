@@ -2,16 +2,20 @@
 //! tables or files. Shares stay shares; what the paper prints in percent is scaled by the caller.
 //!
 //! Where the paper's rows or columns name a phase (`sft`, `grpo`) ours are the checkpoints that the folder names so, in a run
-//! `latent` and `grpo`; where they do not ([`per_checkpoint`]) the cells are asked of one checkpoint at a time.
+//! `sft` and `grpo`; where they do not ([`per_checkpoint`]) the cells are asked of one checkpoint at a time.
 
 mod latent;
 mod quality;
 mod switch;
 
-use super::folder::Folder;
+use super::folder::{Folder, sound};
+use crate::schema::{
+    AccuracyRow, ExitRow, InterventionRow, METRICS, Named, OutcomeRow, PhaseRow, ProbeRow, ResponseRow,
+    TeacherForcedRow, WindowRow,
+};
 use crate::stats::Estimate;
 
-pub use latent::{intervention_row, is_plain};
+pub use latent::intervention_row;
 pub use quality::subject_key;
 pub use switch::{depth, random_event};
 
@@ -32,17 +36,17 @@ pub fn per_checkpoint(label: &str) -> bool {
 pub fn sources(label: &str) -> &'static [&'static str] {
     match label {
         "tab:main" | "tab:sft-vs-rl" | "tab:appendix-sweep" | "tab:per-subject" | "fig:pareto" | "fig:per-subject" => {
-            &["accuracy", "summary"]
+            &[AccuracyRow::NAME, PhaseRow::NAME]
         }
-        "tab:tf" => &["teacher_forced"],
-        "tab:swi-window" | "fig:swi-window" => &["switch_window"],
-        "tab:probe" | "fig:layer-probe" => &["layer_probe"],
-        "tab:intervention" | "fig:intervention" => &["latent_intervention"],
-        "tab:exit" => &["exit_probability"],
-        "tab:gen-analysis" => &["outcomes"],
-        "sec:appendix-gen" => &["traces"],
-        "fig:calibration" | "fig:calibration-full" => &["metrics"],
-        "fig:token-dist" | "fig:token-cdf" => &["outcomes"],
+        "tab:tf" => &[TeacherForcedRow::NAME],
+        "tab:swi-window" | "fig:swi-window" => &[WindowRow::NAME],
+        "tab:probe" | "fig:layer-probe" => &[ProbeRow::NAME],
+        "tab:intervention" | "fig:intervention" => &[InterventionRow::NAME],
+        "tab:exit" => &[ExitRow::NAME],
+        "tab:gen-analysis" => &[OutcomeRow::NAME],
+        "sec:appendix-gen" => &[ResponseRow::NAME],
+        "fig:calibration" | "fig:calibration-full" => &[METRICS],
+        "fig:token-dist" | "fig:token-cdf" => &[OutcomeRow::NAME],
         _ => &[],
     }
 }
@@ -50,7 +54,7 @@ pub fn sources(label: &str) -> &'static [&'static str] {
 impl Cells<'_> {
     /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
-        match label {
+        let found = match label {
             "tab:main" => self.main(row, column),
             "tab:sft-vs-rl" => self.sft_vs_rl(row, column),
             "tab:appendix-sweep" => self.sweep(row, column),
@@ -65,7 +69,8 @@ impl Cells<'_> {
             "tab:exit" => self.exit(row, column),
             "sec:appendix-gen" => self.confidence(row, column),
             _ => None,
-        }
+        };
+        found.and_then(sound)
     }
 
     /// The checkpoint that a key of the paper's names: `sft…` or `grpo…`.

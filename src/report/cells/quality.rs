@@ -2,22 +2,70 @@
 //! tab:gen-analysis, fig:pareto, fig:calibration. Knows the rows of `accuracy`, `outcomes`, `summary` and `metrics`.
 
 use super::Cells;
-use crate::report::folder::{estimate, find, number, shown};
+use crate::report::folder::number;
+use crate::schema::{AccuracyRow, GrpoStepRow, METRICS, OutcomeRow, PhaseRow, columns};
 use crate::stats::{Bootstrap, Estimate};
-use crate::store::Row;
+
+/// A number of a group of problems, as rows of groups and rows of phases have it.
+#[derive(Clone, Copy)]
+enum Quality {
+    Accuracy,
+    LatentAccuracy,
+    SwitchRate,
+    LatentCalls,
+    VisibleTokens,
+    Truncated,
+}
+
+impl Quality {
+    fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
+        match self {
+            Quality::Accuracy => Some(row.accuracy),
+            Quality::LatentAccuracy => row.latent_accuracy,
+            Quality::SwitchRate => Some(row.switch_rate),
+            Quality::LatentCalls => row.latent_calls,
+            Quality::VisibleTokens => row.visible_tokens,
+            Quality::Truncated => Some(row.truncated),
+        }
+    }
+
+    fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
+        match self {
+            Quality::Accuracy => Some(row.accuracy),
+            Quality::LatentAccuracy => row.latent_accuracy,
+            Quality::SwitchRate => Some(row.switch_rate),
+            Quality::LatentCalls => row.latent_calls,
+            Quality::VisibleTokens => row.visible_tokens,
+            Quality::Truncated => Some(row.truncated),
+        }
+    }
+
+    /// The quality that a column of the paper's tables holds.
+    fn named(column: &str) -> Option<Self> {
+        Some(match column {
+            "acc" => Quality::Accuracy,
+            "latent_acc" => Quality::LatentAccuracy,
+            "tokens" => Quality::VisibleTokens,
+            "switch_rate" => Quality::SwitchRate,
+            "latent_calls" => Quality::LatentCalls,
+            "truncated" => Quality::Truncated,
+            _ => return None,
+        })
+    }
+}
 
 impl Cells<'_> {
     /// A quality of a group of problems: from `accuracy-<checkpoint>`, else from the run's own `summary`.
-    pub fn quality(&self, checkpoint: &str, group: &str, key: &str) -> Option<Estimate> {
-        let rows = self.folder.rows("accuracy", checkpoint);
-        if let Some(found) = find(rows, &[("group", group)]).and_then(|row| estimate(row, key)) {
+    fn quality(&self, checkpoint: &str, group: &str, quality: Quality) -> Option<Estimate> {
+        let rows = self.folder.rows::<AccuracyRow>(checkpoint);
+        if let Some(found) = rows.iter().find(|r| r.group == group).and_then(|row| quality.of_group(row)) {
             return Some(found);
         }
-        let row = find(self.folder.rows("summary", ""), &[("phase", checkpoint)])?;
-        match (group, key) {
-            ("all", key) => estimate(row, key),
-            ("switched", "accuracy") => estimate(row, "latent_accuracy"),
-            ("text_only", "accuracy") => estimate(row, "text_only_accuracy"),
+        let row = self.folder.phases().iter().find(|r| r.phase == checkpoint)?;
+        match (group, quality) {
+            ("all", quality) => quality.of_phase(row),
+            ("switched", Quality::Accuracy) => row.latent_accuracy,
+            ("text_only", Quality::Accuracy) => row.text_only_accuracy,
             _ => None,
         }
     }
@@ -31,9 +79,10 @@ impl Cells<'_> {
             other => other, // a method's own checkpoint: no_cot, coconut, fixed_embedding, …
         };
         if let Some(checkpoint) = row.strip_suffix("+text_only") {
-            return column.ends_with("acc").then(|| self.quality(checkpoint, "text_only", "accuracy"))?;
+            return column.ends_with("acc").then(|| self.quality(checkpoint, "text_only", Quality::Accuracy))?;
         }
-        self.quality(checkpoint, "all", if column.ends_with("acc") { "accuracy" } else { "visible_tokens" })
+        let quality = if column.ends_with("acc") { Quality::Accuracy } else { Quality::VisibleTokens };
+        self.quality(checkpoint, "all", quality)
     }
 
     pub(super) fn sft_vs_rl(&self, row: &str, column: &str) -> Option<Estimate> {
@@ -42,11 +91,8 @@ impl Cells<'_> {
 
     fn phase_quality(&self, checkpoint: &str, column: &str) -> Option<Estimate> {
         match column {
-            "latent_acc" => self.quality(checkpoint, "switched", "accuracy"),
-            "acc" => self.quality(checkpoint, "all", "accuracy"),
-            "tokens" => self.quality(checkpoint, "all", "visible_tokens"),
-            "truncated" | "switch_rate" | "latent_calls" => self.quality(checkpoint, "all", column),
-            _ => None,
+            "latent_acc" => self.quality(checkpoint, "switched", Quality::Accuracy),
+            other => self.quality(checkpoint, "all", Quality::named(other)?),
         }
     }
 
@@ -65,13 +111,7 @@ impl Cells<'_> {
     }
 
     fn k_min(&self, checkpoint: &str, group: &str, column: &str) -> Option<Estimate> {
-        let key = match column {
-            "acc" => "accuracy",
-            "latent_acc" => "latent_accuracy",
-            "tokens" => "visible_tokens",
-            other => other,
-        };
-        self.quality(checkpoint, group, key)
+        self.quality(checkpoint, group, Quality::named(column)?)
     }
 
     /// Level and subject groups; extra rows are asked by the group's own name.
@@ -79,9 +119,8 @@ impl Cells<'_> {
         if column != "acc" {
             return None;
         }
-        let rows = self.folder.rows("accuracy", self.checkpoint);
-        let same = |group: &str| group == row || subject_key(group) == row;
-        rows.iter().find(|r| same(&shown(r, "group"))).and_then(|r| estimate(r, "accuracy"))
+        let rows = self.folder.rows::<AccuracyRow>(self.checkpoint);
+        rows.iter().find(|r| r.group == row || subject_key(&r.group) == row).map(|r| r.accuracy)
     }
 
     pub(super) fn pareto(&self, row: &str, column: &str) -> Option<Estimate> {
@@ -91,45 +130,32 @@ impl Cells<'_> {
     /// Means over the problems of a group, `correct_swi` and so on.
     pub(super) fn generation(&self, row: &str, column: &str) -> Option<Estimate> {
         let (correct, switched) = row.split_once('_')?;
-        let rows: Vec<&Row> = self
-            .folder
-            .rows("outcomes", self.checkpoint)
-            .iter()
-            .filter(|r| {
-                flag(r, "correct") == Some(correct == "correct") && flag(r, "switched") == Some(switched == "swi")
-            })
-            .collect();
-        mean(
-            &rows,
-            match column {
-                "tokens" => "visible_tokens",
-                "switches" => "blocks",
-                _ => "latent_calls",
-            },
-        )
+        let of = |r: &&OutcomeRow| r.correct == (correct == "correct") && r.switched == (switched == "swi");
+        let value = |r: &OutcomeRow| match column {
+            "tokens" => r.visible_tokens as f64,
+            "switches" => r.blocks as f64,
+            _ => r.latent_calls as f64,
+        };
+        mean(&self.folder.rows::<OutcomeRow>(self.checkpoint).iter().filter(of).map(value).collect::<Vec<_>>())
     }
 
     /// Ends of the GRPO trajectory: the mean of its first and of its last tenth of steps.
     pub(super) fn trajectory(&self, row: &str, column: &str) -> Option<Estimate> {
-        let rows = self.folder.rows("metrics", "grpo");
+        let rows = self.folder.flat(METRICS, "grpo");
         let tenth = rows.len().div_ceil(10);
         let early = matches!(column, "start" | "before");
         let part = if early { &rows[..tenth] } else { &rows[rows.len() - tenth..] };
-        let key = if row == "tokens" { "visible_tokens" } else { row };
-        let found = mean(&part.iter().collect::<Vec<_>>(), key)?;
+        let keys: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
+        let key = if row == "tokens" { keys[3] } else { keys.iter().copied().find(|key| *key == row)? };
+        let found = mean(&part.iter().filter_map(|row| number(row, key)).collect::<Vec<_>>())?;
         // The paper's figure gives this one in percent but the block in counts.
         Some(if row == "switch_rate" { found.scaled(100.0) } else { found })
     }
 }
 
-fn flag(row: &Row, key: &str) -> Option<bool> {
-    row.get(key)?.as_bool()
-}
-
-/// Bootstrap mean of a column; of fewer than two rows there is no interval, hence no estimate.
-fn mean(rows: &[&Row], key: &str) -> Option<Estimate> {
-    let values: Vec<f64> = rows.iter().filter_map(|row| number(row, key)).collect();
-    Bootstrap::default().mean(&values).ok()
+/// Bootstrap mean; of fewer than two values there is no interval, hence no estimate.
+fn mean(values: &[f64]) -> Option<Estimate> {
+    Bootstrap::default().mean(values).ok()
 }
 
 /// `level:1` → `level1`; `subject:Counting & Probability` → `counting_probability`, as the paper's rows are named here.

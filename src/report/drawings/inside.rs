@@ -3,48 +3,49 @@
 
 use super::probes::points;
 use super::{Drawing, called};
-use crate::report::cells::is_plain;
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure, HeatMap, Line, LineChart, Point};
-use crate::report::folder::{Folder, estimate, is, number, shown};
+use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
+use crate::schema::{
+    Axis as Across, ExitGroup, ExitRow, InterventionRow, Lens, LensRow, NORMAL, Named, PatchRow, Steps,
+};
 use crate::stats::Estimate;
-use crate::store::Row;
-
-const INTERVENTION: &str = "latent_intervention";
 
 /// Accuracy and changed answers by mode.
 pub(super) fn interventions(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     let block = paper.block("tab:intervention").ok()?;
     let mut panels = vec![];
-    for checkpoint in folder.checkpoints(INTERVENTION) {
-        let mut rows: Vec<&Row> = vec![];
-        for row in folder.rows(INTERVENTION, checkpoint).iter().filter(|r| is_plain(r)) {
-            if !rows.iter().any(|r| shown(r, "mode") == shown(row, "mode")) {
+    for checkpoint in folder.of::<InterventionRow>() {
+        let mut rows: Vec<&InterventionRow> = vec![];
+        for row in folder.rows::<InterventionRow>(checkpoint).iter().filter(|r| r.is_plain()) {
+            if !rows.iter().any(|r| r.mode == row.mode) {
                 rows.push(row);
             }
         }
         if rows.len() < 2 {
             continue;
         }
-        let series = |name: &str, key: &str, column: &str| -> BarSeries {
-            let values: Vec<Option<Estimate>> = rows.iter().map(|r| estimate(r, key)).collect();
+        let series = |name: &str, value: fn(&InterventionRow) -> Option<Estimate>, column: &str| -> BarSeries {
+            let values: Vec<Option<Estimate>> = rows.iter().map(|r| value(r).and_then(sound)).collect();
             let n = values.iter().flatten().map(|e| e.n).max().unwrap_or(0);
-            let paper = rows.iter().map(|r| block.value(&shown(r, "mode"), column).ok()).collect();
+            let paper = rows.iter().map(|r| block.value(&r.mode, column).ok()).collect();
             BarSeries { name: format!("{name} (n={n})"), values, paper }
         };
-        let categories: Vec<String> = rows.iter().map(|r| shown(r, "mode").replace('_', " ")).collect();
+        let categories: Vec<String> = rows.iter().map(|r| r.mode.replace('_', " ")).collect();
         let chart = |title: String, y: &str, series: Vec<BarSeries>| {
             Figure::Bars(BarChart { title, y: Axis::new(y), categories: categories.clone(), series })
         };
-        let accuracy =
-            vec![series("all", "accuracy", "all_acc"), series("diagnostic", "diagnostic_accuracy", "diag_acc")];
+        let accuracy = vec![
+            series("all", |r| Some(r.accuracy), "all_acc"),
+            series("diagnostic", |r| r.diagnostic_accuracy, "diag_acc"),
+        ];
         let accuracy = accuracy.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
         panels.push(chart(
             format!("Accuracy by what enters the latents: {}", called(checkpoint)),
             "accuracy",
             accuracy,
         ));
-        let changed = vec![series("all", "answer_changed", "all_changed")];
+        let changed = vec![series("all", |r| Some(r.answer_changed), "all_changed")];
         if changed[0].values.iter().flatten().any(|e| e.high > 0.0) {
             panels.push(chart(format!("Answers changed: {}", called(checkpoint)), "share of problems", changed));
         }
@@ -53,38 +54,38 @@ pub(super) fn interventions(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     Drawing::new("fig:intervention", "Latent-state interventions", panels, note)
 }
 
-/// Rows at single steps; those of the older file where the newer has none.
-fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<&'a Row> {
-    let of = |experiment: &str| -> Vec<&'a Row> {
-        let rows = folder.rows(experiment, checkpoint).iter();
-        rows.filter(|r| shown(r, "steps").parse::<u32>().is_ok()).collect()
+/// Rows at single steps, each with its step; those of a run without `all` where the other has none.
+fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
+    let of = |file: &str| -> Vec<(usize, &'a InterventionRow)> {
+        let step = |row: &'a InterventionRow| if let Steps::Only(step) = row.steps { Some((step, row)) } else { None };
+        folder.rows_in::<InterventionRow>(file, checkpoint).iter().filter_map(step).collect()
     };
-    Some(of(INTERVENTION)).filter(|rows| !rows.is_empty()).unwrap_or_else(|| of("latent_intervention_steps"))
+    let rows = of(InterventionRow::NAME);
+    if rows.is_empty() { of(InterventionRow::STEPS) } else { rows }
 }
 
 /// What one step at a time does to answers.
 pub(super) fn per_step(folder: &Folder) -> Option<Drawing> {
-    let mut checkpoints = folder.checkpoints(INTERVENTION);
-    checkpoints.extend(folder.checkpoints("latent_intervention_steps"));
+    let mut checkpoints = folder.of::<InterventionRow>();
+    checkpoints.extend(folder.checkpoints(InterventionRow::STEPS));
     checkpoints.sort_unstable_by(|a, b| b.cmp(a));
     checkpoints.dedup();
     let mut panels = vec![];
     for checkpoint in checkpoints {
-        let mut modes: Vec<String> = vec![];
-        for mode in stepped(folder, checkpoint).into_iter().map(|r| shown(r, "mode")) {
-            if !modes.contains(&mode) && mode != "normal" && mode != "self_patch" {
+        let rows = stepped(folder, checkpoint);
+        let mut modes: Vec<&str> = vec![];
+        for mode in rows.iter().map(|(_, r)| r.mode.as_str()) {
+            if !modes.contains(&mode) && mode != NORMAL && mode != "self_patch" {
                 modes.push(mode);
             }
         }
-        let line = |mode: &String| {
-            let of = stepped(folder, checkpoint).into_iter().filter(|r| shown(r, "mode") == *mode);
+        let line = |mode: &&str| {
             let mut points: Vec<Point> = vec![];
-            for row in of {
+            for (step, row) in rows.iter().filter(|(_, r)| r.mode == *mode) {
+                let x = *step as f64;
                 // One point a step: the first variant (later latents recomputed) where there are several.
-                if let (Ok(step), Some(e)) = (shown(row, "steps").parse::<f64>(), estimate(row, "answer_changed"))
-                    && !points.iter().any(|p| p.x == step)
-                {
-                    points.push(Point::new(step, e));
+                if let Some(e) = sound(row.answer_changed).filter(|_| !points.iter().any(|p| p.x == x)) {
+                    points.push(Point::new(x, e));
                 }
             }
             Line::bars(&mode.replace('_', " "), points)
@@ -107,15 +108,14 @@ pub(super) fn per_step(folder: &Folder) -> Option<Drawing> {
 /// Response to a graded intervention.
 pub(super) fn dose(folder: &Folder) -> Option<Drawing> {
     let mut panels = vec![];
-    for checkpoint in folder.checkpoints(INTERVENTION) {
-        let rows = || folder.rows(INTERVENTION, checkpoint).iter().filter(|r| number(r, "dose").is_some());
-        let mut modes: Vec<String> = rows().map(|r| shown(r, "mode")).collect();
+    for checkpoint in folder.of::<InterventionRow>() {
+        let rows = || folder.rows::<InterventionRow>(checkpoint).iter().filter(|r| r.dose.is_some());
+        let mut modes: Vec<&str> = rows().map(|r| r.mode.as_str()).collect();
+        modes.sort_unstable();
         modes.dedup();
-        modes.sort();
-        modes.dedup();
-        let line = |mode: &String| {
-            let of = rows().filter(|r| shown(r, "mode") == *mode && ["", "all"].contains(&shown(r, "steps").as_str()));
-            Line::bars(&mode.replace('_', " "), points(of, "dose", "accuracy"))
+        let line = |mode: &&str| {
+            let of = rows().filter(|r| r.mode == *mode && r.steps == Steps::All);
+            Line::bars(&mode.replace('_', " "), points(of.filter_map(|r| Some((r.dose?, r.accuracy)))))
         };
         let lines: Vec<Line> = modes.iter().take(7).map(line).filter(|l| l.points.len() > 1).collect();
         if !lines.is_empty() {
@@ -135,10 +135,11 @@ pub(super) fn dose(folder: &Folder) -> Option<Drawing> {
 /// p(`</swi>`) by latent step and correctness.
 pub(super) fn exits(folder: &Folder) -> Option<Drawing> {
     let mut lines = vec![];
-    for checkpoint in folder.checkpoints("exit_probability") {
-        for group in ["correct", "wrong"] {
-            let rows = folder.rows("exit_probability", checkpoint).iter().filter(|r| is(r, "group", group));
-            lines.push(Line::bars(&format!("{}, {group}", called(checkpoint)), points(rows, "step", "p_exit")));
+    for checkpoint in folder.of::<ExitRow>() {
+        for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
+            let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
+            let points = points(rows.map(|r| (r.step as f64, r.p_exit)));
+            lines.push(Line::bars(&format!("{}, {name}", called(checkpoint)), points));
         }
     }
     lines.retain(|l| !l.points.is_empty());
@@ -169,49 +170,54 @@ struct Grid {
     cells: Vec<Vec<Option<f64>>>,
 }
 
-/// Cells of a heat map from rows: layer upwards, another column across.
-fn grid(rows: &[&Row], across: &str, value: impl Fn(&Row) -> Option<f64>) -> Option<Grid> {
-    let axis = |key: &str| {
-        let mut all: Vec<i64> = rows.iter().filter_map(|r| number(r, key)).map(|x| x as i64).collect();
+/// Cells of a heat map: layer upwards, another axis across.
+fn grid(cells: &[(usize, usize, Estimate)]) -> Option<Grid> {
+    let axis = |of: fn(&(usize, usize, Estimate)) -> usize| {
+        let mut all: Vec<usize> = cells.iter().map(of).collect();
         all.sort_unstable();
         all.dedup();
         all
     };
-    let (mut layers, columns) = (axis("layer"), axis(across));
+    let (mut layers, columns) = (axis(|c| c.0), axis(|c| c.1));
     layers.reverse();
-    let at = |layer: i64, column: i64| {
-        let there = |r: &&&Row| number(r, "layer") == Some(layer as f64) && number(r, across) == Some(column as f64);
-        rows.iter().find(there).and_then(|r| value(r)).filter(|v| v.is_finite())
+    let at = |layer, column| {
+        let there = cells.iter().find(|c| (c.0, c.1) == (layer, column));
+        there.and_then(|c| sound(c.2)).map(|e| e.value).filter(|v| v.is_finite())
     };
     let cells: Vec<Vec<_>> = layers.iter().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
-    let names = |all: &[i64]| all.iter().map(i64::to_string).collect::<Vec<_>>();
+    let names = |all: &[usize]| all.iter().map(usize::to_string).collect::<Vec<_>>();
     let there = cells.iter().flatten().any(Option::is_some);
     there.then(|| Grid { rows: names(&layers), columns: names(&columns), cells })
 }
 
-/// Rows of a lens at latent steps; where switching was both free and forced, those of the first that is there.
-pub fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: &str) -> Vec<&'a Row> {
-    let rows = folder.rows("logit_lens", checkpoint).iter();
-    let rows: Vec<&Row> =
-        rows.filter(|r| is(r, "lens", lens) && number(r, "step").is_some_and(|step| step >= 1.0)).collect();
-    let switching = rows.first().map(|r| shown(r, "switching")).unwrap_or_default();
-    rows.into_iter().filter(|r| is(r, "switching", &switching)).collect()
+/// Rows of a lens at latent steps, each with its step; where switching was both free and forced, those of the first that is
+/// there.
+pub fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: Lens) -> Vec<(usize, &'a LensRow)> {
+    let rows = folder.rows::<LensRow>(checkpoint).iter().filter(|r| r.lens == lens);
+    let rows: Vec<(usize, &LensRow)> = rows.filter_map(|r| Some((r.step?, r))).collect();
+    let switching = rows.first().map(|(_, r)| r.switching);
+    rows.into_iter().filter(|(_, r)| Some(r.switching) == switching).collect()
 }
+
+/// Unit, name, value and range of what a lens is asked for.
+type Reading = (&'static str, &'static str, fn(&LensRow) -> Estimate, Option<(f64, f64)>);
 
 /// What each layer would say at each latent step.
 pub(super) fn lenses(folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
-    for checkpoint in folder.checkpoints("logit_lens") {
+    for checkpoint in folder.of::<LensRow>() {
         let mut panels = vec![];
-        for lens in ["logit", "tuned"] {
+        for lens in [Lens::Logit, Lens::Tuned] {
             let rows = lens_rows(folder, checkpoint, lens);
-            for (key, unit, name) in [("p_exit", "p(</swi>)", "p(</swi>)"), ("entropy", "nats", "entropy")] {
-                if let Some(Grid { rows, columns, cells }) = grid(&rows, "step", |r| estimate(r, key).map(|e| e.value))
-                {
+            let exit: Reading = ("p(</swi>)", "p(</swi>)", |r| r.p_exit, Some((0.0, 1.0)));
+            let entropy: Reading = ("nats", "entropy", |r| r.entropy, None);
+            for (unit, name, value, range) in [exit, entropy] {
+                let cells: Vec<_> = rows.iter().map(|(step, r)| (r.layer, *step, value(r))).collect();
+                if let Some(Grid { rows, columns, cells }) = grid(&cells) {
                     panels.push(Figure::HeatMap(HeatMap {
                         title: format!(
                             "{} lens, {name}: {}",
-                            if lens == "logit" { "Logit" } else { "Tuned" },
+                            if lens == Lens::Logit { "Logit" } else { "Tuned" },
                             called(checkpoint)
                         ),
                         x: "latent step".into(),
@@ -220,7 +226,7 @@ pub(super) fn lenses(folder: &Folder) -> Vec<Drawing> {
                         columns,
                         rows,
                         cells,
-                        range: (key == "p_exit").then_some((0.0, 1.0)),
+                        range,
                         print: true,
                     }));
                 }
@@ -235,16 +241,14 @@ pub(super) fn lenses(folder: &Folder) -> Vec<Drawing> {
 /// What patching one site from another problem does.
 pub(super) fn patching(folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
-    for checkpoint in folder.checkpoints("activation_patching") {
+    for checkpoint in folder.of::<PatchRow>() {
         let mut panels = vec![];
-        for (axis, x) in [("step", "latent step"), ("position", "position")] {
-            let rows: Vec<&Row> =
-                folder.rows("activation_patching", checkpoint).iter().filter(|r| is(r, "axis", axis)).collect();
-            if let Some(Grid { rows, columns, cells }) =
-                grid(&rows, "index", |r| estimate(r, "effect").map(|e| e.value))
-            {
+        for (axis, by, x) in [(Across::Step, "step", "latent step"), (Across::Position, "position", "position")] {
+            let rows = folder.rows::<PatchRow>(checkpoint).iter().filter(|r| r.axis == axis);
+            let cells: Vec<_> = rows.map(|r| (r.layer, r.index, r.effect)).collect();
+            if let Some(Grid { rows, columns, cells }) = grid(&cells) {
                 panels.push(Figure::HeatMap(HeatMap {
-                    title: format!("Activation patching by {axis}: {}", called(checkpoint)),
+                    title: format!("Activation patching by {by}: {}", called(checkpoint)),
                     x: x.into(),
                     y: "layer".into(),
                     unit: "effect".into(),

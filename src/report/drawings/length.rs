@@ -3,29 +3,29 @@
 use super::{Drawing, called};
 use crate::report::cells::subject_key;
 use crate::report::figures::{Axis, BarChart, BarSeries, Ecdf, Figure, Histogram, Line, LineChart, Point};
-use crate::report::folder::{Folder, estimate, number, shown};
+use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
-use crate::stats::{LEVEL, wilson};
-use crate::store::Row;
+use crate::schema::{AccuracyRow, OutcomeRow};
+use crate::stats::{Estimate, LEVEL, wilson};
 
 /// Accuracy against visible tokens: one mark per way of decoding.
 pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
     let mut lines: Vec<Line> = vec![];
-    let mark = |row: &Row| Some(Point::new(number(row, "visible_tokens.value")?, estimate(row, "accuracy")?));
-    for checkpoint in folder.checkpoints("accuracy") {
+    let mark = |tokens: Option<Estimate>, accuracy| Some(Point::new(tokens?.value, sound(accuracy)?));
+    for checkpoint in folder.of::<AccuracyRow>() {
         for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
-            let found = folder.rows("accuracy", checkpoint).iter().find(|r| shown(r, "group") == group);
-            if let Some(point) = found.and_then(mark) {
+            let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
+            if let Some(point) = found.and_then(|r| mark(r.visible_tokens, r.accuracy)) {
                 lines.push(Line::scatter(&format!("{}{name}", called(checkpoint)), vec![point]));
             }
         }
     }
-    for row in folder.rows("summary", "") {
-        let phase = shown(row, "phase");
-        if !lines.iter().any(|l| l.name == called(&phase))
-            && let Some(point) = mark(row)
+    for row in folder.phases() {
+        let phase = called(&row.phase);
+        if !lines.iter().any(|l| l.name == phase)
+            && let Some(point) = mark(row.visible_tokens, row.accuracy)
         {
-            lines.push(Line::scatter(&called(&phase).replace('_', " "), vec![point]));
+            lines.push(Line::scatter(&phase.replace('_', " "), vec![point]));
         }
     }
     lines.truncate(8);
@@ -51,9 +51,8 @@ pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
 
 /// Name and visible tokens per problem of each checkpoint.
 fn tokens(folder: &Folder) -> Vec<(String, Vec<f64>)> {
-    let of =
-        |c: &str| folder.rows("outcomes", c).iter().filter_map(|r| number(r, "visible_tokens")).collect::<Vec<_>>();
-    let all = folder.checkpoints("outcomes").into_iter().map(|c| (called(c), of(c)));
+    let of = |c: &str| folder.rows::<OutcomeRow>(c).iter().map(|r| r.visible_tokens as f64).collect::<Vec<_>>();
+    let all = folder.of::<OutcomeRow>().into_iter().map(|c| (called(c), of(c)));
     all.filter(|(_, values)| !values.is_empty()).collect()
 }
 
@@ -91,25 +90,28 @@ pub(super) fn cdf(folder: &Folder) -> Option<Drawing> {
     )
 }
 
+/// Name of a group of problems, what it is called, and which group a problem is in.
+type Grouping = (&'static str, &'static str, fn(&OutcomeRow) -> Option<String>);
+
 /// Accuracy by level and by subject; with and without latents where the outcomes tell.
 pub(super) fn per_level(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     let block = paper.block("tab:per-subject").ok()?;
     let mut panels = vec![];
-    for checkpoint in folder.checkpoints("outcomes").into_iter().rev() {
-        let rows = folder.rows("outcomes", checkpoint);
-        for (key, title) in [("level", "difficulty level"), ("subject", "subject")] {
-            let mut groups: Vec<String> = rows.iter().map(|r| shown(r, key)).filter(|g| !g.is_empty()).collect();
+    let level: Grouping = ("level", "difficulty level", |r| r.level.map(|level| level.to_string()));
+    let subject: Grouping = ("subject", "subject", |r| r.subject.clone());
+    for checkpoint in folder.of::<OutcomeRow>().into_iter().rev() {
+        let rows = folder.rows::<OutcomeRow>(checkpoint);
+        for (key, title, group_of) in [level, subject] {
+            let mut groups: Vec<String> = rows.iter().filter_map(group_of).collect();
             groups.sort();
             groups.dedup();
             if groups.len() < 2 {
                 continue;
             }
             let share = |group: &String, used: Option<bool>| {
-                let of = rows.iter().filter(|r| shown(r, key) == *group);
-                let of =
-                    of.filter(|r| used.is_none() || r.get("switched").and_then(serde_json::Value::as_bool) == used);
-                let right: Vec<bool> = of.filter_map(|r| r.get("correct")?.as_bool()).collect();
-                wilson(right.iter().filter(|c| **c).count(), right.len(), LEVEL).ok()
+                let of = rows.iter().filter(|r| group_of(r).as_ref() == Some(group));
+                let of: Vec<_> = of.filter(|r| used.is_none_or(|used| r.switched == used)).collect();
+                wilson(of.iter().filter(|r| r.correct).count(), of.len(), LEVEL).ok()
             };
             let series = |name: &str, used: Option<bool>, paper: bool| {
                 let values: Vec<_> = groups.iter().map(|g| share(g, used)).collect();

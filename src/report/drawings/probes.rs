@@ -4,25 +4,26 @@
 use super::{Drawing, called};
 use crate::report::cells::depth;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
-use crate::report::folder::{Folder, estimate, is, number, shown};
+use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
-use crate::store::Row;
+use crate::schema::{Features, ProbeRow, Protocol, WindowRow};
+use crate::stats::Estimate;
 
-/// Points (x, estimate) of rows, in order of x.
-pub(super) fn points<'a>(rows: impl Iterator<Item = &'a Row>, x: &str, y: &str) -> Vec<Point> {
-    let mut points: Vec<Point> = rows.filter_map(|r| Some(Point::new(number(r, x)?, estimate(r, y)?))).collect();
+/// Points (x, estimate), in order of x.
+pub(super) fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
+    let mut points: Vec<Point> = of.filter_map(|(x, y)| Some(Point::new(x, sound(y)?))).collect();
     points.sort_by(|a, b| a.x.total_cmp(&b.x));
     points
 }
 
 /// p(`<swi>`) and entropy around annotated positions.
 pub(super) fn window(paper: &Paper, folder: &Folder) -> Option<Drawing> {
-    let checkpoints = folder.checkpoints("switch_window");
-    let lines = |y: &str| -> Vec<Line> {
-        let of = |c: &&str| Line::band(&called(c), points(folder.rows("switch_window", c).iter(), "offset", y));
-        checkpoints.iter().map(of).filter(|l| !l.points.is_empty()).collect()
+    let checkpoints = folder.of::<WindowRow>();
+    let lines = |y: fn(&WindowRow) -> Estimate| -> Vec<Line> {
+        let rows = |c: &str| points(folder.rows::<WindowRow>(c).iter().map(|r| (r.offset as f64, y(r))));
+        checkpoints.iter().map(|c| Line::band(&called(c), rows(c))).filter(|l| !l.points.is_empty()).collect()
     };
-    let mut p = lines("p_swi");
+    let mut p = lines(|r| r.p_swi);
     if p.is_empty() {
         return None;
     }
@@ -38,7 +39,7 @@ pub(super) fn window(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     };
     let panels = vec![
         chart("p(<swi>) around annotated positions", Axis::new("p(<swi>)").log(), p),
-        chart("Entropy of the next token there", Axis::new("entropy (nats)"), lines("entropy")),
+        chart("Entropy of the next token there", Axis::new("entropy (nats)"), lines(|r| r.entropy)),
     ];
     let note = "Bands: 95 % cluster bootstrap over problems. The paper gives numbers at three offsets only.";
     Drawing::new("fig:swi-window", "Switch window", panels, note)
@@ -46,26 +47,20 @@ pub(super) fn window(paper: &Paper, folder: &Folder) -> Option<Drawing> {
 
 /// Probe accuracy by depth: the paper's protocol beside the paper's numbers, then ours with its controls.
 pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
-    let switch = |c: &str, protocol: &str, features: &str| -> Vec<Point> {
-        let rows = folder.rows("layer_probe", c).iter();
-        let rows: Vec<&Row> = rows
-            .filter(|r| is(r, "target", "switch") && is(r, "protocol", protocol) && is(r, "features", features))
-            .collect();
-        let key = |r: &&Row| {
-            if estimate(r, "accuracy").is_some() && protocol == "paper" { "accuracy" } else { "balanced_accuracy" }
+    let switch = |c: &str, protocol: Protocol, features: Features| -> Vec<Point> {
+        let deepest = depth(folder.rows(c)).max(1) as f64;
+        let rows = folder.rows::<ProbeRow>(c).iter();
+        let rows = rows.filter(|r| r.is_switch() && r.protocol == protocol && r.features == features);
+        let score = |r: &ProbeRow| match protocol {
+            Protocol::Paper => r.accuracy.and_then(sound).unwrap_or(r.balanced_accuracy),
+            Protocol::Grouped => r.balanced_accuracy,
         };
-        let deepest = depth(folder.rows("layer_probe", c)).max(1.0);
-        let mut points: Vec<Point> = rows
-            .iter()
-            .filter_map(|r| Some(Point::new(relative(number(r, "from_last")?, deepest), estimate(r, key(r))?)))
-            .collect();
-        points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        points
+        points(rows.map(|r| (relative(r.from_last as f64, deepest), score(r))))
     };
-    let checkpoints = folder.checkpoints("layer_probe");
+    let checkpoints = folder.of::<ProbeRow>();
     let mut theirs: Vec<Line> = checkpoints
         .iter()
-        .map(|c| Line::bars(&format!("ours, {}", called(c)), switch(c, "paper", "resid_post")))
+        .map(|c| Line::bars(&format!("ours, {}", called(c)), switch(c, Protocol::Paper, Features::ResidPost)))
         .filter(|l| !l.points.is_empty())
         .collect();
     let block = paper.block("tab:probe").ok()?;
@@ -88,16 +83,16 @@ pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     }
     for checkpoint in &checkpoints {
         let named = [
-            ("resid_post", "residual stream"),
-            ("untrained", "untrained model"),
-            ("embedding", "embedding"),
-            ("token", "token identity"),
-            ("margin", "logit margin"),
-            ("shuffled", "shuffled labels"),
+            (Features::ResidPost, "residual stream"),
+            (Features::Untrained, "untrained model"),
+            (Features::Embedding, "embedding"),
+            (Features::Token, "token identity"),
+            (Features::Margin, "logit margin"),
+            (Features::Shuffled, "shuffled labels"),
         ];
         let lines: Vec<Line> = named
             .iter()
-            .map(|(features, name)| Line::bars(name, switch(checkpoint, "grouped", features)))
+            .map(|(features, name)| Line::bars(name, switch(checkpoint, Protocol::Grouped, *features)))
             .filter(|l| !l.points.is_empty())
             .collect();
         if !lines.is_empty() {
@@ -120,20 +115,19 @@ fn relative(from_last: f64, layers: f64) -> f64 {
 /// Probes for the task's intermediate values, by layer.
 pub(super) fn values(folder: &Folder) -> Option<Drawing> {
     let mut panels = vec![];
-    for checkpoint in folder.checkpoints("layer_probe") {
-        let rows = folder.rows("layer_probe", checkpoint);
-        let kept = |r: &&Row| is(r, "features", "resid_post") && !is(r, "protocol", "paper");
-        let mut targets: Vec<String> =
-            rows.iter().filter(kept).map(|r| shown(r, "target")).filter(|t| t.starts_with("value")).collect();
-        targets.sort();
+    for checkpoint in folder.of::<ProbeRow>() {
+        let rows = || folder.rows::<ProbeRow>(checkpoint).iter().filter_map(|r| Some((r.value()?, r)));
+        let kept = || rows().filter(|(_, r)| r.features == Features::ResidPost && r.protocol != Protocol::Paper);
+        let mut targets: Vec<&str> = kept().map(|(value, _)| value).collect();
+        targets.sort_unstable();
         targets.dedup();
         targets.truncate(7); // more lines than colours cannot be told apart
-        let line = |t: &String| {
-            let of = rows.iter().filter(kept).filter(|r| shown(r, "target") == *t);
-            Line::bars(t.trim_start_matches("value:"), points(of, "layer", "balanced_accuracy"))
+        let line = |target: &&str| {
+            let of = kept().filter(|(value, _)| value == target);
+            Line::bars(target, points(of.map(|(_, r)| (r.layer as f64, r.balanced_accuracy))))
         };
         let lines: Vec<Line> = targets.iter().map(line).filter(|l| !l.points.is_empty()).collect();
-        let chance = rows.iter().find(|r| shown(r, "target").starts_with("value")).and_then(|r| number(r, "chance"));
+        let chance = rows().next().map(|(_, r)| r.chance);
         if !lines.is_empty() {
             panels.push(Figure::Lines(LineChart {
                 title: format!("Probes for intermediate values: {}", called(checkpoint)),

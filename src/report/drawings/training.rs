@@ -5,21 +5,24 @@ use super::Drawing;
 use crate::report::curves::{SUPERVISED, curve, rolling};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
-use crate::store::Row;
+use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
+use crate::store::FlatRow;
 
-/// The four metrics of the paper's figure: column, name, panel title, unit.
-const METRICS: [(&str, &str, &str); 4] = [
-    ("reward", "reward", "mean reward of a batch"),
-    ("switch_rate", "switch rate", "share of rollouts"),
-    ("latent_calls", "latent calls", "per rollout"),
-    ("visible_tokens", "visible tokens", "per rollout"),
+/// The four metrics of the paper's figure: name, unit.
+const SHOWN: [(&str, &str); 4] = [
+    ("reward", "mean reward of a batch"),
+    ("switch rate", "share of rollouts"),
+    ("latent calls", "per rollout"),
+    ("visible tokens", "per rollout"),
 ];
+/// Their columns.
+const COLUMNS: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
 
 /// Four rolling means on one axis, each between its own smallest and largest value; the legend has start → end.
 pub(super) fn overlay(folder: &Folder) -> Option<Drawing> {
-    let rows = folder.rows("metrics", "grpo");
+    let rows = folder.flat(METRICS, "grpo");
     let mut lines = vec![];
-    for (key, name, _) in METRICS {
+    for (key, (name, _)) in COLUMNS.iter().zip(SHOWN) {
         let raw: Vec<(f64, f64)> = rows.iter().filter_map(|r| Some((number(r, "step")?, number(r, key)?))).collect();
         let smooth = rolling(&raw);
         let (low, high) = smooth.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.y), h.max(p.y)));
@@ -48,13 +51,14 @@ pub(super) fn overlay(folder: &Folder) -> Option<Drawing> {
 
 /// The same four with their units, raw batches and bands.
 pub(super) fn full(folder: &Folder) -> Option<Drawing> {
-    let rows = folder.rows("metrics", "grpo");
+    let rows = folder.flat(METRICS, "grpo");
     let has = |key: &str| rows.iter().any(|r| number(r, key).is_some());
     let phases = [("grpo", rows)];
-    let panels: Vec<Figure> = METRICS
+    let panels: Vec<Figure> = COLUMNS
         .iter()
-        .filter(|(key, _, _)| has(key))
-        .map(|(key, name, unit)| curve(&format!("Switch-GRPO: {name}"), unit, &phases, key, false))
+        .zip(SHOWN)
+        .filter(|(key, _)| has(key))
+        .map(|(key, (name, unit))| curve(&format!("Switch-GRPO: {name}"), unit, &phases, key, false))
         .collect();
     Drawing::new(
         "fig:calibration-full",
@@ -66,14 +70,13 @@ pub(super) fn full(folder: &Folder) -> Option<Drawing> {
 
 /// Loss and token accuracy of the supervised phases.
 pub(super) fn losses(folder: &Folder) -> Option<Drawing> {
-    let has = |rows: &[Row], key: &str| rows.iter().any(|r| number(r, key).is_some());
-    let phases: Vec<(&str, &[Row])> = SUPERVISED.iter().map(|p| (*p, folder.rows("metrics", p))).collect();
+    let has = |rows: &[FlatRow], key: &str| rows.iter().any(|r| number(r, key).is_some());
+    let phases: Vec<(&str, &[FlatRow])> = SUPERVISED.iter().map(|p| (*p, folder.flat(METRICS, p))).collect();
     let of = |key: &str| phases.iter().filter(|(_, rows)| has(rows, key)).copied().collect::<Vec<_>>();
     let mut panels = vec![];
-    for (key, title, y, log) in [
-        ("loss", "Training loss", "cross-entropy (nats)", true),
-        ("token_accuracy", "Training accuracy", "token accuracy", false),
-    ] {
+    let keys: &[&str; 2] = columns!(StepRow: loss, token_accuracy);
+    let titles = [("Training loss", "cross-entropy (nats)", true), ("Training accuracy", "token accuracy", false)];
+    for (key, (title, y, log)) in keys.iter().zip(titles) {
         if !of(key).is_empty() {
             panels.push(curve(title, y, &of(key), key, log));
         }

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::escape::{text, token};
 use super::trace::pairs;
 use crate::report::drawings::lens_rows;
-use crate::report::folder::{Folder, estimate, number, shown};
-use crate::store::Row;
+use crate::report::folder::{Folder, sound};
+use crate::schema::{Lens, LensRow};
 
 pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
     mean distribution and its probability. Darker: lower entropy. Layer 0 is the embedding, the topmost what the model itself \
@@ -14,10 +14,13 @@ pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would s
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
-    for checkpoint in folder.checkpoints("logit_lens") {
-        let of = |lens: &str| lens_rows(folder, checkpoint, lens);
-        let lenses: Vec<(&str, Vec<&Row>)> =
-            ["logit", "tuned"].into_iter().map(|l| (l, of(l))).filter(|(_, rows)| !rows.is_empty()).collect();
+    for checkpoint in folder.of::<LensRow>() {
+        let of = |lens: Lens| lens_rows(folder, checkpoint, lens);
+        let lenses: Vec<(&str, Vec<(usize, &LensRow)>)> = [Lens::Logit, Lens::Tuned]
+            .into_iter()
+            .map(|l| (l.name(), of(l)))
+            .filter(|(_, rows)| !rows.is_empty())
+            .collect();
         let mut choice = String::new();
         let mut grids = String::new();
         for (at, (lens, rows)) in lenses.iter().enumerate() {
@@ -39,23 +42,22 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
     out
 }
 
-fn grid(lens: &str, rows: &[&Row]) -> String {
-    let axis = |key: &str| {
-        let mut all: Vec<i64> = rows.iter().filter_map(|r| number(r, key)).map(|x| x as i64).collect();
+fn grid(lens: &str, rows: &[(usize, &LensRow)]) -> String {
+    let axis = |of: fn(&(usize, &LensRow)) -> usize| {
+        let mut all: Vec<usize> = rows.iter().map(of).collect();
         all.sort_unstable();
         all.dedup();
         all
     };
-    let (layers, steps) = (axis("layer"), axis("step"));
-    let highest = rows.iter().filter_map(|r| number(r, "entropy.value")).fold(1e-9, f64::max);
+    let (layers, steps) = (axis(|(_, r)| r.layer), axis(|(step, _)| *step));
+    let highest = rows.iter().map(|(_, r)| r.entropy.value).fold(1e-9, f64::max);
     let head: String = steps.iter().map(|s| format!("<th scope=\"col\">step {s}</th>")).collect();
     let mut body = String::new();
     for layer in layers.iter().rev() {
         let _ = write!(body, "<tr><th scope=\"row\">layer {layer}</th>");
         for step in &steps {
-            let there =
-                |r: &&&Row| number(r, "layer") == Some(*layer as f64) && number(r, "step") == Some(*step as f64);
-            body += &rows.iter().find(there).map_or("<td></td>".into(), |r| cell(r, highest));
+            let there = rows.iter().find(|(s, r)| r.layer == *layer && s == step);
+            body += &there.map_or("<td></td>".into(), |(step, r)| cell(*step, r, highest));
         }
         body += "</tr>\n";
     }
@@ -64,21 +66,19 @@ fn grid(lens: &str, rows: &[&Row]) -> String {
     )
 }
 
-fn cell(row: &Row, highest: f64) -> String {
-    let top = pairs(&shown(row, "top"));
+fn cell(step: usize, row: &LensRow, highest: f64) -> String {
+    let top = pairs(&row.top);
     let (word, p) = top.first().cloned().unwrap_or_default();
-    let sure = 1.0 - (number(row, "entropy.value").unwrap_or(highest) / highest).clamp(0.0, 1.0);
-    let mut tip = vec![format!("layer {}, step {}", shown(row, "layer"), shown(row, "step"))];
-    for (key, name) in [
-        ("entropy", "entropy"),
-        ("p_exit", "p(</swi>)"),
-        ("exit_rank", "rank of </swi>"),
-        ("kl", "KL to the last layer"),
-        ("agreement", "agrees with the last layer"),
+    let sure = 1.0 - (row.entropy.value / highest).clamp(0.0, 1.0);
+    let mut tip = vec![format!("layer {}, step {step}", row.layer)];
+    for (e, name) in [
+        (row.entropy, "entropy"),
+        (row.p_exit, "p(</swi>)"),
+        (row.exit_rank, "rank of </swi>"),
+        (row.kl, "KL to the last layer"),
+        (row.agreement, "agrees with the last layer"),
     ] {
-        if let Some(e) = estimate(row, key) {
-            tip.push(format!("{name} {e:.3}"));
-        }
+        tip.extend(sound(e).map(|e| format!("{name} {e:.3}")));
     }
     let said: Vec<String> = top.iter().map(|(t, p)| format!("{} {p:.3}", t.trim())).collect();
     tip.push(format!("top: {}", said.join(", ")));

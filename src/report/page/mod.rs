@@ -21,6 +21,7 @@ use super::paper::Paper;
 use super::recipes::Recipe;
 use super::render::{Rendered, count};
 use super::verdicts::Verdict;
+use crate::schema::{LensRow, PositionRow};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -59,8 +60,8 @@ fn navigation(r: &Rendered<'_>, id: &str) -> String {
     let mut links = String::new();
     for (part, name) in PARTS {
         let empty = match *part {
-            "traces" => r.folder.checkpoints("positions").is_empty(),
-            "lens" => r.folder.checkpoints("logit_lens").is_empty(),
+            "traces" => r.folder.of::<PositionRow>().is_empty(),
+            "lens" => r.folder.of::<LensRow>().is_empty(),
             "figures" => r.figures.is_empty(),
             "own" => r.own_tables.is_empty(),
             _ => false,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::escape::{prose, text};
 use crate::report::render_table::number;
-use crate::report::tables::{Cell, Kind, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 
 /// The table with caption, note and links to its files in `folder`; `how` is put under it.
 pub(super) fn html(table: &Table, folder: &str, how: &str) -> String {
@@ -19,7 +19,7 @@ pub(super) fn html(table: &Table, folder: &str, how: &str) -> String {
         body += "<tr>";
         for (at, (cell, column)) in row.iter().zip(&table.columns).enumerate() {
             let content = shown(cell, column.kind);
-            if at == 0 && column.kind == Kind::Text {
+            if at == 0 && column.kind == ColumnKind::Text {
                 let _ = write!(body, "<th scope=\"row\">{content}</th>");
             } else {
                 let _ = write!(body, "<td{}>{content}</td>", class(column.kind));
@@ -41,17 +41,17 @@ pub(super) fn html(table: &Table, folder: &str, how: &str) -> String {
     )
 }
 
-fn class(kind: Kind) -> &'static str {
+fn class(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Text => "",
-        Kind::Count => " class=\"num\"",
-        Kind::Published(_) => " class=\"num paper\"",
-        Kind::Measured(_) => " class=\"num ours\"",
+        ColumnKind::Text => "",
+        ColumnKind::Count => " class=\"num\"",
+        ColumnKind::Published(_) => " class=\"num paper\"",
+        ColumnKind::Measured(_) => " class=\"num ours\"",
     }
 }
 
-fn shown(cell: &Cell, kind: Kind) -> String {
-    let digits = if let Kind::Published(d) | Kind::Measured(d) = kind { d } else { 3 };
+fn shown(cell: &Cell, kind: ColumnKind) -> String {
+    let digits = if let ColumnKind::Published(d) | ColumnKind::Measured(d) = kind { d } else { 3 };
     match cell {
         Cell::Text(s) => prose(s),
         Cell::Count(c) => c.to_string(),

@@ -3,32 +3,9 @@
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
 
 use super::{Solution, Staged};
-
-/// A class of positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// The next token is an annotated `<swi>`.
-    SwiStart,
-    /// The same token type (`=`) where the annotation puts no `<swi>`: a hard negative.
-    SameToken,
-    /// Any other response position outside blocks.
-    Other,
-    /// The next token begins a clause or sentence that is not tagged: the hardest negative.
-    ClauseStart,
-    /// Offsets −2, −1 and, with the block counted as one, +1 (`</swi>`) and +2 of an annotated `<swi>`.
-    NearBoundary,
-    /// As many positions as `swi_start` has, drawn from `same_token` and `other`: the paper's control.
-    Random,
-}
-
-impl Event {
-    pub const ALL: [Event; 6] =
-        [Event::SwiStart, Event::SameToken, Event::Other, Event::ClauseStart, Event::NearBoundary, Event::Random];
-}
+use crate::schema::Event;
 
 /// One position of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 
-pub use events::{Event, Place, places};
+pub use events::{Place, places};
 pub use logits::Reading;
 
 use super::subject::{Subject, Tagged};

@@ -18,7 +18,7 @@ use crate::model::checkpoint::peft::Apply;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::recipe::Recipe;
-use crate::store::write_atomic;
+use crate::store::{commit, hex, write_atomic};
 use crate::text::Vocabulary;
 
 /// What the command line adds to a recipe.
@@ -119,20 +119,6 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
         "dropped_rows": run.corpus.dropped,
         "test_rows": run.corpus.test.len(),
     }))
-}
-
-/// Digits of a hash.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-/// The commit of the source tree that this binary was built in, where git knows it.
-fn commit() -> String {
-    let out = std::process::Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();
-    match out {
-        Ok(out) if out.status.success() => String::from_utf8_lossy(&out.stdout).trim().to_owned(),
-        _ => "unknown".into(),
-    }
 }
 
 impl Run {

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use crate::evaluation::{Outcome, Scores};
-use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
+use crate::schema::{Identity, Named, PhaseRow};
+use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::RowWriter;
 use crate::store::write_atomic;
 
@@ -81,40 +82,24 @@ impl Line<'_> {
     }
 }
 
-/// One phase as a row of `summary.parquet`, which `report` reads.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    pub checkpoint: String,
-    pub dataset: String,
-    pub n: usize,
-    pub seed: u64,
-    pub phase: String,
-    pub source: String,
-    pub accuracy: Estimate,
-    pub latent_accuracy: Option<Estimate>,
-    pub text_only_accuracy: Option<Estimate>,
-    pub switch_rate: Estimate,
-    pub visible_tokens: Option<Estimate>,
-    pub latent_calls: Option<Estimate>,
-    pub truncated: Estimate,
-}
-
 /// The results as rows; means over problems have bootstrap intervals.
 ///
 /// # Errors
 /// A result without outcomes.
-pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<Row>> {
+pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
     let row = |line: Line| {
         let Scores { outcomes, accuracy, latent_accuracy, switch_rate, truncated, .. } = line.scores;
         let mean = |value: fn(&Outcome) -> usize| {
             let values: Vec<f64> = outcomes.iter().map(|o| value(o) as f64).collect();
             Bootstrap::seeded(seed).mean(&values).ok() // of a single problem there is no interval
         };
-        Ok(Row {
-            checkpoint: format!("{recipe}/{}", line.name),
-            dataset: dataset.to_owned(),
-            n: outcomes.len(),
-            seed,
+        Ok(PhaseRow {
+            identity: Identity {
+                checkpoint: format!("{recipe}/{}", line.name),
+                dataset: dataset.to_owned(),
+                n: outcomes.len(),
+                seed,
+            },
             phase: line.name,
             source: line.source.to_owned(),
             accuracy: *accuracy,
@@ -142,7 +127,7 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     let file = run.recipe.data.test_path.as_ref().or(run.recipe.data.path.as_ref()).and_then(|p| p.file_stem());
     let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
     let dataset = run.recipe.task.as_ref().map_or(file, |task| task.name().to_owned());
-    let mut writer = RowWriter::create(&run.root, "summary")?;
+    let mut writer = RowWriter::create(&run.root, PhaseRow::NAME)?;
     for row in rows(&run.recipe.name, &dataset, run.recipe.seed, results)? {
         writer.push(&row)?;
     }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use burn::module::Module;
-use serde::Serialize;
 use serde_json::json;
 
 use super::Run;
@@ -16,46 +15,14 @@ use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, stop_flag};
 use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode};
+use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
-use crate::store::{Row, RowWriter};
+use crate::store::{FlatRow, RowWriter};
 use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
 use crate::train::hacking::{self, Watch};
 use crate::train::sft::metrics_from;
 use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
-
-/// A row of GRPO's `metrics.parquet`.
-#[derive(Clone, Debug, Serialize)]
-struct GrpoRow {
-    phase: &'static str,
-    step: usize,
-    reward: f64,
-    reward_correct: f64,
-    reward_format: f64,
-    reward_use: f64,
-    reward_brevity: f64,
-    accuracy: f64,
-    switch_rate: f64,
-    latent_calls: f64,
-    visible_tokens: f64,
-    truncated: f64,
-    entropy: f64,
-    groups: usize,
-    skipped_groups: usize,
-    dropped_rollouts: usize,
-    tokens: usize,
-    loss: f64,
-    ratio: f64,
-    clip_share: f64,
-    kl: f64,
-    grad_norm: f64,
-    /// max |Δ log-prob| of the first inner epoch: the invariant "rollout = replay".
-    drift: f64,
-    cosine_text_graph: Option<f64>,
-    cosine_full_bptt: Option<f64>,
-    skipped: usize,
-    seconds: f64,
-}
 
 pub(super) fn run(
     run: &Run,
@@ -137,8 +104,8 @@ fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning) -> Resu
 
 /// What the watch saw of the steps that are not run again.
 fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
-    let number = |row: &Row, key: &str| row.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
-    let step = |row: &Row| hacking::Step {
+    let number = |row: &FlatRow, key: &str| row.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
+    let step = |row: &FlatRow| hacking::Step {
         reward: number(row, "reward"),
         switch_rate: number(row, "switch_rate"),
         latent_calls: number(row, "latent_calls"),
@@ -192,7 +159,7 @@ fn row(
     (cosine_text_graph, cosine_full_bptt): Cosines,
     skipped: usize,
     seconds: f64,
-) -> GrpoRow {
+) -> GrpoStepRow {
     let n = sampled.all.len().max(1) as f64;
     let mean = |f: &dyn Fn(&(crate::latent::Trace, crate::train::reward::Terms, bool)) -> f64| {
         sampled.all.iter().map(f).sum::<f64>() / n
@@ -207,8 +174,8 @@ fn row(
         .collect();
     let (first, last) = (epochs.first(), epochs.last());
     let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
-    GrpoRow {
-        phase,
+    GrpoStepRow {
+        phase: phase.into(),
         step,
         reward: mean(&|(_, r, _)| r.total),
         reward_correct: mean(&|(_, r, _)| r.correct),

@@ -1,0 +1,81 @@
+//! Which experiments a user names, with which settings, and where their rows go. Shared by `probe` and `intervene`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::experiments::{ALL, Experiment, Settings};
+use crate::study::Study;
+
+/// What is run.
+#[derive(Args, Clone, Debug)]
+pub struct Chosen {
+    /// Run these only (`--list` names them)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<String>,
+    /// A recipe of experiments/: its [settings] are used
+    #[arg(long, value_name = "FILE")]
+    recipe: Option<PathBuf>,
+    /// Where rows and manifest go; by default reports/<recipe>
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with a run that was stopped; leave what the manifest says was made with the same weights, problems, settings and seed
+    #[arg(long)]
+    pub resume: bool,
+    /// List the experiments, the program that runs each, and what it asks
+    #[arg(long)]
+    pub list: bool,
+}
+
+impl Chosen {
+    /// One line an experiment: name, program, question.
+    pub fn listed() -> String {
+        ALL.iter().map(|e| format!("{:<20} {:<10} {}\n", e.name, e.program(), e.about)).collect()
+    }
+
+    /// Whether the user named this experiment.
+    pub fn names(&self, experiment: &Experiment) -> bool {
+        self.only.iter().any(|name| name == experiment.name)
+    }
+
+    /// The experiments of a program that are to be run.
+    ///
+    /// # Errors
+    /// A name that no experiment has, or one that another program runs.
+    pub fn experiments(&self, program: &str) -> Result<Vec<&'static Experiment>> {
+        for name in &self.only {
+            let Some(named) = ALL.iter().find(|e| e.name == name) else {
+                let known: Vec<_> = ALL.iter().filter(|e| e.program() == program).map(|e| e.name).collect();
+                bail!("--only: no experiment `{name}`; there are {}", known.join(", "));
+            };
+            if named.program() != program {
+                bail!("--only: `{name}` is run by `{}`", named.program());
+            }
+        }
+        Ok(ALL.iter().filter(|e| e.program() == program && (self.only.is_empty() || self.names(e))).collect())
+    }
+
+    /// The settings of the recipe, or the defaults.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a setting that no experiment has.
+    pub fn settings(&self) -> Result<Settings> {
+        let Some(file) = &self.recipe else { return Ok(Settings::default()) };
+        let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+        let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
+        let Some(settings) = table.remove("settings") else { return Ok(Settings::default()) };
+        settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
+    }
+
+    /// `reports/<recipe>` unless the user names a folder.
+    pub fn folder(&self, study: &Study) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new("reports").join(&study.subject.recipe.name))
+    }
+
+    /// What to type next.
+    pub fn next(&self, study: &Study) -> String {
+        let out = self.folder(study);
+        format!("\nTables, figures and a page beside the paper's:  cargo run --bin report -- {}\n", out.display())
+    }
+}

@@ -1,0 +1,87 @@
+//! The files that a causal experiment writes for one checkpoint: rows that come in any order and are resumed, tables that
+//! are computed from them, and a line in the manifest for each. Knows folders and names, not experiments.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::store::{IDENTITY, Journal, Manifest, RowWriter};
+
+/// Where the rows of one experiment on one checkpoint go, and what the manifest says of them.
+pub struct Files {
+    pub folder: PathBuf,
+    /// The part of the files' names behind the experiment's.
+    pub checkpoint: String,
+    /// What the rows depend on; the manifest's `setup`.
+    pub setup: Value,
+    /// The command as typed.
+    pub command: String,
+    /// Worker threads, for the manifest.
+    pub threads: usize,
+    /// Go on with unfinished rows, leave finished ones that were made with the same setup.
+    pub resume: bool,
+    pub started: Instant,
+}
+
+impl Files {
+    fn name(&self, rows: &str) -> String {
+        format!("{rows}-{}", self.checkpoint)
+    }
+
+    /// The hash of the checkpoint's weights.
+    pub fn weights(&self) -> &str {
+        self.setup["weights"].as_str().unwrap_or_default()
+    }
+
+    /// Whether these rows are to be left: made before, with the same setup.
+    ///
+    /// # Errors
+    /// A manifest that cannot be read.
+    pub fn done(&self, rows: &str) -> Result<bool> {
+        let name = self.name(rows);
+        let there = self.folder.join(format!("{name}.parquet")).is_file();
+        Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup))
+    }
+
+    /// Rows that are on disk as they come.
+    ///
+    /// # Errors
+    /// A folder that cannot be written; unfinished rows that are not of this type.
+    pub fn journal<R: Serialize + DeserializeOwned>(&self, rows: &str) -> Result<Journal<R>> {
+        Journal::open(&self.folder, &self.name(rows), self.resume)
+    }
+
+    /// Finishes a journal: its rows in the order of their keys, as Parquet and, if they are few, as CSV.
+    ///
+    /// # Errors
+    /// As [`Journal::finish`].
+    pub fn finish<R, K>(&self, rows: &str, journal: Journal<R>, key: impl Fn(&R) -> K, csv: bool) -> Result<Vec<R>>
+    where
+        R: Serialize + DeserializeOwned,
+        K: Ord,
+    {
+        let done = journal.finish(key, csv)?;
+        self.note(rows)?;
+        Ok(done)
+    }
+
+    /// Writes a table of rows.
+    ///
+    /// # Errors
+    /// No rows, a disk that cannot be written.
+    pub fn save(&self, rows: &str, all: &[impl Serialize]) -> Result<()> {
+        let mut writer = RowWriter::create(&self.folder, &self.name(rows))?.requiring(&IDENTITY);
+        all.iter().try_for_each(|row| writer.push(row))?;
+        writer.finish()?;
+        self.note(rows)
+    }
+
+    fn note(&self, rows: &str) -> Result<()> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        Manifest::open(&self.folder)?.add(&self.name(rows), self.setup.clone(), &self.command, self.threads, seconds)
+    }
+}

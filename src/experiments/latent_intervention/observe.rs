@@ -1,0 +1,185 @@
+//! From a checkpoint to observations: which cells are run, how each is decoded, and what is written of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::Config;
+use super::check::check;
+use super::known_value::{Exchange, Predict, of_task, plan};
+use super::record::Record;
+use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
+use crate::latent::Channel;
+use crate::model::Activation;
+use crate::schema::{KnownValueRow, Observation};
+use crate::store::Journal;
+use crate::study::modes::{self, Action, Cell, forces};
+use crate::study::sweep::{Continuation, Sweep, What};
+use crate::study::{Causal, Study, nulls};
+
+/// One row of the table: a mode at one dose, on one choice of steps, acting at one place.
+#[derive(Clone)]
+pub struct Asked {
+    pub cell: Cell,
+    pub later: Later,
+    pub at: Channel,
+}
+
+impl Asked {
+    /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others.
+    ///
+    /// # Errors
+    /// An unknown mode, dose or step, no draws.
+    pub fn all(study: &Study, config: &Config) -> Result<Vec<Self>> {
+        let cells = modes::cells(&config.modes, &config.steps, config.draws, study.subject.recipe.evaluation.k_cap)?;
+        let mut asked: Vec<Self> = vec![];
+        for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
+            let first = asked.is_empty();
+            let of = cells.iter().filter(|c| first || matches!(c.action, Action::Replace(_)));
+            asked.extend(of.map(|cell| Self { cell: cell.clone(), later, at }).collect::<Vec<_>>());
+        }
+        Ok(asked)
+    }
+
+    /// Draws that are observed. Of two seeds the first is what the second is compared with.
+    pub fn draws(&self) -> usize {
+        if matches!(self.cell.action, Action::NullSeed) { 2 } else { self.cell.draws }
+    }
+}
+
+/// What some modes need beside the normal run.
+struct Given {
+    plans: Vec<BTreeMap<usize, Exchange>>,
+    swaps: Vec<BTreeMap<usize, Swap>>,
+    siblings: Vec<Bank>,
+    /// `E[</swi>]`.
+    exit: Vec<f32>,
+}
+
+/// Observes what the journal does not hold yet; every observation of the run, checked.
+///
+/// # Errors
+/// As [`super::run`].
+pub fn observe(
+    causal: &Causal,
+    asked: &[Asked],
+    predict: Option<&Predict>,
+    journal: Journal<Observation>,
+    weights: &str,
+) -> Result<Journal<Observation>> {
+    let (study, sweep) = (causal.study, causal.sweep()?);
+    if asked.iter().any(|a| a.cell.needs_blocks()) {
+        sweep.switches()?;
+    }
+    let given = given(causal, sweep, asked, predict)?;
+    let identity = study.identity(sweep.normal.len());
+    let record = Record::new(asked, sweep, &given.plans, identity, weights, journal)?;
+    for (number, asked) in asked.iter().enumerate() {
+        let draws = match asked.cell.action {
+            Action::Normal => vec![sweep.normal.clone()],
+            Action::NullBatch if !record.holds_all(number) => vec![nulls::other_batch(study, sweep)?],
+            Action::NullSeed if !record.holds_all(number) => nulls::two_seeds(study, sweep)?.to_vec(),
+            _ => continue,
+        };
+        for (draw, outcomes) in draws.iter().enumerate() {
+            let forked = !matches!(asked.cell.action, Action::Normal);
+            let all = outcomes.iter().enumerate();
+            record.add(all.map(|(problem, o)| ((number, draw, problem), o, forked, Firings::default())))?;
+        }
+    }
+    for group in groups(asked) {
+        continuations(causal, sweep, asked, &group, &given, &record)?;
+    }
+    let journal = record.into_journal();
+    let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
+    journal.rows().iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
+    for (number, observations) in &cells {
+        check(&asked[*number].cell, observations)?;
+    }
+    Ok(journal)
+}
+
+/// Numbers of the cells that decode together: those that act at the same place.
+fn groups(asked: &[Asked]) -> Vec<Vec<usize>> {
+    let numbers: Vec<usize> = (0..asked.len()).collect();
+    let place = |i: usize| (asked[i].later, asked[i].at);
+    numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
+}
+
+fn given(causal: &Causal, sweep: &Sweep, asked: &[Asked], predict: Option<&Predict>) -> Result<Given> {
+    let (study, subject) = (causal.study, &causal.study.subject);
+    let draws = |name: &str| asked.iter().find(|a| a.cell.is(name)).map(|a| a.cell.draws);
+    let plans = match (draws(KnownValueRow::MODE), predict) {
+        (None, _) => vec![],
+        (Some(draws), Some(predict)) => plan(sweep, subject, predict, draws, study.seed)?,
+        (Some(draws), None) => plan(sweep, subject, &of_task(subject)?, draws, study.seed)?,
+    };
+    let siblings = match draws("sibling") {
+        Some(draws) => {
+            causal.say("sampling sibling rollouts");
+            nulls::siblings(study, sweep, draws)?
+        }
+        None => vec![],
+    };
+    let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
+    let exit = subject.model.embed(&[vec![subject.corpus.switch.swi_end]])?;
+    let exit = Activation::Rank3(exit).to_vec()?;
+    Ok(Given { plans, swaps, siblings, exit })
+}
+
+/// Decodes the cells of one place that need it.
+fn continuations(
+    causal: &Causal,
+    sweep: &Sweep,
+    asked: &[Asked],
+    group: &[usize],
+    given: &Given,
+    record: &Record,
+) -> Result<()> {
+    let Given { swaps, siblings, exit, .. } = given;
+    let study = causal.study;
+    let material = Material { bank: &sweep.bank, siblings, swaps, model: &study.subject.model, exit };
+    // One intervention per draw, made before any is run.
+    let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
+    for cell in group.iter().map(|&number| &asked[number].cell) {
+        let of = |number: usize| match cell.action {
+            Action::Replace(about) => {
+                let seed = study.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                Some((about.make)(&material, Draw { number, seed, dose: cell.dose.unwrap_or(0.0) }))
+            }
+            _ => None,
+        };
+        made.push((0..cell.draws).filter_map(of).collect());
+    }
+    // What is run, and which cell and draw it is.
+    let (mut all, mut keys) = (vec![], vec![]);
+    for (&number, made) in group.iter().zip(&made) {
+        let cell = &asked[number].cell;
+        let same_shape = cell.is("self_patch");
+        let mut add = |draw, what| {
+            all.push(Continuation { what, same_shape });
+            keys.push((number, draw));
+        };
+        match cell.action {
+            Action::Replace(_) => made.iter().enumerate().for_each(|(draw, with)| {
+                add(draw, What::Replace { with: with.as_ref(), steps: cell.steps });
+            }),
+            Action::Rule(rule) if forces(&rule) => add(0, What::Force),
+            Action::Rule(rule) => add(0, What::Rule(rule.switching)),
+            _ => {}
+        }
+    }
+    causal.say(&format!("{} continuations of {} problems", all.len(), sweep.normal.len()));
+    for (continuation, &(cell, draw)) in all.iter().zip(&keys) {
+        let same = (0..sweep.normal.len()).filter(|&problem| !sweep.forks(problem, continuation));
+        record.add(same.map(|p| ((cell, draw, p), &sweep.normal[p], false, Firings::default())))?;
+    }
+    let place = &asked[group[0]];
+    let known = |problem: usize, c: usize| record.holds((keys[c].0, keys[c].1, problem));
+    sweep.each(&all, place.later, place.at, &known, &|forks| {
+        record.add(forks.iter().map(|f| {
+            let (cell, draw) = keys[f.continuation];
+            ((cell, draw, f.problem), &f.outcome, true, f.firings)
+        }))
+    })
+}

@@ -1,0 +1,191 @@
+//! The observations of a run as they come: each is written once, whatever a run that was stopped had written before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, ensure};
+
+use super::known_value::Exchange;
+use super::observe::Asked;
+use crate::interventions::Firings;
+use crate::latent::Channel;
+use crate::schema::{At, BlockOrigin, Identity, Observation};
+use crate::store::Journal;
+use crate::study::sweep::{Outcome, Sweep};
+
+/// Cell, draw, problem.
+pub type Key = (usize, usize, usize);
+
+/// Digits of the weights' hash that an observation carries.
+const DIGITS: usize = 16;
+
+/// Where observations go. Threads may share it.
+pub struct Record<'a> {
+    asked: &'a [Asked],
+    plans: &'a [BTreeMap<usize, Exchange>],
+    identity: Identity,
+    weights: String,
+    blocks: BlockOrigin,
+    /// What is written, and its keys.
+    written: Mutex<(Journal<Observation>, BTreeSet<Key>)>,
+}
+
+impl<'a> Record<'a> {
+    /// Goes on with what the journal holds.
+    ///
+    /// # Errors
+    /// Observations of another run, by what differs.
+    pub fn new(
+        asked: &'a [Asked],
+        sweep: &Sweep,
+        plans: &'a [BTreeMap<usize, Exchange>],
+        identity: Identity,
+        weights: &str,
+        journal: Journal<Observation>,
+    ) -> Result<Self> {
+        let weights = weights.chars().take(DIGITS).collect();
+        let written = Mutex::new((journal, BTreeSet::new()));
+        let record = Self { asked, plans, identity, weights, blocks: sweep.blocks, written };
+        let mut written = record.lock();
+        let (journal, keys) = &mut *written;
+        for there in journal.rows() {
+            if let Some(difference) = record.differs(there) {
+                anyhow::bail!(
+                    "{}: the observations of the run that was stopped are of {difference}; go on with its settings, or start \
+                     over without --resume",
+                    record.identity.checkpoint
+                );
+            }
+            ensure!(
+                keys.insert(there.key()),
+                "{}: an observation is there twice: {there:?}",
+                record.identity.checkpoint
+            );
+        }
+        drop(written);
+        Ok(record)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Journal<Observation>, BTreeSet<Key>)> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an observation says of itself that this run would not: `seed 3, this run of seed 0`.
+    fn differs(&self, there: &Observation) -> Option<String> {
+        let Some(asked) = self.asked.get(there.cell).filter(|a| there.draw < a.draws()) else {
+            return Some(format!("draw {} of `{}`, which this run does not ask for", there.draw, there.mode));
+        };
+        let ours = self.described(asked);
+        let parts = |o: &Observation| {
+            let Identity { checkpoint, dataset, n, seed } = &o.identity;
+            [
+                ("checkpoint", checkpoint.clone()),
+                ("weights", o.weights.clone()),
+                ("dataset", dataset.clone()),
+                ("problems", n.to_string()),
+                ("seed", seed.to_string()),
+                ("mode", o.mode.clone()),
+                ("dose", format!("{:?}", o.dose)),
+                ("steps", o.steps.to_string()),
+                ("later", o.later.to_string()),
+                ("at", o.at.to_string()),
+                ("blocks", format!("{:?}", o.blocks)),
+            ]
+        };
+        let mut pairs = parts(there).into_iter().zip(parts(&ours));
+        let ((name, theirs), (_, ours)) = pairs.find(|(a, b)| a != b)?;
+        Some(format!("{name} {theirs}, this run of {name} {ours}"))
+    }
+
+    /// What all observations of a cell say.
+    fn described(&self, Asked { cell, later, at }: &Asked) -> Observation {
+        Observation {
+            identity: self.identity.clone(),
+            weights: self.weights.clone(),
+            cell: 0,
+            mode: cell.mode.clone(),
+            dose: cell.dose,
+            steps: cell.steps,
+            later: *later,
+            at: match at {
+                Channel::Both => At::Both,
+                Channel::Embedding => At::Embedding,
+                Channel::Kv => At::Kv,
+            },
+            blocks: self.blocks,
+            draw: 0,
+            problem: 0,
+            correct: false,
+            answer: None,
+            margin: None,
+            switched: false,
+            latent_calls: 0,
+            identical: false,
+            forked: false,
+            firings: 0,
+            moved: 0.0,
+            predicted: None,
+            chance: None,
+        }
+    }
+
+    pub fn holds(&self, key: Key) -> bool {
+        self.lock().1.contains(&key)
+    }
+
+    /// Whether every problem of every draw of a cell is there.
+    pub fn holds_all(&self, cell: usize) -> bool {
+        let there = self.lock().1.range((cell, 0, 0)..(cell + 1, 0, 0)).count();
+        there == self.asked[cell].draws() * self.identity.n
+    }
+
+    /// Writes what is not there yet, on disk when this returns.
+    ///
+    /// # Errors
+    /// A disk that cannot be written.
+    pub fn add<'o>(&self, seen: impl Iterator<Item = (Key, &'o Outcome, bool, Firings)>) -> Result<()> {
+        let mut written = self.lock();
+        let (journal, keys) = &mut *written;
+        let mut new = vec![];
+        for (key, outcome, forked, firings) in seen {
+            if keys.insert(key) {
+                new.push(self.observation(key, outcome, forked, firings));
+            }
+        }
+        journal.push(new)
+    }
+
+    fn observation(
+        &self,
+        (cell, draw, problem): Key,
+        outcome: &Outcome,
+        forked: bool,
+        firings: Firings,
+    ) -> Observation {
+        let about = self.described(&self.asked[cell]);
+        let known = about.mode == crate::schema::KnownValueRow::MODE;
+        let exchange = self.plans.get(draw).and_then(|plan| plan.get(&problem)).filter(|_| known);
+        let Outcome { correct, answer, margin, switched, latent_calls, identical } = outcome.clone();
+        Observation {
+            cell,
+            draw,
+            problem,
+            correct,
+            margin,
+            switched,
+            latent_calls,
+            identical,
+            forked,
+            firings: firings.count,
+            moved: firings.moved,
+            predicted: exchange.map(|e| e.predicted.clone()),
+            chance: exchange.map(|e| e.chance(answer.as_deref())),
+            answer,
+            ..about
+        }
+    }
+
+    pub fn into_journal(self) -> Journal<Observation> {
+        self.written.into_inner().unwrap_or_else(PoisonError::into_inner).0
+    }
+}

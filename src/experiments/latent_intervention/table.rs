@@ -1,0 +1,41 @@
+//! The rows of an intervention experiment for a terminal.
+
+use crate::schema::Summary;
+use crate::stats::by_problem::cell;
+
+/// Markdown, one row a mode.
+pub fn table(Summary { rows, known }: &Summary) -> String {
+    let mut out = String::from(
+        "| mode | steps | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
+        out += &format!(
+            "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {:.2} |\n",
+            r.mode,
+            r.steps,
+            r.later,
+            r.at,
+            r.draws,
+            r.accuracy,
+            r.accuracy_change,
+            r.answer_changed,
+            cell(r.diagnostic_accuracy, 3),
+            r.lost,
+            r.gained,
+            r.p_holm,
+            cell(r.logit_diff, 2),
+            r.firings,
+            r.mean_change
+        );
+    }
+    for r in known {
+        out += &format!(
+            "\nknown_value ({}, {}, {}): the answer became the predicted one in {:.3}; chance {:.3}; above it {:.3}; it stayed \
+             in {:.3}\n",
+            r.steps, r.later, r.at, r.hit_rate, r.chance, r.above_chance, r.kept
+        );
+    }
+    out
+}

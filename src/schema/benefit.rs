@@ -1,0 +1,89 @@
+//! What switching is worth: every problem with a block and without one.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::{Bootstrap, Estimate, Flips, accuracy};
+
+/// A problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwitchProblemRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub problem: usize,
+    pub level: Option<u8>,
+    pub subject: Option<String>,
+    pub chosen: bool,
+    pub with_block: bool,
+    pub without_block: bool,
+    /// Lead of the gold answer with a block minus without, in nats, where both give an answer.
+    pub logit_diff: Option<f64>,
+}
+
+impl Named for SwitchProblemRow {
+    const NAME: &'static str = "switch_problems";
+}
+
+/// A group of problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwitchBenefitRow {
+    /// `n` counts the group's problems.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `all`, `chosen` (switched of their own accord), `forced` (did not), `level:<l>`.
+    pub group: String,
+    pub with_block: Estimate,
+    pub without_block: Estimate,
+    pub benefit: Estimate,
+    /// Right with a block, wrong without.
+    pub better: usize,
+    pub worse: usize,
+    /// Exact McNemar.
+    pub p_value: f64,
+}
+
+impl Named for SwitchBenefitRow {
+    const NAME: &'static str = "switch_benefit";
+}
+
+/// Groups of at least two problems: all of them, by the model's own choice, by level.
+///
+/// # Errors
+/// None that rows of problems can cause.
+pub fn benefit(problems: &[SwitchProblemRow]) -> Result<Vec<SwitchBenefitRow>> {
+    let mut levels: Vec<u8> = problems.iter().filter_map(|p| p.level).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let mut rows = vec![];
+    rows.extend(group("all", problems, &|_| true)?);
+    rows.extend(group("chosen", problems, &|p| p.chosen)?);
+    rows.extend(group("forced", problems, &|p| !p.chosen)?);
+    for level in levels {
+        rows.extend(group(&format!("level:{level}"), problems, &|p| p.level == Some(level))?);
+    }
+    Ok(rows)
+}
+
+fn group(
+    name: &str,
+    problems: &[SwitchProblemRow],
+    keep: &dyn Fn(&SwitchProblemRow) -> bool,
+) -> Result<Option<SwitchBenefitRow>> {
+    let of: Vec<&SwitchProblemRow> = problems.iter().filter(|p| keep(p)).collect();
+    let [first, _, ..] = of.as_slice() else { return Ok(None) };
+    let with: Vec<bool> = of.iter().map(|p| p.with_block).collect();
+    let without: Vec<bool> = of.iter().map(|p| p.without_block).collect();
+    let numbers = |yes: &[bool]| yes.iter().map(|y| f64::from(u8::from(*y))).collect::<Vec<_>>();
+    let flips = Flips::count(&without, &with)?;
+    Ok(Some(SwitchBenefitRow {
+        identity: Identity { n: of.len(), ..first.identity.clone() },
+        group: name.to_owned(),
+        with_block: accuracy(&with)?,
+        without_block: accuracy(&without)?,
+        benefit: Bootstrap::seeded(first.identity.seed).paired(&numbers(&without), &numbers(&with))?,
+        better: flips.gained,
+        worse: flips.lost,
+        p_value: flips.p_value(),
+    }))
+}

@@ -1,0 +1,34 @@
+//! Readiness to leave a latent block, by latent step (tab:exit).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// Which problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitGroup {
+    All,
+    Correct,
+    Wrong,
+}
+
+/// One latent step of one group; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExitRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub group: ExitGroup,
+    /// From 1.
+    pub step: usize,
+    /// Blocks that reach this step.
+    pub blocks: usize,
+    pub p_exit: Estimate,
+    /// Share of these blocks at which `</swi>` is the most probable token.
+    pub exits: Estimate,
+}
+
+impl Named for ExitRow {
+    const NAME: &'static str = "exit_probability";
+}

@@ -1,0 +1,224 @@
+//! What is done to latent inputs and what it does to answers: one [`Observation`] a problem, one [`InterventionRow`] a mode.
+
+mod steps;
+pub mod summary;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+pub use steps::Steps;
+
+/// The unchanged run.
+pub const NORMAL: &str = "normal";
+/// The unchanged run in batches of another size, from its prompts: greedy decoding must not notice.
+pub const NULL_BATCH: &str = "null_batch";
+/// Two sampled runs with other seeds: how much answers move when nothing is done. Draw 0 is what draw 1 is compared with.
+pub const NULL_SEED: &str = "null_seed";
+/// What the answers' own noise is measured with.
+pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
+
+/// What happens to the latents of a block after a replaced one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Later {
+    /// They follow from it.
+    #[default]
+    Recompute,
+    /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
+    /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
+    Frozen,
+}
+
+/// How far a replaced latent input reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum At {
+    /// The position's output (the next latent's input), and its keys and values.
+    #[default]
+    Both,
+    /// Its output alone.
+    Embedding,
+    /// Its keys and values alone.
+    Kv,
+}
+
+/// Where the blocks of the normal run come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockOrigin {
+    /// The model opens them.
+    #[default]
+    Own,
+    /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
+    /// is then how such a block works, not whether it would be opened.
+    Forced,
+}
+
+impl fmt::Display for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Later::Recompute => "recompute",
+            Later::Frozen => "frozen",
+        })
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            At::Both => "both",
+            At::Embedding => "embedding",
+            At::Kv => "kv",
+        })
+    }
+}
+
+/// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
+/// place. (`cell`, `draw`, `problem`) is the key: files of several machines, cut by problem, are merged by it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// First digits of the SHA-256 of the checkpoint's weights.
+    pub weights: String,
+    /// From 0, in the order in which the run was asked for them; *normal* is 0.
+    pub cell: usize,
+    pub mode: String,
+    pub dose: Option<f64>,
+    /// `all`, a step, or `k..`.
+    pub steps: Steps,
+    pub later: Later,
+    pub at: At,
+    /// Whether the model opened its blocks itself.
+    pub blocks: BlockOrigin,
+    pub draw: usize,
+    pub problem: usize,
+    pub correct: bool,
+    /// The extracted answer.
+    pub answer: Option<String>,
+    /// Lead of the gold answer's first token over the best other one, in nats, where the response gives its answer.
+    pub margin: Option<f64>,
+    pub switched: bool,
+    pub latent_calls: usize,
+    /// The same tokens and log-probabilities as the normal run, bit for bit.
+    pub identical: bool,
+    /// Whether the problem was decoded anew; the others open no block to act on, and are as in the normal run.
+    pub forked: bool,
+    /// Latent inputs replaced.
+    pub firings: usize,
+    /// Σ ‖new − old‖ over them.
+    pub moved: f64,
+    /// Of `known_value`: the answer that arithmetic predicts; absent where nothing was exchanged.
+    pub predicted: Option<String>,
+    /// Of `known_value`: the share of donors that could have been drawn which predict the answer given.
+    pub chance: Option<f64>,
+}
+
+impl Named for Observation {
+    const NAME: &'static str = "observations";
+}
+
+impl Observation {
+    /// The file of a run without `all` among its steps.
+    pub const STEPS: &'static str = "observations_steps";
+
+    /// What tells observations of a run apart, and the order in which they are kept.
+    pub fn key(&self) -> (usize, usize, usize) {
+        (self.cell, self.draw, self.problem)
+    }
+}
+
+/// One mode at one dose on one choice of steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterventionRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub mode: String,
+    pub dose: Option<f64>,
+    /// `all`, a step, or `k..`.
+    pub steps: Steps,
+    pub later: Later,
+    pub at: At,
+    /// Whether the model opened its blocks itself.
+    pub blocks: BlockOrigin,
+    pub draws: usize,
+    /// Problems × draws; intervals resample problems.
+    pub accuracy: Estimate,
+    /// Minus normal's, paired.
+    pub accuracy_change: Estimate,
+    /// Share of answers that differ from normal's.
+    pub answer_changed: Estimate,
+    /// On the problems where normal switched and was right.
+    pub diagnostic_accuracy: Option<Estimate>,
+    /// Share of normal's wrong answers that are right.
+    pub wrong_to_right: Option<Estimate>,
+    /// Right under normal, wrong in most draws; a tie counts for neither.
+    pub lost: usize,
+    pub gained: usize,
+    /// Exact McNemar against normal, all problems.
+    pub p_value: f64,
+    /// The same, Holm-adjusted over the interventions of this run.
+    pub p_holm: f64,
+    /// Lead of the gold answer, in nats.
+    pub logit_diff: Option<Estimate>,
+    /// Minus normal's, on problems where both give an answer.
+    pub logit_diff_change: Option<Estimate>,
+    /// Latent inputs replaced.
+    pub firings: usize,
+    /// Mean ‖new − old‖ of a firing.
+    pub mean_change: f64,
+}
+
+impl Named for InterventionRow {
+    const NAME: &'static str = "latent_intervention";
+}
+
+impl InterventionRow {
+    /// The file of a run without `all` among its steps.
+    pub const STEPS: &'static str = "latent_intervention_steps";
+
+    /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.
+    pub fn is_plain(&self) -> bool {
+        self.steps == Steps::All
+            && self.dose.is_none_or(|dose| dose == 1.0)
+            && matches!(self.at, At::Both | At::Embedding)
+            && self.later == Later::Recompute
+    }
+}
+
+/// How often the answer followed the exchanged value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KnownValueRow {
+    /// `n` counts problems with a block that could be exchanged.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub steps: Steps,
+    pub later: Later,
+    pub at: At,
+    pub draws: usize,
+    /// Share of exchanges after which the answer is the predicted one.
+    pub hit_rate: Estimate,
+    /// The same share had the donor's value nothing to do with it: each answer against those of all donors that could have
+    /// been drawn.
+    pub chance: Estimate,
+    /// Hit rate minus chance, paired.
+    pub above_chance: Estimate,
+    /// Share of exchanges after which the answer is still the gold one.
+    pub kept: Estimate,
+    pub firings: usize,
+}
+
+impl Named for KnownValueRow {
+    const NAME: &'static str = "known_value";
+}
+
+impl KnownValueRow {
+    /// The file of a run without `all` among its steps.
+    pub const STEPS: &'static str = "known_value_steps";
+    /// As in an observation's `mode`.
+    pub const MODE: &'static str = "known_value";
+}

@@ -1,0 +1,189 @@
+//! From observations to the rows of tables: each cell against the normal run on the same problems, draws pooled, with
+//! intervals. Pure: the same observations in any order give the same rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, wilson};
+
+/// What a run of interventions says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// One a cell, in their order.
+    pub rows: Vec<InterventionRow>,
+    /// One a cell of `known_value`.
+    pub known: Vec<KnownValueRow>,
+}
+
+/// One draw of every problem, in their order.
+type Draw<'a> = Vec<&'a Observation>;
+
+/// One row a cell.
+///
+/// # Errors
+/// No observation of the normal run; a cell that lacks problems or has one twice.
+pub fn summarise(observations: &[Observation]) -> Result<Summary> {
+    let mut cells: BTreeMap<usize, BTreeMap<usize, BTreeMap<usize, &Observation>>> = BTreeMap::new();
+    for o in observations {
+        let draw = cells.entry(o.cell).or_default().entry(o.draw).or_default();
+        ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} is there twice", called(o), o.problem);
+    }
+    let cells: Vec<Vec<Draw>> = cells.into_values().map(|draws| draws.into_values().map(in_order).collect()).collect();
+    let normal = cells.iter().find_map(|draws| draws.first().filter(|d| d[0].mode == NORMAL));
+    let normal = normal.context("no observation of the normal run: nothing to compare with")?;
+    let mut summary = Summary::default();
+    for draws in &cells {
+        for draw in draws {
+            let same = draw.len() == normal.len() && draw.iter().zip(normal).all(|(a, b)| a.problem == b.problem);
+            let (there, all) = (draw.len(), normal.len());
+            ensure!(same, "{}: {there} problems, the normal run has {all}; add the missing ones", called(draw[0]));
+        }
+        let (before, draws) = match draws.as_slice() {
+            [first, others @ ..] if first[0].mode == NULL_SEED && !others.is_empty() => (first, others),
+            all => (normal, all),
+        };
+        summary.rows.push(row(before, draws)?);
+        summary.known.extend(known(draws)?);
+    }
+    adjust(&mut summary.rows)?;
+    Ok(summary)
+}
+
+fn in_order(draw: BTreeMap<usize, &Observation>) -> Draw<'_> {
+    draw.into_values().collect()
+}
+
+/// For messages: `rotate:30 (2..), draw 1`.
+fn called(o: &Observation) -> String {
+    let dose = o.dose.map(|d| format!(":{d}")).unwrap_or_default();
+    format!("{}{dose} ({}), draw {}", o.mode, o.steps, o.draw)
+}
+
+/// Holm's correction over the family of interventions; the normal run and the nulls are none.
+fn adjust(rows: &mut [InterventionRow]) -> Result<()> {
+    let mut tested: Vec<&mut InterventionRow> =
+        rows.iter_mut().filter(|r| r.mode != NORMAL && !NULLS.contains(&r.mode.as_str())).collect();
+    if tested.is_empty() {
+        return Ok(());
+    }
+    let p: Vec<f64> = tested.iter().map(|r| r.p_value).collect();
+    tested.iter_mut().zip(holm(&p)?).for_each(|(row, adjusted)| row.p_holm = adjusted);
+    Ok(())
+}
+
+/// One row: the draws of a cell against `before`.
+fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
+    let (n, first) = (before.len(), draws[0][0]);
+    let number = |yes: bool| f64::from(u8::from(yes));
+    let bootstrap = Bootstrap::seeded(first.identity.seed);
+    let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, d[i])));
+    // Problems × draws, pooled; one draw is a plain share.
+    let share = |keep: &dyn Fn(usize) -> bool, yes: &dyn Fn(usize, &Observation) -> bool| -> Result<Option<Estimate>> {
+        let (groups, values): (Vec<usize>, Vec<bool>) =
+            pairs().filter(|(i, _)| keep(*i)).map(|(i, o)| (i, yes(i, o))).unzip();
+        pooled(&bootstrap, &groups, &values, draws.len())
+    };
+    let all = |_: usize| true;
+    let right = |_: usize, o: &Observation| o.correct;
+    let some = |estimate: Option<Estimate>| estimate.context("no problems");
+    // Most draws decide; a tie leaves a problem as it was.
+    let majority: Vec<bool> = (0..n)
+        .map(|i| {
+            let correct = draws.iter().filter(|d| d[i].correct).count();
+            if 2 * correct == draws.len() { before[i].correct } else { 2 * correct > draws.len() }
+        })
+        .collect();
+    let flips = Flips::count(&before.iter().map(|o| o.correct).collect::<Vec<_>>(), &majority)?;
+    let (groups, was, is): (Vec<usize>, Vec<f64>, Vec<f64>) =
+        pairs().map(|(i, o)| (i, number(before[i].correct), number(o.correct))).collect();
+    let p_value = if first.mode == NORMAL { 1.0 } else { flips.p_value() };
+    let (at, leads): (Vec<usize>, Vec<f64>) = pairs().filter_map(|(i, o)| Some((i, o.margin?))).unzip();
+    let both: Vec<(usize, f64, f64)> = pairs().filter_map(|(i, o)| Some((i, before[i].margin?, o.margin?))).collect();
+    let (both_at, margin_was, margin_is): (Vec<usize>, Vec<f64>, Vec<f64>) = both.into_iter().collect();
+    let firings: usize = pairs().map(|(_, o)| o.firings).sum();
+    let moved: f64 = pairs().map(|(_, o)| o.moved).sum();
+    Ok(InterventionRow {
+        identity: Identity { n, ..first.identity.clone() },
+        mode: first.mode.clone(),
+        dose: first.dose,
+        steps: first.steps,
+        later: first.later,
+        at: first.at,
+        blocks: first.blocks,
+        draws: draws.len(),
+        accuracy: some(share(&all, &right)?)?,
+        accuracy_change: bootstrap.clustered_paired(&was, &is, &groups)?,
+        answer_changed: some(share(&all, &|i, o| o.answer != before[i].answer)?)?,
+        diagnostic_accuracy: share(&|i| before[i].switched && before[i].correct, &right)?,
+        wrong_to_right: share(&|i| !before[i].correct, &right)?,
+        lost: flips.lost,
+        gained: flips.gained,
+        p_value,
+        p_holm: p_value,
+        logit_diff: several(&at).then(|| bootstrap.clustered_mean(&leads, &at)).transpose()?,
+        logit_diff_change: several(&both_at)
+            .then(|| bootstrap.clustered_paired(&margin_was, &margin_is, &both_at))
+            .transpose()?,
+        firings,
+        mean_change: moved / firings.max(1) as f64,
+    })
+}
+
+/// Wilson's interval where rows are problems, a bootstrap over problems where each has several draws.
+fn pooled(bootstrap: &Bootstrap, groups: &[usize], values: &[bool], draws: usize) -> Result<Option<Estimate>> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let problems = values.len() / draws.max(1);
+    let agree = values.iter().all(|v| *v == values[0]);
+    if draws == 1 || agree || problems < 2 {
+        let successes = values.iter().filter(|v| **v).count() / draws.max(1);
+        return wilson(successes, problems.max(1), LEVEL).map(Some);
+    }
+    let values: Vec<f64> = values.iter().map(|v| f64::from(u8::from(*v))).collect();
+    bootstrap.clustered_mean(&values, groups).map(Some)
+}
+
+/// Whether a bootstrap has at least two units.
+fn several(groups: &[usize]) -> bool {
+    groups.iter().any(|g| *g != groups[0])
+}
+
+/// How often the predicted answer came, over the exchanges of all draws; intervals resample problems. `None` for a cell of
+/// another mode.
+fn known(draws: &[Draw]) -> Result<Option<KnownValueRow>> {
+    let first = draws[0][0];
+    if first.mode != KnownValueRow::MODE {
+        return Ok(None);
+    }
+    let (mut groups, mut hit, mut chance, mut kept) = (vec![], vec![], vec![], vec![]);
+    for o in draws.iter().flatten() {
+        let (Some(predicted), Some(by_chance)) = (&o.predicted, o.chance) else { continue };
+        groups.push(o.problem);
+        hit.push(f64::from(u8::from(o.answer.as_ref() == Some(predicted))));
+        chance.push(by_chance);
+        kept.push(f64::from(u8::from(o.correct)));
+    }
+    let problems = groups.iter().collect::<BTreeSet<_>>().len();
+    ensure!(
+        problems > 1,
+        "known_value: {problems} problem with a block to exchange; a rate needs 2, ask more problems"
+    );
+    let bootstrap = Bootstrap::seeded(first.identity.seed);
+    let mean = |values: &[f64]| bootstrap.clustered_mean(values, &groups);
+    let hit_rate = mean(&hit)?;
+    Ok(Some(KnownValueRow {
+        identity: Identity { n: hit_rate.n, ..first.identity.clone() },
+        steps: first.steps,
+        later: first.later,
+        at: first.at,
+        draws: draws.len(),
+        hit_rate,
+        chance: mean(&chance)?,
+        above_chance: bootstrap.clustered_paired(&chance, &hit, &groups)?,
+        kept: mean(&kept)?,
+        firings: draws.iter().flatten().map(|o| o.firings).sum(),
+    }))
+}

@@ -1,0 +1,65 @@
+//! What each layer would say next at each latent step.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// How a layer is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lens {
+    /// Final norm and head on the state as it is.
+    Logit,
+    /// The same after the layer's translator.
+    Tuned,
+}
+
+impl Lens {
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lens::Logit => "logit",
+            Lens::Tuned => "tuned",
+        }
+    }
+}
+
+/// Who opened the blocks that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Opened {
+    /// The model.
+    Free,
+    /// Nobody: `<swi>` was put first.
+    Forced,
+}
+
+/// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LensRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub switching: Opened,
+    pub lens: Lens,
+    /// Latent step from 1; absent for unseen text positions.
+    pub step: Option<usize>,
+    pub layer: usize,
+    pub positions: usize,
+    /// Nats.
+    pub entropy: Estimate,
+    /// p(`</swi>`).
+    pub p_exit: Estimate,
+    /// Of `</swi>`, from 1.
+    pub exit_rank: Estimate,
+    /// JSON `[[token, mean probability], …]`, the most probable first.
+    pub top: String,
+    /// KL from the model's own distribution to the lens', nats.
+    pub kl: Estimate,
+    /// Share of positions where both name the same token.
+    pub agreement: Estimate,
+}
+
+impl Named for LensRow {
+    const NAME: &'static str = "logit_lens";
+}

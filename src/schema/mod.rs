@@ -1,0 +1,99 @@
+//! What stands in the files of rows: one plain struct per kind of row, and what can be computed from rows alone. Knows
+//! numbers and words; nothing of models, and nothing of how rows are measured or shown.
+//!
+//! `experiments` and `train` write these structs, `report` reads them: a field that is renamed here does not compile there.
+//! A row lies in a file `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
+//! and a line in [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
+
+mod accuracy;
+mod benefit;
+mod entropy;
+mod exits;
+mod identity;
+mod intervention;
+mod lens;
+mod outcomes;
+mod patching;
+mod probe;
+mod switching;
+mod training;
+
+use std::any::Any;
+
+use anyhow::Result;
+use serde::de::DeserializeOwned;
+
+use crate::store::{FlatRow, typed};
+
+pub use accuracy::{AccuracyRow, ResponseRow};
+pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
+pub use entropy::EntropyRow;
+pub use exits::{ExitGroup, ExitRow};
+pub use identity::Identity;
+pub use intervention::summary::{Summary, summarise};
+pub use intervention::{
+    At, BlockOrigin, InterventionRow, KnownValueRow, Later, NORMAL, NULL_BATCH, NULL_SEED, NULLS, Observation, Steps,
+};
+pub use lens::{Lens, LensRow, Opened};
+pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
+pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place, recovered};
+pub use probe::{Features, ProbeRow, Protocol};
+pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
+pub use training::{GrpoStepRow, METRICS, PhaseRow, StepRow};
+
+/// A kind of row that has files of its own.
+pub trait Named: DeserializeOwned + Send + Sync + 'static {
+    /// The part of the file's name before the checkpoint.
+    const NAME: &'static str;
+}
+
+/// Rows of one file, typed.
+pub type Typed = Box<dyn Any + Send + Sync>;
+
+/// One line of [`KNOWN`].
+pub struct KnownRows {
+    /// The part of a file's name before the checkpoint.
+    pub name: &'static str,
+    /// The file's rows as a `Vec` of their struct.
+    pub read: fn(&[FlatRow]) -> Result<Typed>,
+}
+
+const fn known<R: Named>(name: &'static str) -> KnownRows {
+    KnownRows { name, read: |rows| Ok(Box::new(typed::<R>(rows)?)) }
+}
+
+/// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
+pub const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME];
+
+/// Every kind of row that `report` reads as a struct.
+pub const KNOWN: &[KnownRows] = &[
+    known::<AccuracyRow>(AccuracyRow::NAME),
+    known::<OutcomeRow>(OutcomeRow::NAME),
+    known::<ResponseRow>(ResponseRow::NAME),
+    known::<EntropyRow>(EntropyRow::NAME),
+    known::<PositionRow>(PositionRow::NAME),
+    known::<LensRow>(LensRow::NAME),
+    known::<TeacherForcedRow>(TeacherForcedRow::NAME),
+    known::<WindowRow>(WindowRow::NAME),
+    known::<ExitRow>(ExitRow::NAME),
+    known::<ProbeRow>(ProbeRow::NAME),
+    known::<PhaseChangeRow>(PhaseChangeRow::NAME),
+    known::<InterventionRow>(InterventionRow::NAME),
+    known::<InterventionRow>(InterventionRow::STEPS),
+    known::<KnownValueRow>(KnownValueRow::NAME),
+    known::<KnownValueRow>(KnownValueRow::STEPS),
+    known::<SwitchProblemRow>(SwitchProblemRow::NAME),
+    known::<SwitchBenefitRow>(SwitchBenefitRow::NAME),
+    known::<PatchRow>(PatchRow::NAME),
+    known::<PhaseRow>(PhaseRow::NAME),
+];
+
+/// Names of a struct's fields as text, each checked by the compiler: `columns!(AccuracyRow: group, accuracy)`.
+macro_rules! columns {
+    ($row:ty: $($field:ident),+ $(,)?) => {{
+        #[allow(dead_code)]
+        fn fields(row: &$row) { $(let _ = &row.$field;)+ }
+        &[$(stringify!($field)),+]
+    }};
+}
+pub(crate) use columns;

@@ -1,0 +1,144 @@
+//! Activation patching: what each patched place of each pair brought back, and the heat maps that follow.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::{Bootstrap, Estimate};
+
+/// What stands at a position of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    Prompt,
+    Text,
+    Latent,
+}
+
+/// One patch: one pair, one layer, one position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PatchedPlaceRow {
+    /// `n` counts pairs that were asked for.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub pair: usize,
+    pub layer: usize,
+    pub position: usize,
+    pub place: Place,
+    /// Which text position of the response, or which block of latents.
+    pub block: Option<usize>,
+    /// Latent step of the block.
+    pub step: Option<usize>,
+    /// What stands there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
+    pub clean: String,
+    pub corrupt: String,
+    /// Difference of logits at the read-out: patched minus corrupt.
+    pub effect: f64,
+    /// The same of the whole rows: clean minus corrupt.
+    pub whole: f64,
+}
+
+impl Named for PatchedPlaceRow {
+    const NAME: &'static str = "patched_places";
+}
+
+/// What indexes the columns of a heat map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Latent step of the last block before the read-out, over all pairs.
+    Step,
+    /// Position of the row, over the pairs with the most common layout.
+    Position,
+}
+
+/// One cell of a heat map.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PatchRow {
+    /// `n` counts pairs.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub axis: Axis,
+    pub layer: usize,
+    pub index: usize,
+    /// What stands at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
+    pub token: Option<String>,
+    pub effect: Estimate,
+}
+
+impl Named for PatchRow {
+    const NAME: &'static str = "activation_patching";
+}
+
+/// What stands where in a row.
+type Layout = Vec<(Place, Option<usize>, Option<usize>)>;
+
+/// The heat maps over latent steps and over positions; a cell with a single pair is left out.
+///
+/// # Errors
+/// As the bootstrap's.
+pub fn recovered(places: &[PatchedPlaceRow]) -> Result<Vec<PatchRow>> {
+    let mut pairs: BTreeMap<usize, Vec<&PatchedPlaceRow>> = BTreeMap::new();
+    places.iter().for_each(|p| pairs.entry(p.pair).or_default().push(p));
+    let mut rows = steps(&pairs)?;
+    rows.extend(positions(&pairs)?);
+    Ok(rows)
+}
+
+type Pairs<'a> = BTreeMap<usize, Vec<&'a PatchedPlaceRow>>;
+
+fn steps(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
+    let mut cells: BTreeMap<(usize, usize), Vec<&PatchedPlaceRow>> = BTreeMap::new();
+    for places in pairs.values() {
+        let latents = || places.iter().filter(|p| p.place == Place::Latent);
+        let last = latents().filter_map(|p| p.block).max();
+        for place in latents().filter(|p| p.block == last) {
+            cells.entry((place.layer, place.step.unwrap_or_default())).or_default().push(place);
+        }
+    }
+    let cells = cells.iter().filter(|(_, seen)| seen.len() > 1);
+    cells.map(|(&(layer, index), seen)| row(Axis::Step, layer, index, None, seen)).collect()
+}
+
+fn positions(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
+    let layout = |places: &[&PatchedPlaceRow]| -> Layout {
+        let mut at: Vec<_> = places.iter().map(|p| (p.position, (p.place, p.block, p.step))).collect();
+        at.sort_unstable();
+        at.dedup();
+        at.into_iter().map(|(_, what)| what).collect()
+    };
+    let mut layouts: BTreeMap<Layout, Vec<&PatchedPlaceRow>> = BTreeMap::new();
+    let mut members: BTreeMap<Layout, usize> = BTreeMap::new();
+    for places in pairs.values() {
+        let layout = layout(places);
+        *members.entry(layout.clone()).or_default() += 1;
+        layouts.entry(layout).or_default().extend(places);
+    }
+    let Some((common, _)) = members.into_iter().max_by_key(|(_, pairs)| *pairs).filter(|(_, pairs)| *pairs > 1) else {
+        return Ok(vec![]);
+    };
+    let mut cells: BTreeMap<(usize, usize), Vec<&PatchedPlaceRow>> = BTreeMap::new();
+    for place in layouts.remove(&common).unwrap_or_default() {
+        cells.entry((place.layer, place.position)).or_default().push(place);
+    }
+    let token = |seen: &[&PatchedPlaceRow]| {
+        let mut tokens = seen.iter().flat_map(|p| [&p.clean, &p.corrupt]);
+        let first = tokens.next().cloned().unwrap_or_default();
+        if tokens.all(|token| *token == first) { first } else { "*".into() }
+    };
+    cells.iter().map(|(&(layer, index), seen)| row(Axis::Position, layer, index, Some(token(seen)), seen)).collect()
+}
+
+/// Σ effect / Σ whole over pairs; the interval resamples pairs.
+fn row(axis: Axis, layer: usize, index: usize, token: Option<String>, seen: &[&PatchedPlaceRow]) -> Result<PatchRow> {
+    let identity = Identity { n: seen.len(), ..seen[0].identity.clone() };
+    let effect = Bootstrap::seeded(identity.seed).units(seen.len(), |counts| {
+        let sum = |of: &dyn Fn(&PatchedPlaceRow) -> f64| -> f64 {
+            seen.iter().zip(counts).map(|(s, &times)| f64::from(times) * of(s)).sum()
+        };
+        sum(&|s| s.effect) / sum(&|s| s.whole)
+    })?;
+    Ok(PatchRow { identity, axis, layer, index, token, effect })
+}

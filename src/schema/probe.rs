@@ -1,0 +1,79 @@
+//! Linear probes (tab:probe, fig:layer-probe).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// How rows are chosen and split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// Random negatives, one split by row, C = 1.
+    Paper,
+    /// Negatives of the same token type, split by problem, control labels.
+    Grouped,
+}
+
+/// What the probe reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Features {
+    ResidPost,
+    /// `hook_embed` (layer 0): token identity as the model sees it.
+    Embedding,
+    /// `resid_post` of the same network with random weights.
+    Untrained,
+    /// One column a token type.
+    Token,
+    /// One column: the model's own log-margin of `<swi>`.
+    Margin,
+    /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
+    Shuffled,
+}
+
+/// One probe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
+    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
+    pub target: String,
+    pub protocol: Protocol,
+    /// Blocks passed: 0 is the embedding.
+    pub layer: usize,
+    /// 1 is the last layer.
+    pub from_last: usize,
+    pub features: Features,
+    pub rows: usize,
+    /// Rows whose label is yes; for values, rows of the most frequent value.
+    pub positives: usize,
+    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among same-type positions.
+    pub accuracy: Option<Estimate>,
+    /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
+    pub balanced_accuracy: Estimate,
+    pub auroc: Option<Estimate>,
+    /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
+    pub selectivity: Option<Estimate>,
+    /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
+    pub chance: f64,
+}
+
+impl Named for ProbeRow {
+    const NAME: &'static str = "layer_probe";
+}
+
+impl ProbeRow {
+    /// What stands in `target` of a probe for "the next token is `<swi>`".
+    pub const SWITCH: &'static str = "switch";
+
+    pub fn is_switch(&self) -> bool {
+        self.target == Self::SWITCH
+    }
+
+    /// The value and its latent step (`s3@2`) of a probe for an intermediate value.
+    pub fn value(&self) -> Option<&str> {
+        self.target.strip_prefix("value:")
+    }
+}

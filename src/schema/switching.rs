@@ -1,0 +1,96 @@
+//! Rows about the decision to switch, at teacher-forced positions.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// A class of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The next token is an annotated `<swi>`.
+    SwiStart,
+    /// The same token type (`=`) where the annotation puts no `<swi>`: a hard negative.
+    SameToken,
+    /// Any other response position outside blocks.
+    Other,
+    /// The next token begins a clause or sentence that is not tagged: the hardest negative.
+    ClauseStart,
+    /// Offsets −2, −1 and, with the block counted as one, +1 (`</swi>`) and +2 of an annotated `<swi>`.
+    NearBoundary,
+    /// As many positions as `swi_start` has, drawn from `same_token` and `other`: the paper's control.
+    Random,
+}
+
+impl Event {
+    pub const ALL: [Event; 6] =
+        [Event::SwiStart, Event::SameToken, Event::Other, Event::ClauseStart, Event::NearBoundary, Event::Random];
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::SwiStart => "swi_start",
+            Event::SameToken => "same_token",
+            Event::Other => "other",
+            Event::ClauseStart => "clause_start",
+            Event::NearBoundary => "near_boundary",
+            Event::Random => "random",
+        }
+    }
+}
+
+/// One class on one checkpoint (tab:tf); intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TeacherForcedRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub event: Event,
+    pub positions: usize,
+    pub entropy: Estimate,
+    pub p_swi: Estimate,
+    pub rank: Estimate,
+    /// `log p(<swi>) − log p(best other token)`, nats.
+    pub margin: Estimate,
+}
+
+impl Named for TeacherForcedRow {
+    const NAME: &'static str = "teacher_forced";
+}
+
+/// One offset from an annotated `<swi>` (tab:swi-window); intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub offset: i64,
+    pub positions: usize,
+    /// Of these positions, how many stand inside a latent block.
+    pub in_block: usize,
+    pub p_swi: Estimate,
+    pub entropy: Estimate,
+}
+
+impl Named for WindowRow {
+    const NAME: &'static str = "switch_window";
+}
+
+/// One class of positions on two checkpoints; every number is second − first, paired by position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseChangeRow {
+    /// Of the second checkpoint.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// The checkpoint compared with.
+    pub against: String,
+    pub event: Event,
+    pub positions: usize,
+    pub d_p_swi: Estimate,
+    pub d_entropy: Estimate,
+    pub d_margin: Estimate,
+    pub d_rank: Estimate,
+}
+
+impl Named for PhaseChangeRow {
+    const NAME: &'static str = "phases";
+}

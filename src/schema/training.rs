@@ -1,0 +1,78 @@
+//! What `train` writes: a row a step, and a row a phase.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
+pub const METRICS: &str = "metrics";
+
+/// A step of a supervised phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepRow {
+    pub phase: String,
+    pub step: usize,
+    pub loss: f64,
+    pub token_accuracy: f64,
+    pub grad_norm: f64,
+    pub learning_rate: f64,
+    pub tokens: usize,
+    pub latents: usize,
+    pub tokens_per_s: f64,
+    pub skipped: usize,
+}
+
+/// A step of Switch-GRPO.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GrpoStepRow {
+    pub phase: String,
+    pub step: usize,
+    pub reward: f64,
+    pub reward_correct: f64,
+    pub reward_format: f64,
+    pub reward_use: f64,
+    pub reward_brevity: f64,
+    pub accuracy: f64,
+    pub switch_rate: f64,
+    pub latent_calls: f64,
+    pub visible_tokens: f64,
+    pub truncated: f64,
+    pub entropy: f64,
+    pub groups: usize,
+    pub skipped_groups: usize,
+    pub dropped_rollouts: usize,
+    pub tokens: usize,
+    pub loss: f64,
+    pub ratio: f64,
+    pub clip_share: f64,
+    pub kl: f64,
+    pub grad_norm: f64,
+    /// max |Δ log-prob| of the first inner epoch: the invariant "rollout = replay".
+    pub drift: f64,
+    pub cosine_text_graph: Option<f64>,
+    pub cosine_full_bptt: Option<f64>,
+    pub skipped: usize,
+    pub seconds: f64,
+}
+
+/// The held-out result of one phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub phase: String,
+    /// What entered at latent positions.
+    pub source: String,
+    pub accuracy: Estimate,
+    pub latent_accuracy: Option<Estimate>,
+    pub text_only_accuracy: Option<Estimate>,
+    pub switch_rate: Estimate,
+    pub visible_tokens: Option<Estimate>,
+    pub latent_calls: Option<Estimate>,
+    pub truncated: Estimate,
+}
+
+impl Named for PhaseRow {
+    const NAME: &'static str = "summary";
+}

@@ -1,0 +1,90 @@
+//! Many typed rows that arrive in any order: on disk as they come, in the order of their keys when finished. For rows that
+//! are too many for a CSV, or for a map of values each.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::flat::flatten;
+use super::frame::Columns;
+use super::partial::Partial;
+use super::rows::{encode, encode_csv, typed};
+
+/// Collects the rows of one file. The same rows give the same bytes, whatever their order was and however often the run was
+/// stopped in between.
+pub struct Journal<R> {
+    file: Option<(PathBuf, Partial)>,
+    rows: Vec<R>,
+}
+
+impl<R: Serialize + DeserializeOwned> Journal<R> {
+    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or goes on with it.
+    ///
+    /// # Errors
+    /// A file that cannot be written, or whose rows are not of this type.
+    pub fn open(folder: &Path, name: &str, resume: bool) -> Result<Self> {
+        let (partial, rows) = Partial::open(folder, name, resume)?;
+        let rows = typed(&rows).with_context(|| format!("the unfinished rows of '{name}' in {}", folder.display()))?;
+        Ok(Self { file: Some((folder.join(format!("{name}.parquet")), partial)), rows })
+    }
+
+    /// Keeps its rows in memory alone.
+    pub fn in_memory() -> Self {
+        Self { file: None, rows: vec![] }
+    }
+
+    /// Appends rows, on disk when this returns.
+    ///
+    /// # Errors
+    /// A disk that cannot be written.
+    pub fn push(&mut self, rows: Vec<R>) -> Result<()> {
+        if let Some((path, partial)) = &mut self.file {
+            let flat: Result<Vec<_>> = rows.iter().map(|row| flatten(serde_json::to_value(row)?)).collect();
+            partial.append(&flat.with_context(|| format!("a row of {}", path.display()))?)?;
+        }
+        self.rows.extend(rows);
+        Ok(())
+    }
+
+    /// The rows so far, in the order in which they came.
+    pub fn rows(&self) -> &[R] {
+        &self.rows
+    }
+
+    /// The rows in the order of their keys; nothing is written.
+    ///
+    /// # Errors
+    /// No rows, or two with one key.
+    pub fn sorted<K: Ord>(self, key: impl Fn(&R) -> K) -> Result<Vec<R>> {
+        let Self { file, mut rows } = self;
+        let what = || file.as_ref().map_or_else(String::new, |(path, _)| format!("{}: ", path.display()));
+        ensure!(!rows.is_empty(), "{}the experiment produced no rows", what());
+        rows.sort_by_key(&key);
+        let twice = rows.windows(2).position(|pair| key(&pair[0]) == key(&pair[1]));
+        ensure!(twice.is_none(), "{}row {} is there twice", what(), twice.unwrap_or_default());
+        Ok(rows)
+    }
+
+    /// Writes the Parquet file, and the CSV beside it if it is wanted, sorted; returns the rows.
+    ///
+    /// # Errors
+    /// As [`Self::sorted`]; a disk that cannot be written.
+    pub fn finish<K: Ord>(mut self, key: impl Fn(&R) -> K, csv: bool) -> Result<Vec<R>> {
+        let file = self.file.take();
+        let rows = self.sorted(key)?;
+        let Some((path, partial)) = file else { return Ok(rows) };
+        let mut columns = Columns::default();
+        for row in &rows {
+            columns.push(flatten(serde_json::to_value(row)?)?).with_context(|| format!("in {}", path.display()))?;
+        }
+        let mut frame = columns.frame()?;
+        if csv {
+            encode_csv(&mut frame, &path.with_extension("csv"))?;
+        }
+        encode(&mut frame, &path)?;
+        partial.remove()?;
+        Ok(rows)
+    }
+}

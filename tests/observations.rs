@@ -1,0 +1,225 @@
+//! Observations: rows are computed from them alone, a run that was killed goes on with them and ends with the same bytes, and
+//! those of another run are refused by name.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use switchyard::experiments::{ALL, Experiment, Files, Run, Settings};
+use switchyard::schema::{
+    BlockOrigin, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow, Steps, SwitchProblemRow,
+    summarise,
+};
+use switchyard::store::{Journal, read};
+use switchyard::study::sweep::Sweep;
+use switchyard::study::{Causal, Study};
+
+fn fixture<R: DeserializeOwned>(name: &str) -> Vec<R> {
+    let file = Path::new(".").join("fixtures/rows").join(name).with_extension("parquet");
+    read(&file).expect("a committed fixture")
+}
+
+#[test]
+fn rows_follow_from_observations_alone() {
+    // Both were made by one run of 40 problems: the rows by the code that still kept its counts in memory.
+    let mut observations: Vec<Observation> = fixture("observations-sft");
+    let (rows, known) = (fixture::<InterventionRow>("latent_intervention-sft"), fixture("known_value-sft"));
+    // A shuffle that is its own order: the order of arrival says nothing.
+    observations.sort_by_key(|o| (o.problem * 7919 + o.cell * 104_729 + o.draw * 13) % 1009);
+    let summary = summarise(&observations).expect("a summary");
+    assert_eq!(summary.rows.len(), rows.len());
+    for (ours, theirs) in summary.rows.iter().zip(&rows) {
+        let off = (ours.mean_change - theirs.mean_change).abs();
+        assert!(off <= 1e-12 * theirs.mean_change, "{}: the sum of norms is in another order, no more", ours.mode);
+        assert_eq!(&InterventionRow { mean_change: theirs.mean_change, ..ours.clone() }, theirs);
+    }
+    assert_eq!(summary.known, known as Vec<KnownValueRow>);
+}
+
+#[test]
+fn missing_and_doubled_observations_are_named() {
+    let all: Vec<Observation> = fixture("observations-sft");
+    let says = |kept: Vec<Observation>| format!("{:#}", summarise(&kept).expect_err("refused"));
+    let without = |drop: &dyn Fn(&Observation) -> bool| all.iter().filter(|o| !drop(o)).cloned().collect::<Vec<_>>();
+    let error = says(without(&|o| o.mode == "zero" && o.problem == 3));
+    assert!(error.contains("zero (all), draw 0: 39 problems, the normal run has 40"), "{error}");
+    let error = says([all.clone(), all[all.len() - 1..].to_vec()].concat());
+    assert!(error.contains("is there twice"), "{error}");
+    assert!(says(without(&|o| o.mode == "normal")).contains("normal run"));
+}
+
+fn micro(seed: u64) -> Study {
+    Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(40), seed).expect("the micro fixture")
+}
+
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    let config = &mut settings.latent_intervention;
+    let modes = ["zero", "random_norm", "skip", "self_patch", "known_value", "null_seed"];
+    config.modes = modes.map(str::to_owned).to_vec();
+    config.steps = vec![Steps::All, Steps::Only(1)];
+    config.draws = 2;
+    settings.activation_patching.pairs = 3;
+    settings.activation_patching.candidates = 60;
+    settings
+}
+
+/// One causal experiment into a folder; its summary or what it refused.
+fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> anyhow::Result<String> {
+    let settings = settings();
+    let decoding = Sweep::settings(study);
+    let causal = Causal::new(study, &decoding, BlockOrigin::Own, &|_| {});
+    let files = Files {
+        folder: folder.to_path_buf(),
+        checkpoint: "sft".into(),
+        setup: json!({"weights": "0123456789abcdef-and-more", "settings": experiment.settings(&settings)}),
+        command: "test".into(),
+        resume,
+        threads: 2,
+        started: Instant::now(),
+    };
+    let Run::Causal { run, .. } = experiment.run else { panic!("{} is not causal", experiment.name) };
+    run(&causal, &settings, &files)
+}
+
+fn named(name: &str) -> &'static Experiment {
+    ALL.iter().find(|e| e.name == name).expect("an experiment")
+}
+
+fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = std::fs::read_dir(folder).expect("a folder").map(|f| f.expect("a file").path());
+    let mut files: Vec<PathBuf> = files.filter(|f| f.extension().is_some_and(|e| e == "parquet")).collect();
+    files.sort();
+    let bytes = |file: &PathBuf| std::fs::read(file).expect("rows");
+    files.iter().map(|f| (f.file_name().expect("a name").into(), bytes(f))).collect()
+}
+
+/// What a run leaves that was killed after it wrote these rows: whole lines, and the beginning of one.
+fn killed<R: Serialize + Named>(folder: &Path, rows: Vec<R>) {
+    let name = format!("{}-sft", R::NAME);
+    let mut journal = Journal::open(folder, &name, false).expect("a journal");
+    journal.push(rows).expect("written");
+    drop(journal);
+    let file = folder.join(format!("{name}.rows.tmp"));
+    let mut file = std::fs::OpenOptions::new().append(true).open(file).expect("the journal's file");
+    file.write_all(b"{\"checkpoint\":\"micro/s").expect("written");
+}
+
+/// Runs an experiment undisturbed, then goes on with every third of its rows, in another order.
+#[track_caller]
+fn goes_on<R: Serialize + Named>(experiment: &str) {
+    let study = micro(0);
+    let (whole, part) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    run(&study, named(experiment), whole.path(), false).expect("an undisturbed run");
+    let rows: Vec<R> = read(&whole.path().join(format!("{}-sft.parquet", R::NAME))).expect("its rows");
+    let kept = rows.into_iter().rev().enumerate().filter(|(i, _)| i % 3 == 0).map(|(_, row)| row).collect::<Vec<_>>();
+    assert!(kept.len() > 10, "{} rows", kept.len());
+    killed(part.path(), kept);
+    run(&study, named(experiment), part.path(), true).expect("a resumed run");
+    let (whole, part) = (tables(whole.path()), tables(part.path()));
+    assert!(whole.len() >= 2 && whole.len() == part.len(), "{} and {} files", whole.len(), part.len());
+    for ((name, a), (other, b)) in whole.iter().zip(&part) {
+        assert!(name == other && a == b, "{} differs after a kill", name.display());
+    }
+}
+
+#[test]
+fn interventions_go_on_where_they_were_killed() {
+    goes_on::<Observation>("latent_intervention");
+}
+
+#[test]
+fn the_benefit_of_switching_goes_on_where_it_was_killed() {
+    goes_on::<SwitchProblemRow>("switch_benefit");
+}
+
+#[test]
+fn activation_patching_goes_on_where_it_was_killed() {
+    goes_on::<PatchedPlaceRow>("activation_patching");
+}
+
+#[test]
+fn observations_of_another_run_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let experiment = named("latent_intervention");
+    run(&micro(0), experiment, folder.path(), false).expect("a run");
+    let rows: Vec<Observation> = read(&folder.path().join("observations-sft.parquet")).expect("observations");
+    let refused = |change: &dyn Fn(&mut Observation), needle: &str| {
+        let mut rows = rows[..50].to_vec();
+        change(&mut rows[40]);
+        killed(folder.path(), rows);
+        let error = run(&micro(0), experiment, folder.path(), true).expect_err("other observations");
+        assert!(format!("{error:#}").contains(needle), "{error:#}");
+    };
+    // The finished rows would be left as they are.
+    std::fs::remove_file(folder.path().join("manifest.json")).expect("the manifest");
+    refused(&|o| o.identity.seed = 3, "seed 3, this run of seed 0");
+    refused(&|o| o.weights = "fedc".into(), "weights fedc, this run of weights 0123456789abcdef");
+    refused(&|o| o.mode = "mean".into(), "mode mean");
+    refused(&|o| o.cell = 99, "which this run does not ask for");
+    let (n, other) = (rows[0].identity.n, rows[0].identity.n + 1);
+    refused(&|o| o.identity.n = other, &format!("problems {other}, this run of problems {n}"));
+}
+
+#[test]
+fn a_killed_program_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = |name: &str| folder.path().join(name);
+    let command = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        command.args(["fixtures/micro", "--phase", "sft", "--problems", "100", "--only", "latent_intervention"]);
+        command.args(["--modes", "zero,random_norm,resample,mean", "--steps", "all,0,1,2", "--draws", "4", "--out"]);
+        command.arg(out(name)).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let whole = command("whole").output().expect("intervene runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+    let mut kills = 0;
+    // Again and again, each time a little further on.
+    for size in [1, 400_000, 900_000, 1_500_000] {
+        let mut child = command("killed").arg("--resume").spawn().expect("intervene runs");
+        let journal = out("killed").join("observations-sft.rows.tmp");
+        let written = || journal.metadata().map_or(0, |m| m.len());
+        while written() < size && child.try_wait().expect("its state").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kills += u32::from(child.try_wait().expect("its state").is_none());
+        child.kill().expect("it is killed");
+        child.wait().expect("its end");
+    }
+    assert!(kills >= 2, "only {kills} kills came before the end");
+    let end = command("killed").arg("--resume").output().expect("intervene runs");
+    assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+    for ((name, a), (_, b)) in tables(&out("whole")).iter().zip(&tables(&out("killed"))) {
+        assert!(a == b, "{} differs after {kills} kills", name.display());
+    }
+    // And then there is nothing left to do.
+    let bytes = tables(&out("killed"));
+    let again = command("killed").arg("--resume").stdout(Stdio::piped()).output().expect("intervene runs");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("done before") && tables(&out("killed")) == bytes);
+}
+
+#[test]
+fn one_list_names_every_experiment_and_its_program() {
+    for program in [env!("CARGO_BIN_EXE_probe"), env!("CARGO_BIN_EXE_intervene")] {
+        let output = Command::new(program).arg("--list").output().expect("it runs");
+        let said = String::from_utf8(output.stdout).expect("text");
+        let lines: Vec<Vec<&str>> = said.lines().map(|l| l.split_whitespace().take(2).collect()).collect();
+        assert_eq!(lines, ALL.iter().map(|e| vec![e.name, e.program()]).collect::<Vec<_>>());
+    }
+    for (program, name, needle) in [
+        (env!("CARGO_BIN_EXE_probe"), "switch_benefit", "`switch_benefit` is run by `intervene`"),
+        (env!("CARGO_BIN_EXE_intervene"), "accuracy", "`accuracy` is run by `probe`"),
+        (env!("CARGO_BIN_EXE_intervene"), "acuracy", "no experiment `acuracy`; there are latent_intervention,"),
+    ] {
+        let output = Command::new(program).args(["--only", name]).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(needle), "{said}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_intervene")).args(["--force", "--only", "switch_benefit"]).output();
+    assert!(String::from_utf8_lossy(&output.expect("it runs").stderr).contains("run it without --force"));
+}
