@@ -95,16 +95,14 @@ fn findings(folder: &Folder) -> Result<String> {
     Ok([
         format!(
             "- **The latents hold the value that the answer needs.** Put in the latents of a block that holds another value: the \
-             answer becomes the one that arithmetic predicts from it in {} (n = {}); chance {}.\n",
+             answer becomes the one that arithmetic predicts from it in {}; chance {}.\n",
             say(known.hit_rate),
-            known.hit_rate.n,
             say(known.chance)
         ),
         format!(
             "- **Here each latent stands for a token.** Put in the embedding of the token that each latent would say: of the \
-             diagnostic problems {} stay right (n = {}).\n",
-            say(diagnostic("embedding_argmax")?),
-            diagnostic("embedding_argmax")?.n
+             diagnostic problems {} stay right.\n",
+            say(diagnostic("embedding_argmax")?)
         ),
         format!(
             "- **The decision to switch has a place.** p(`<swi>`) is {} where the annotation begins a block, {} at the start of \
@@ -169,7 +167,7 @@ fn table(folder: &Folder) -> Result<String> {
     Ok(out)
 }
 
-/// `.978 [.966, .989]`, with three digits.
+/// `0.978 [0.966, 0.989] n=286`.
 fn say(e: Estimate) -> String {
     format!("{e:.3}")
 }
