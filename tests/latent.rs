@@ -148,7 +148,9 @@ fn rollout_is_replay() {
         let settings = settings(temperature);
         let traces = run(&model, &settings, &requests(8), 2);
         let again = replay::logprobs(how(&model, &settings), &traces).expect("replay");
+        assert!(traces.iter().any(Trace::switched), "seed {seed}: no row switched: the test would show nothing");
         for (trace, again) in traces.iter().zip(again) {
+            assert_eq!(trace.positions.len(), again.len());
             for (position, new) in trace.positions.iter().zip(again) {
                 assert_eq!(position.logprob.is_some(), new.is_some(), "{position:?}");
                 worst = worst.max((position.logprob.unwrap_or(0.0) - new.unwrap_or(0.0)).abs());
@@ -162,6 +164,7 @@ fn rollout_is_replay() {
 #[test]
 fn the_block_obeys_its_bounds() {
     let model = switching_model(2);
+    let (mut forced, mut sampled) = (0, 0);
     for (k_min, k_cap) in [(0, 3), (4, 4), (2, 6)] {
         let settings = DecodeSettings { k_min, k_cap, ..settings(1.5) };
         let traces = run(&model, &settings, &requests(16), 2);
@@ -170,17 +173,20 @@ fn the_block_obeys_its_bounds() {
         for block in blocks {
             assert!(block.p_exit.len() >= k_min.max(1) && block.p_exit.len() <= k_cap, "{block:?}");
             assert!(!block.forced || block.p_exit.len() == k_cap);
+            *(if block.forced { &mut forced } else { &mut sampled }) += 1;
         }
         for position in traces.iter().flat_map(|t| &t.positions) {
             assert!(position.kind != Kind::Text || (position.token != IDS.latent && position.token != IDS.swi_end));
         }
     }
+    assert!(forced > 0 && sampled > 0, "{forced} blocks forced to end, {sampled} ended by a draw");
 }
 
 #[test]
 fn switching_can_be_suppressed_and_forced() {
     let model = switching_model(2);
     let with = |switching| run(&model, &DecodeSettings { switching, ..settings(1.0) }, &requests(8), 1);
+    assert!(with(Switching::Free).iter().any(Trace::switched), "nothing to suppress");
     assert!(with(Switching::Suppressed).iter().all(|t| !t.switched()));
     assert!(with(Switching::Forced).iter().all(|t| t.positions[0].kind == Kind::Swi));
 }
@@ -213,11 +219,20 @@ fn an_error_in_one_row_ends_that_row_only() {
     };
     let traces = decode(how, &requests(6), 1, &mut hooks).expect("decode");
     let clean = run(&model, &s, &requests(6), 1);
+    assert_eq!((traces.len(), clean.len()), (6, 6));
     for (i, (hit, clean)) in traces.iter().zip(&clean).enumerate() {
-        if i == 3 && clean.positions.len() > 2 {
-            assert_eq!(hit.end, End::NonFinite);
+        if i == 3 {
+            // What was decided before the broken logits stays; the row would have gone on.
+            assert!(hit.end == End::NonFinite && clean.end != End::NonFinite, "{hit:?}");
+            assert!(
+                hit.positions.len() < clean.positions.len(),
+                "{} positions of {}",
+                hit.positions.len(),
+                clean.positions.len()
+            );
+            assert_eq!(hit.positions[..], clean.positions[..hit.positions.len()]);
         } else {
-            assert_eq!(hit.visible(), clean.visible());
+            assert_eq!((hit.visible(), &hit.end), (clean.visible(), &clean.end), "row {i}");
         }
     }
 }
@@ -294,10 +309,22 @@ fn frozen_latents_pass_no_gradient() {
     };
     // The loss reads the state at the last latent itself: everything on the way to it is frozen.
     let rows = vec![vec![3, 5, 21, 23, 23]];
-    let loss = probe_loss(&model, &rows, Gradient::Frozen);
-    let grads = GradientsParams::from_grads(loss.backward(), &model);
-    for (name, grad) in gradients_by_name(&model, &grads).expect("gradients") {
-        assert!(grad.data.iter().all(|&g| g == 0.0), "`{name}` has a gradient through frozen latents");
+    let gradient_of = |gradient| {
+        let loss = probe_loss(&model, &rows, gradient);
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        gradients_by_name(&model, &grads).expect("gradients")
+    };
+    let (through, frozen) = (gradient_of(Gradient::Through), gradient_of(Gradient::Frozen));
+    assert_eq!(
+        through.len(),
+        tiny(7).export().expect("weights").len(),
+        "every weight is on the way to the last latent"
+    );
+    for (name, grad) in &through {
+        assert!(grad.data.iter().any(|&g| g != 0.0), "`{name}` has no gradient to freeze");
+        let held = frozen.iter().find(|(frozen, _)| frozen == name);
+        let none = held.is_none_or(|(_, grad)| grad.data.iter().all(|&g| g == 0.0));
+        assert!(none, "`{name}` has a gradient through frozen latents");
     }
     // Text after the block: token 5 reaches the loss by attention, and by the block only where gradients go through.
     let rows = vec![vec![3, 5, 21, 23, 23, 22, 7]];
