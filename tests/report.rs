@@ -235,6 +235,14 @@ fn everything_is_drawn_from_rows_of_the_contract() {
         "{}",
         read("tab-swi-window.md")
     );
+    // Four layers for seven offsets: each layer stands once, at the offset of the same depth.
+    let ours =
+        ["0.520 [0.510, 0.530]", "0.600 [0.590, 0.610]", "–", "0.800 [0.790, 0.810]", "–", "–", "0.930 [0.920, 0.940]"];
+    let theirs = ["-24 | 0.533", "-20 | 0.572", "-16 | 0.579", "-12 | 0.684", "-8 | 0.746", "-4 | 0.795", "-1 | 0.919"];
+    for (theirs, ours) in theirs.iter().zip(ours) {
+        let probe = read("tab-probe.md");
+        assert!(probe.contains(&format!("| {theirs} | {ours} |")), "{theirs} | {ours}: {probe}");
+    }
     assert!(read("tab-gen-analysis.md").contains("correct, with <swi>".replace('<', "&lt;").as_str()));
     let html = std::fs::read_to_string(page).unwrap();
     // Text of the rows is text on the page.

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::cells::{Cells, depth, per_checkpoint, random_event, sources};
+use super::cells::{Cells, depth, per_checkpoint, random_event, repeats_a_layer, sources};
 use super::folder::Folder;
 use super::paper::{Block, Paper};
 use super::tables::{Cell, ColumnKind, Heading, Table};
@@ -59,7 +59,8 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
             cells.push(values.map_or_else(|| Cell::Missing(String::new()), |v| Cell::Published(v[at])));
             if shows_ours(label, &column.key) {
                 for ours in &subjects {
-                    let estimate = ours.cells.get(label, &key, &column.key).map(|e| e.scaled(column.unit.per_share()));
+                    let estimate = ours.cells.get(label, &key, &column.key).filter(|_| !repeats(label, &key, folder));
+                    let estimate = estimate.map(|e| e.scaled(column.unit.per_share()));
                     found += usize::from(estimate.is_some());
                     cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
                 }
@@ -69,6 +70,16 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
     }
     table.note = note(block, folder, found);
     Ok(Beside { table, ours: found })
+}
+
+/// Whether a row's number of ours stands in another row already: a shallow model has fewer layers than tab:probe has rows.
+fn repeats(label: &str, row: &str, folder: &Folder) -> bool {
+    label == "tab:probe" && probed_depth(folder).is_some_and(|layers| repeats_a_layer(row, layers))
+}
+
+/// Layers of the deepest model whose probes the folder holds.
+fn probed_depth(folder: &Folder) -> Option<usize> {
+    folder.of::<ProbeRow>().into_iter().filter_map(|c| depth(folder.rows(c))).max()
 }
 
 /// Decimals that the paper prints of a number, at most four; one that needs more is printed in powers of ten.
@@ -173,10 +184,9 @@ fn note(block: &Block, folder: &Folder, found: usize) -> String {
     }
     match block.label.as_str() {
         "tab:probe" => {
-            let deepest = folder.of::<ProbeRow>().into_iter().map(|c| depth(folder.rows(c))).max().unwrap_or(0);
-            if deepest > 0 {
+            if let Some(layers) = probed_depth(folder) {
                 parts.push(format!(
-                    "The paper's offsets count from the last of 36 layers; ours are scaled to {deepest} layers, so neighbouring rows can be the same layer. Protocol of both: C = 1, one 80:20 split."
+                    "The paper's offsets count from the last of 36 layers. Ours is the layer of {layers} with the same share of layers passed, each in the row that is nearest to it. Protocol of both: C = 1, one 80:20 split."
                 ));
             }
         }

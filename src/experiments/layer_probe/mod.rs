@@ -16,16 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{HookPoint, Kind};
 use crate::schema::ProbeRow;
-use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol};
+use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol, paper_layers};
 use crate::store::RowWriter;
 use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: &str = "at which layer the switch, and values in latents, can be read (tab:probe)";
-
-/// The paper's offsets from the end, of the 36 layers of Qwen3-8B.
-const PAPER_OFFSETS: [usize; 7] = [24, 20, 16, 12, 8, 4, 1];
-const PAPER_LAYERS: usize = 36;
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,7 +85,7 @@ pub enum Named {
     /// All of a model of at most twelve layers, the paper's of a deeper one.
     Auto,
     All,
-    /// The paper's offsets, scaled to the depth.
+    /// Those at the same share of depth as the paper's offsets, each once.
     Paper,
 }
 
@@ -99,13 +95,10 @@ impl Layers {
     /// # Errors
     /// A layer that the model does not have.
     pub fn of(&self, depth: usize) -> Result<Vec<usize>> {
-        let scaled = |offset: usize| (2 * offset * depth + PAPER_LAYERS) / (2 * PAPER_LAYERS);
         let mut layers: Vec<usize> = match self {
             Layers::Named(Named::Auto) if depth > 12 => return Layers::Named(Named::Paper).of(depth),
             Layers::Named(Named::Auto | Named::All) => (1..=depth).collect(),
-            Layers::Named(Named::Paper) => {
-                PAPER_OFFSETS.iter().map(|&o| depth + 1 - scaled(o).clamp(1, depth)).collect()
-            }
+            Layers::Named(Named::Paper) => paper_layers(depth).into_iter().map(|(_, layer)| layer).collect(),
             Layers::Listed(layers) => layers.clone(),
         };
         layers.sort_unstable();
@@ -162,12 +155,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_offsets_scale_to_any_depth() {
+    fn the_papers_layers_are_those_of_the_same_depth() {
         let paper = Layers::Named(Named::Paper);
         // Offset −1 is the last layer, −24 of 36 the thirteenth.
         assert_eq!(paper.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
         assert_eq!(paper.of(30).expect("layers"), [11, 14, 18, 21, 24, 28, 30]);
-        assert_eq!(paper.of(4).expect("layers"), [2, 3, 4]);
+        assert_eq!(paper.of(6).expect("layers"), [2, 3, 4, 5, 6]);
+        assert_eq!(paper.of(4).expect("layers"), [1, 2, 3, 4]);
         assert_eq!(Layers::Named(Named::Auto).of(4).expect("layers"), [1, 2, 3, 4]);
         assert!(Layers::Listed(vec![0]).of(4).is_err());
         assert!(Layers::Listed(vec![5]).of(4).is_err());

@@ -17,7 +17,7 @@ use crate::stats::Estimate;
 
 pub use latent::intervention_row;
 pub use quality::subject_key;
-pub use switch::{depth, random_event};
+pub use switch::{depth, random_event, repeats_a_layer};
 
 /// Whose numbers.
 #[derive(Clone, Copy)]

@@ -5,9 +5,7 @@ use super::Cells;
 use crate::report::folder::Folder;
 use crate::schema::{Event, Features, ProbeRow, Protocol, TeacherForcedRow, WindowRow};
 use crate::stats::Estimate;
-
-/// Layers of the paper's model; its offsets are scaled by ours / theirs.
-pub const PAPER_LAYERS: f64 = 36.0;
+use crate::stats::probe::{paper_layer, paper_layers};
 
 impl Cells<'_> {
     /// Extra rows are `<checkpoint>:<event>`.
@@ -39,16 +37,12 @@ impl Cells<'_> {
         self.folder.rows::<WindowRow>(self.phase(row)?).iter().find(|r| r.offset == offset).map(|r| r.p_swi)
     }
 
-    /// The paper's protocol at the offset scaled to our depth.
+    /// The paper's protocol at the layer after which as large a share of layers is passed.
     pub(super) fn probe(&self, row: &str, column: &str) -> Option<Estimate> {
         let rows = self.folder.rows::<ProbeRow>(self.phase(column)?);
-        let offset: f64 = row.trim_start_matches('-').parse().ok()?;
-        let from_last = scaled_offset(offset, depth(rows))?;
+        let layer = paper_layer(row.trim_start_matches('-').parse().ok()?, depth(rows)?);
         let ours = |r: &&ProbeRow| {
-            r.is_switch()
-                && r.protocol == Protocol::Paper
-                && r.features == Features::ResidPost
-                && r.from_last == from_last
+            r.is_switch() && r.protocol == Protocol::Paper && r.features == Features::ResidPost && r.layer == layer
         };
         rows.iter().find(ours).map(|r| r.accuracy.unwrap_or(r.balanced_accuracy))
     }
@@ -60,24 +54,13 @@ pub fn random_event(folder: &Folder, checkpoint: &str) -> Event {
     if sampled { Event::Random } else { Event::Other }
 }
 
-/// Layers of the model that rows of `layer_probe` are of; 0 without rows.
-pub fn depth(rows: &[ProbeRow]) -> usize {
-    rows.iter().filter(|r| r.features == Features::ResidPost).map(|r| r.layer).max().unwrap_or(0)
+/// Layers of the model that rows of `layer_probe` are of.
+pub fn depth(rows: &[ProbeRow]) -> Option<usize> {
+    rows.first().and_then(|r| (r.layer + r.from_last).checked_sub(1)).filter(|&layers| layers > 0)
 }
 
-/// Where the paper's offset from the last of 36 layers lies in a model of `layers`; at least the last one.
-pub fn scaled_offset(offset: f64, layers: usize) -> Option<usize> {
-    (layers > 0).then(|| ((offset * layers as f64 / PAPER_LAYERS).round() as usize).clamp(1, layers))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::scaled_offset;
-
-    #[test]
-    fn offsets_scale_with_depth() {
-        let at = |layers: usize| [24.0, 12.0, 1.0].map(|o| scaled_offset(o, layers).unwrap());
-        assert_eq!((at(36), at(4)), ([24, 12, 1], [3, 1, 1]));
-        assert_eq!(scaled_offset(1.0, 0), None);
-    }
+/// Whether another row of tab:probe already shows the layer of ours that a row's offset falls on.
+pub fn repeats_a_layer(row: &str, depth: usize) -> bool {
+    let stands = paper_layers(depth);
+    row.trim_start_matches('-').parse().is_ok_and(|offset: usize| stands.iter().all(|&(o, _)| o != offset))
 }

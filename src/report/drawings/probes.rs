@@ -8,6 +8,7 @@ use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
 use crate::schema::{Features, ProbeRow, Protocol, WindowRow};
 use crate::stats::Estimate;
+use crate::stats::probe::PAPER_LAYERS;
 
 /// Points (x, estimate), in order of x.
 pub(super) fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
@@ -48,14 +49,14 @@ pub(super) fn window(paper: &Paper, folder: &Folder) -> Option<Drawing> {
 /// Probe accuracy by depth: the paper's protocol beside the paper's numbers, then ours with its controls.
 pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     let switch = |c: &str, protocol: Protocol, features: Features| -> Vec<Point> {
-        let deepest = depth(folder.rows(c)).max(1) as f64;
+        let layers = depth(folder.rows(c)).unwrap_or(1) as f64;
         let rows = folder.rows::<ProbeRow>(c).iter();
         let rows = rows.filter(|r| r.is_switch() && r.protocol == protocol && r.features == features);
         let score = |r: &ProbeRow| match protocol {
             Protocol::Paper => r.accuracy.and_then(sound).unwrap_or(r.balanced_accuracy),
             Protocol::Grouped => r.balanced_accuracy,
         };
-        points(rows.map(|r| (relative(r.from_last as f64, deepest), score(r))))
+        points(rows.map(|r| (relative(r.from_last as f64, layers), score(r))))
     };
     let checkpoints = folder.of::<ProbeRow>();
     let mut theirs: Vec<Line> = checkpoints
@@ -68,7 +69,7 @@ pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
         for (column, name) in [("sft", "paper, SFT"), ("grpo", "paper, Switch-GRPO")] {
             let of = |row: &crate::report::paper::PaperRow| {
                 let offset: f64 = row.key.trim_start_matches('-').parse().ok()?;
-                Some(Point::bare(relative(offset, 36.0), block.value(&row.key, column).ok()?))
+                Some(Point::bare(relative(offset, PAPER_LAYERS as f64), block.value(&row.key, column).ok()?))
             };
             theirs.push(Line::bars(name, block.rows.iter().filter_map(of).collect()));
         }

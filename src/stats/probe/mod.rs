@@ -1,4 +1,5 @@
-//! Linear probes: can a label be read off hidden states? Knows features, labels and problems; knows nothing of layers.
+//! Linear probes: can a label be read off hidden states? Knows features, labels and problems, and of layers only which ones
+//! the paper probes.
 //!
 //! Two protocols of `method.md` §8, meant to stand side by side in a table:
 //! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. What the paper reports.
@@ -23,7 +24,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 pub use grouped::GroupedProtocol;
-pub use paper::{PaperProtocol, PaperScore};
+pub use paper::{PAPER_LAYERS, PaperProtocol, PaperScore, paper_layer, paper_layers};
 pub use score::{Control, GroupedScore};
 pub use value::{ValueProtocol, ValueScore};
 
