@@ -45,7 +45,9 @@ fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<Int
 
 #[test]
 fn interventions_find_that_the_latents_carry_the_answer() {
-    for row in intervene(Kind::Working, &MODES, &[Steps::All], 3) {
+    let rows = intervene(Kind::Working, &MODES, &[Steps::All], 3);
+    assert_eq!(rows.len(), MODES.len());
+    for row in rows {
         let diagnostic = row.diagnostic_accuracy.expect("problems that switched and were right");
         match row.mode.as_str() {
             "normal" | "self_patch" => {
@@ -58,7 +60,9 @@ fn interventions_find_that_the_latents_carry_the_answer() {
         }
     }
     // The state is handed on from step to step: any of them alone decides.
-    for row in &intervene(Kind::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4)[1..] {
+    let single = intervene(Kind::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4);
+    assert_eq!(single.len(), 1 + 3);
+    for row in &single[1..] {
         assert!(row.diagnostic_accuracy.is_some_and(|e| e.high < 0.45), "step {}", row.steps);
     }
 }
@@ -66,7 +70,9 @@ fn interventions_find_that_the_latents_carry_the_answer() {
 #[test]
 fn interventions_find_nothing_where_latents_are_inert() {
     let on_distribution = ["normal", "zero", "skip", "self_patch", "mean", "resample"];
-    for row in intervene(Kind::Inert, &on_distribution, &[Steps::All], 5) {
+    let rows = intervene(Kind::Inert, &on_distribution, &[Steps::All], 5);
+    assert_eq!(rows.len(), on_distribution.len());
+    for row in rows {
         assert_eq!((row.lost, row.gained, row.answer_changed.value), (0, 0, 0.0), "{}", row.mode);
         assert_eq!(row.p_holm, 1.0);
         assert!(row.mode == "normal" || row.mode == "skip" || row.firings > 0);
@@ -115,7 +121,9 @@ fn the_window_is_one_position_wide_and_the_exit_one_step() {
     use switchyard::experiments::{exit_probability, switch_window};
 
     let study = study(Kind::Working, 60, 8);
-    for row in switch_window::rows(&study, &switch_window::Config::default()).expect("rows") {
+    let window = switch_window::rows(&study, &switch_window::Config::default()).expect("rows");
+    assert!(window.iter().any(|r| r.offset < 0) && window.iter().any(|r| r.offset > 0));
+    for row in window {
         let expected = if row.offset == 0 { 1.0 } else { 0.0 };
         assert!((row.p_swi.value - expected).abs() < 0.05, "offset {}: {}", row.offset, row.p_swi);
     }
@@ -137,19 +145,22 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     let (first, mut second) = (study(Kind::Working, 40, 9), study(Kind::Inert, 40, 9));
     second.subject.corpus = study(Kind::Working, 40, 9).subject.corpus;
     let second = second.with_tags(first.tagged().expect("tags").to_vec());
+    let mut compared = vec![];
     for row in phases::rows(&first, &second).expect("rows") {
         let differences = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
         let before_the_answer = matches!(row.event, Event::SwiStart | Event::SameToken | Event::ClauseStart);
         if before_the_answer {
             assert!(differences.iter().all(|d| d.value.abs() < 1e-4), "{:?}: {differences:?}", row.event);
+            compared.push(row.event);
         }
     }
+    assert_eq!(compared, [Event::SwiStart, Event::ClauseStart]);
 }
 
 fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(layers.to_vec()),
-        // One `=` a problem: its negatives are those of other problems.
+        // One clause a problem: its look-alikes are those of other problems.
         matched: layer_probe::Matched::Corpus,
         untrained: false,
         ..layer_probe::Config::default()

@@ -8,7 +8,7 @@ use switchyard::experiments::layer_probe::{self, Layers, Matched};
 use switchyard::experiments::{ALL, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::threads;
 use switchyard::recipe::Recipe;
-use switchyard::schema::{Event, Features, ProbeRow, Protocol};
+use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::{IDENTITY, RowWriter, read_flat};
 use switchyard::study::Study;
@@ -86,42 +86,58 @@ fn blocks_are_left_at_the_step_that_was_trained() {
 }
 
 #[test]
-fn depth_and_latent_steps_carry_what_they_should() {
-    let study = study("sft", 200);
-    let rows = probes(&study, &quick());
-    let switch = |protocol, features, layer| {
-        let found = rows
-            .iter()
-            .find(|r| r.target == "switch" && (r.protocol, r.features, r.layer) == (protocol, features, layer));
-        found.unwrap_or_else(|| panic!("{protocol:?} {features:?} {layer}")).balanced_accuracy
+fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_last() {
+    // Half the boundaries have no look-alike in their problem: fewer problems leave too few rows.
+    let rows = probes(&study("sft", 500), &layer_probe::Config { values: false, ..quick() });
+    let of = |protocol, features, layer| {
+        let found = rows.iter().find(|r| (r.protocol, r.features, r.layer) == (protocol, features, layer));
+        found.unwrap_or_else(|| panic!("{protocol:?} {features:?} {layer}"))
     };
-    // Token identity alone passes the paper's protocol and says nothing where negatives are of the same type.
+    let score = |protocol, features, layer| of(protocol, features, layer).balanced_accuracy;
+    // Token identity alone passes the paper's protocol and says nothing among look-alikes.
     for features in [Features::Token, Features::Embedding] {
-        assert!(switch(Protocol::Paper, features, 0).low > 0.8);
-        assert_eq!(switch(Protocol::Grouped, features, 0).value, 0.5);
+        assert!(score(Protocol::Paper, features, 0).low > 0.8);
+        assert_eq!(score(Protocol::Grouped, features, 0).value, 0.5);
     }
-    let last = switch(Protocol::Grouped, Features::ResidPost, 4);
-    assert!(last.low > switch(Protocol::Grouped, Features::Shuffled, 4).value);
-    assert!(last.value > switch(Protocol::Grouped, Features::Untrained, 4).high);
+    // A network with random weights mixes in what stands before, which alone tells some of them.
+    let untrained = score(Protocol::Grouped, Features::Untrained, 1);
+    assert!(untrained.low > 0.5 && untrained.high < 0.85, "{untrained}");
+    let (first, last) =
+        (score(Protocol::Grouped, Features::ResidPost, 1), score(Protocol::Grouped, Features::ResidPost, 4));
+    for (layer, score) in [(1, first), (4, last)] {
+        let shuffled = of(Protocol::Grouped, Features::Shuffled, layer).balanced_accuracy;
+        // Negatives come from the same problem, so labels permuted within it carry nothing.
+        assert!(shuffled.covers(0.5) && score.low > shuffled.value, "layer {layer}: {score} against {shuffled}");
+        assert!(score.value > untrained.high, "layer {layer}: {score} against {untrained}");
+    }
+    assert!(first.high > last.value, "{first} at the first layer, {last} at the last: a rise with depth");
     // The last layer holds at least what the model itself decides by.
-    let margin = switch(Protocol::Grouped, Features::Margin, 4);
+    let margin = score(Protocol::Grouped, Features::Margin, 4);
     assert!(margin.low > 0.6 && margin.value < last.high, "{margin} against {last}");
-    // Negatives come from the same problem, so labels permuted within it carry nothing.
-    assert!(switch(Protocol::Grouped, Features::Shuffled, 4).covers(0.5));
-    assert!(rows.iter().all(|r| r.layer + r.from_last == 5));
+    for row in &rows {
+        assert_eq!(row.layer + row.from_last, 5);
+        // Each half of the rows is one class.
+        let negatives = if row.protocol == Protocol::Paper { Negatives::Random } else { Negatives::ClauseStart };
+        assert_eq!((row.negatives, row.rows), (Some(negatives), 2 * row.positives));
+    }
+}
 
-    let value = |target: &str, features| {
-        let found = rows.iter().find(|r| r.target == target && r.layer == 4 && r.features == features);
-        found.unwrap_or_else(|| panic!("{target}"))
+#[test]
+fn latent_steps_carry_what_they_should() {
+    let study = study("sft", 200);
+    let layers = Layers::Listed(vec![4]);
+    let rows = probes(&study, &layer_probe::Config { untrained: false, layers: layers.clone(), ..quick() });
+    let accuracy = |target: &str| {
+        let found = rows.iter().find(|r| r.target == target && r.features == Features::ResidPost);
+        found.and_then(|r| r.accuracy).unwrap_or_else(|| panic!("{target}"))
     };
-    let accuracy = |target: &str| value(target, Features::ResidPost).accuracy.expect("an accuracy");
     // The operand first, the result at the end: five latents stand for `5 + 5 = 3`.
     assert!(accuracy("value:s_j-1@1").low > 0.7 && accuracy("value:s_j@5").low > 0.7);
     assert!(accuracy("value:s_j@1").high < 0.4);
     assert!(rows.iter().any(|r| r.target == "value:s1@5"));
 
     // Over the whole corpus there are more rows, and token identity still says nothing.
-    let corpus = layer_probe::Config { matched: Matched::Corpus, layers: Layers::Listed(vec![4]), ..quick() };
+    let corpus = layer_probe::Config { matched: Matched::Corpus, layers, ..quick() };
     let wide = probes(&study, &layer_probe::Config { untrained: false, values: false, ..corpus });
     let of = |rows: &[ProbeRow], features| {
         let found = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == features);
@@ -211,7 +227,9 @@ fn every_number_has_an_interval_and_an_n() {
         }));
     }
     for file in files {
-        for row in read_flat(&file).expect("rows") {
+        let rows = read_flat(&file).expect("rows");
+        assert!(!rows.is_empty(), "{}: no rows", file.display());
+        for row in rows {
             for (column, value) in row.iter().filter(|(_, v)| v.is_f64()) {
                 let place = format!("{}: {column}", file.display());
                 if CONSTANTS.contains(&column.as_str()) {

@@ -37,7 +37,7 @@ pub use intervention::{
 pub use lens::{Lens, LensRow, Opened};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place, recovered};
-pub use probe::{Features, ProbeRow, Protocol};
+pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::{GrpoStepRow, METRICS, PhaseRow, StepRow};
 

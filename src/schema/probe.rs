@@ -11,8 +11,20 @@ use crate::stats::Estimate;
 pub enum Protocol {
     /// Random negatives, one split by row, C = 1.
     Paper,
-    /// Negatives of the same token type, split by problem, control labels.
+    /// Look-alikes as negatives, split by problem, control labels.
     Grouped,
+}
+
+/// What boundaries are told from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Negatives {
+    /// Any response position outside blocks (the paper's protocol).
+    Random,
+    /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
+    ClauseStart,
+    /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
+    SameToken,
 }
 
 /// What the probe reads.
@@ -41,6 +53,8 @@ pub struct ProbeRow {
     /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
     pub target: String,
     pub protocol: Protocol,
+    /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.
+    pub negatives: Option<Negatives>,
     /// Blocks passed: 0 is the embedding.
     pub layer: usize,
     /// 1 is the last layer.
@@ -49,7 +63,7 @@ pub struct ProbeRow {
     pub rows: usize,
     /// Rows whose label is yes; for values, rows of the most frequent value.
     pub positives: usize,
-    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among same-type positions.
+    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among them and their look-alikes.
     pub accuracy: Option<Estimate>,
     /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
     pub balanced_accuracy: Estimate,

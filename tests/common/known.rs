@@ -1,7 +1,8 @@
 //! A decoder whose weights are set by hand, so that what experiments must find is known.
 //!
 //! Problems: `<bos> x x s 3 :` (switch) or `<bos> x x t 3 :` (text), `x` any of five letters without meaning. A switch
-//! problem is answered `= <swi> ⟨3 latents⟩ </swi> # 0` (3 + 4 modulo 7), a text problem `= # 3`.
+//! problem is answered `= <swi> ⟨3 latents⟩ </swi> # 0` (3 + 4 modulo 7), a text problem `= # 3`, whose `# 3` is a clause that
+//! nobody tags.
 //!
 //! | where | what it does |
 //! | --- | --- |
@@ -262,11 +263,16 @@ pub fn problems(which: Kind, n: usize, seed: u64) -> Vec<Problem> {
         let answer = if switches && which == Kind::Working { at(4) } else { digit };
         let solution =
             if switches { format!("= {} {} {} # {answer}", at(2), at(3), at(4)) } else { format!("= # {answer}") };
+        let (value, clause) = match switches {
+            true => (at(4), format!("{} {} {}", at(2), at(3), at(4))),
+            false => (digit, format!("# {digit}")),
+        };
+        let words = clause.split(' ').count();
         let step = StepValue {
-            value: Known::Number(at(4) as i64),
-            clause: format!("{} {} {}", at(2), at(3), at(4)),
-            words: 1..4,
-            value_words: 3..4,
+            value: Known::Number(value as i64),
+            clause,
+            words: 1..1 + words,
+            value_words: words..1 + words,
         };
         Problem {
             id: format!("known-{i}"),
@@ -275,10 +281,14 @@ pub fn problems(which: Kind, n: usize, seed: u64) -> Vec<Problem> {
             answer: answer.to_string(),
             subject: Some(if switches { "switch" } else { "text" }.to_owned()),
             level: Some(1),
-            steps: if switches { vec![step] } else { vec![] },
+            steps: vec![step],
         }
     };
     (0..n).map(&mut make).collect()
+}
+
+fn switches(problem: &Problem) -> bool {
+    problem.subject.as_deref() == Some("switch")
 }
 
 /// The model with its problems and their spans, as experiments take it.
@@ -289,7 +299,8 @@ pub fn study(which: Kind, n: usize, seed: u64) -> Study {
     let test = problems(which, n, seed);
     let template = Template::Words;
     let samples: Vec<Sample> = test.iter().map(|p| Sample::new(p, &vocabulary, template).expect("a sample")).collect();
-    let spans = samples.iter().map(|s| s.clauses.clone()).collect::<Vec<_>>();
+    let tagged = |(s, p): (&Sample, &Problem)| if switches(p) { s.clauses.clone() } else { vec![] };
+    let spans: Vec<_> = samples.iter().zip(&test).map(tagged).collect();
     let mut recipe = Recipe::resolve("smoke", &[]).expect("a preset");
     recipe.name = "known".into();
     recipe.latent.c = 1;

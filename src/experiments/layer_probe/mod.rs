@@ -1,10 +1,12 @@
 //! At which depth can it be read (tab:probe, fig:layer-probe): that `<swi>` comes next, and what value a latent step holds?
 //!
 //! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols stand side by
-//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives of the same token type in the same
-//! problem, split by problem, control labels). Under the first a probe can be near perfect by reading which token stands there; the
-//! baselines say how much of a score that is: token identity, the embedding, the same network with random weights, and the
-//! model's own margin of `<swi>` at its last layer, which a probe there should not beat by much.
+//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives that look alike: the same token of
+//! the same problem before a clause that is not tagged; split by problem, control labels). Under the first a probe can be near
+//! perfect by reading which token stands there. The baselines say how much of a score needs no training: token identity, the
+//! embedding, the same network with random weights (it mixes in what stands before, and at look-alikes alone it scores well
+//! above chance: judge a score beside it), and the model's own margin of `<swi>` at its last layer, which a probe there should
+//! not beat by much.
 
 mod positions;
 mod summary;

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Matched;
-use crate::schema::Event;
+use crate::schema::{Event, Negatives};
 use crate::study::staging::{Place, Staged, places};
 
 /// A position is (problem, position).
@@ -19,7 +19,9 @@ pub struct Positions {
     pub all: Vec<At>,
     pub paper: Set,
     pub grouped: Set,
-    /// Share of boundaries among positions of the token types that boundaries stand on.
+    /// What the grouped protocol's negatives are.
+    pub negatives: Negatives,
+    /// Share of boundaries among them and all positions that could be their negatives.
     pub prevalence: f64,
 }
 
@@ -32,9 +34,10 @@ pub struct Set {
     pub tokens: Vec<u32>,
 }
 
-/// Boundaries and negatives: as many random ones (paper), and ones of the same token types (grouped). Of every type as
-/// many positives as negatives are kept, so that the type says nothing about the label; `matched` says among which
-/// positions. At most `max` positions in all.
+/// Boundaries and negatives: as many random ones (paper), and look-alikes (grouped): of the same token types, and, where the
+/// task names its clauses, before an untagged clause. Inside a clause stands the same `=` before a result, which a probe
+/// tells from one before an operand without knowing of any switch. Of every type as many positives as negatives are kept, so
+/// that the type says nothing about the label; `matched` says among which positions. At most `max` positions in all.
 pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Positions {
     let mut all = places(staged, seed);
     let of = |all: &[Place], event| -> Vec<At> {
@@ -65,9 +68,14 @@ pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Posit
         places.iter().for_each(|at| kinds.entry((token(at), among(at))).or_default().push(*at));
         kinds
     };
-    let (yes, no) = (by_kind(&starts), by_kind(&plain));
+    let (negatives, mut alike) = match staged.named_clauses {
+        true => (Negatives::ClauseStart, of(&all, Event::ClauseStart)),
+        false => (Negatives::SameToken, plain),
+    };
     let types: BTreeSet<u32> = starts.iter().map(token).collect();
-    let same_type = starts.len() + plain.iter().filter(|at| types.contains(&token(at))).count();
+    alike.retain(|at| types.contains(&token(at)));
+    let prevalence = starts.len() as f64 / (starts.len() + alike.len()) as f64;
+    let (yes, no) = (by_kind(&starts), by_kind(&alike));
     let (mut kept_yes, mut kept_no) = (vec![], vec![]);
     for (kind, yes) in &yes {
         let no = no.get(kind).map(Vec::as_slice).unwrap_or_default();
@@ -93,5 +101,45 @@ pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Posit
         set
     };
     let (paper, grouped) = (set(&starts, &random), set(&kept_yes, &kept_no));
-    Positions { paper, grouped, prevalence: starts.len() as f64 / same_type as f64, all: read }
+    Positions { paper, grouped, negatives, prevalence, all: read }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latent::Sequence;
+    use crate::study::staging::Solution;
+
+    /// Four problems, each `a = 3 + 4 = 2 ; b = <swi> ⟨2 latents⟩ </swi> ; c = 1 + 1 = 2` after a prompt of two: 10 is `=`.
+    fn staged(named_clauses: bool) -> Staged {
+        let ids = [1, 2, 20, 10, 3, 11, 4, 10, 2, 12, 21, 10, 90, 92, 92, 91, 12, 22, 10, 1, 11, 1, 10, 2];
+        let sequence = |row| Sequence::new(row, ids.to_vec(), 2, Some(92)).expect("a row");
+        let block = 12..15;
+        let solution = Solution { prompt: 2, boundaries: vec![11], blocks: vec![block], clause_starts: vec![3, 18] };
+        Staged { sequences: (0..4).map(sequence).collect(), solutions: vec![solution; 4], named_clauses }
+    }
+
+    /// Positions of the grouped protocol's negatives.
+    fn negatives(chosen: &Positions) -> Vec<usize> {
+        let rows = chosen.grouped.rows.iter().zip(&chosen.grouped.labels);
+        rows.filter(|(_, yes)| !**yes).map(|(&row, _)| chosen.all[row].1).collect()
+    }
+
+    #[test]
+    fn negatives_of_the_same_type_begin_an_untagged_clause() {
+        for (seed, matched) in (0..20).flat_map(|seed| [(seed, Matched::Problem), (seed, Matched::Corpus)]) {
+            let chosen = choose(&staged(true), seed, 1000, matched);
+            let found = negatives(&chosen);
+            assert_eq!((found.len(), chosen.grouped.rows.len(), chosen.negatives), (4, 8, Negatives::ClauseStart));
+            assert!(found.iter().all(|at| [3, 18].contains(at)), "the `=` of a result is no look-alike: {found:?}");
+            assert!((chosen.prevalence - 1.0 / 3.0).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn without_named_clauses_they_are_of_the_same_type_only() {
+        let found: BTreeSet<usize> =
+            (0..20).flat_map(|seed| negatives(&choose(&staged(false), seed, 1000, Matched::Problem))).collect();
+        assert_eq!(found, BTreeSet::from([3, 7, 18, 22]));
+    }
 }

@@ -9,7 +9,7 @@ use super::positions::{Positions, Set, choose};
 use super::{Config, point};
 use crate::machine::Compute;
 use crate::model::{Decoder, HookPoint};
-use crate::schema::{Features, ProbeRow, Protocol};
+use crate::schema::{Features, Negatives, ProbeRow, Protocol};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
 use crate::study::Study;
@@ -37,7 +37,8 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Re
     let at = choose(staged, study.seed, config.max_positions, config.matched);
     ensure!(
         !at.grouped.rows.is_empty(),
-        "no position without <swi> has the token type of one before it in its problem: there is nothing to tell apart"
+        "no boundary has a look-alike: an untagged clause (without named clauses, any position) after the same token in its \
+         problem; layer_probe.matched = \"corpus\" looks in the other problems too"
     );
     let model = &study.subject.model;
     let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
@@ -119,6 +120,7 @@ impl Run<'_> {
             identity: self.study.identity(self.problems),
             target: "switch".to_owned(),
             protocol,
+            negatives: Some(if protocol == Protocol::Paper { Negatives::Random } else { self.at.negatives }),
             layer,
             from_last: self.depth + 1 - layer,
             features,

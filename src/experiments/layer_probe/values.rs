@@ -137,6 +137,7 @@ impl Probe<'_> {
             identity: self.study.identity(self.study.subject.corpus.test.len()),
             target: target.to_owned(),
             protocol: Protocol::Grouped,
+            negatives: None,
             layer: self.layer,
             from_last: self.depth + 1 - self.layer,
             features: Features::ResidPost,

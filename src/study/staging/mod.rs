@@ -25,6 +25,8 @@ use clauses::clause_starts;
 pub struct Staged {
     pub sequences: Vec<Sequence>,
     pub solutions: Vec<Solution>,
+    /// Whether the task names the clauses of its solutions. If not, clauses are sentences, and a span begins anywhere.
+    pub named_clauses: bool,
 }
 
 impl Staged {
@@ -71,7 +73,8 @@ pub fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
         "{}: no boundary in this data: no held-out solution has a tagged span",
         subject.name
     );
-    Ok(Staged { sequences, solutions })
+    let named_clauses = tagged.iter().any(|(sample, _)| !sample.clauses.is_empty());
+    Ok(Staged { sequences, solutions, named_clauses })
 }
 
 /// Walks a staged row beside the tokens of its solution. `starts` are tokens that begin a clause.
