@@ -256,6 +256,28 @@ fn segmented_is_text_graph_when_there_is_one_segment() {
 }
 
 #[test]
+fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
+    let (values, rollouts) = grpo_fixture();
+    let (settings, reasoning) = (decoding(values.temperature), Reasoning::default());
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
+    let survivors: Vec<Rollout> =
+        rollouts.iter().enumerate().filter(|(i, _)| *i != 2).map(|(_, r)| r.clone()).collect();
+    let mut broken = rollouts;
+    // Its replay panics, as a device without memory does: no anchor to look up.
+    broken[2].anchor.clear();
+    for (replay, threads) in [(ReplayMode::Segmented, 1), (ReplayMode::Segmented, 2), (ReplayMode::FullBptt, 1)] {
+        let model = model();
+        let of = |rollouts: &[Rollout]| {
+            let (grads, parts) = gradients(&model, policy, rollouts, &with(replay), threads).expect("gradients");
+            (gradients_by_name(&model, &grads).expect("gradients"), parts)
+        };
+        let ((masked, parts), (wanted, without)) = (of(&broken), of(&survivors));
+        assert_eq!((parts.tokens, parts.loss), (without.tokens, without.loss), "{replay:?}: N_tok is the survivors'");
+        assert!(!wanted.is_empty() && masked == wanted, "{replay:?}");
+    }
+}
+
+#[test]
 fn nan_steps_are_skipped_counted_and_end_the_run() {
     let mut trainer = Trainer::new(model(), &Optimizer::default());
     let before = trainer.frozen().export().expect("weights");
