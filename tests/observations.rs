@@ -159,6 +159,7 @@ fn observations_of_another_run_are_refused_by_name() {
     std::fs::remove_file(folder.path().join("manifest.json")).expect("the manifest");
     refused(&|o| o.identity.seed = 3, "seed 3, this run of seed 0");
     refused(&|o| o.weights = "fedc".into(), "weights fedc, this run of weights 0123456789abcdef");
+    refused(&|o| o.dtype = "bf16".into(), "dtype bf16, this run of dtype f32");
     refused(&|o| o.mode = "mean".into(), "mode mean");
     refused(&|o| o.cell = 99, "which this run does not ask for");
     let (n, other) = (rows[0].identity.n, rows[0].identity.n + 1);

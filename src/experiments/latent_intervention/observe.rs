@@ -10,6 +10,7 @@ use super::known_value::{Exchange, Predict, of_task, plan};
 use super::record::Record;
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
 use crate::latent::Channel;
+use crate::machine::Compute;
 use crate::model::Activation;
 use crate::schema::{KnownValueRow, Observation};
 use crate::store::Journal;
@@ -73,7 +74,8 @@ pub fn observe(
     }
     let given = given(causal, sweep, asked, predict)?;
     let identity = study.identity(sweep.normal.len());
-    let record = Record::new(asked, sweep, &given.plans, identity, weights, journal)?;
+    let of = (identity, weights, Compute::of(&study.subject.model));
+    let record = Record::new(asked, sweep, &given.plans, of, journal)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
             Action::Normal => vec![sweep.normal.clone()],

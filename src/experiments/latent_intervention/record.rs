@@ -9,6 +9,7 @@ use super::known_value::Exchange;
 use super::observe::Asked;
 use crate::interventions::Firings;
 use crate::latent::Channel;
+use crate::machine::Compute;
 use crate::schema::{At, BlockOrigin, Identity, Observation};
 use crate::store::Journal;
 use crate::study::sweep::{Outcome, Sweep};
@@ -25,6 +26,7 @@ pub struct Record<'a> {
     plans: &'a [BTreeMap<usize, Exchange>],
     identity: Identity,
     weights: String,
+    dtype: &'static str,
     blocks: BlockOrigin,
     /// What is written, and its keys.
     written: Mutex<(Journal<Observation>, BTreeSet<Key>)>,
@@ -39,13 +41,12 @@ impl<'a> Record<'a> {
         asked: &'a [Asked],
         sweep: &Sweep,
         plans: &'a [BTreeMap<usize, Exchange>],
-        identity: Identity,
-        weights: &str,
+        (identity, weights, dtype): (Identity, &str, Compute),
         journal: Journal<Observation>,
     ) -> Result<Self> {
         let weights = weights.chars().take(DIGITS).collect();
         let written = Mutex::new((journal, BTreeSet::new()));
-        let record = Self { asked, plans, identity, weights, blocks: sweep.blocks, written };
+        let record = Self { asked, plans, identity, weights, dtype: dtype.name(), blocks: sweep.blocks, written };
         let mut written = record.lock();
         let (journal, keys) = &mut *written;
         for there in journal.rows() {
@@ -81,6 +82,7 @@ impl<'a> Record<'a> {
             [
                 ("checkpoint", checkpoint.clone()),
                 ("weights", o.weights.clone()),
+                ("dtype", o.dtype.clone()),
                 ("dataset", dataset.clone()),
                 ("problems", n.to_string()),
                 ("seed", seed.to_string()),
@@ -102,6 +104,7 @@ impl<'a> Record<'a> {
         Observation {
             identity: self.identity.clone(),
             weights: self.weights.clone(),
+            dtype: self.dtype.to_owned(),
             cell: 0,
             mode: cell.mode.clone(),
             dose: cell.dose,

@@ -85,6 +85,8 @@ pub struct Observation {
     pub identity: Identity,
     /// First digits of the SHA-256 of the checkpoint's weights.
     pub weights: String,
+    /// What the model computed in.
+    pub dtype: String,
     /// From 0, in the order in which the run was asked for them; *normal* is 0.
     pub cell: usize,
     pub mode: String,
