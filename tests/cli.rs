@@ -1,6 +1,6 @@
 //! The binary `probe` as a user meets it: what it prints, what it writes, and what it says to bad input.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

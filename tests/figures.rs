@@ -1,6 +1,6 @@
 //! Every kind of chart is drawn to SVG and PNG with its text, its marks and its intervals, or refuses by name.
 //!
-//! `SWITCHYARD_FIGURES=/some/folder cargo test --test figures` keeps the files to look at.
+//! `SWITCHYARD_FIGURES=/some/folder cargo test --test suite figures::` keeps the files to look at.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The fused passes against the compositions they stand for: values and gradients, odd shapes, masks, empty rows.
 
-mod common;
+use crate::common;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use common::{relative, values};

@@ -1,7 +1,7 @@
 //! Interventions on the committed micro checkpoints and on models built by hand: controls that must be inert under every
 //! setting, settings that must differ as they say, and the value that a latent holds.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Experiments on models whose weights were set by hand: they must report what is known to be there, and nothing else.
 
-mod common;
+use crate::common;
 
 use common::known::{DECIDED_AT, Kind, study};
 use switchyard::experiments::latent_intervention::{self, Config};

@@ -1,6 +1,6 @@
 //! The recurrence against its definition, and the decoder's invariants.
 
-mod common;
+use crate::common;
 
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};

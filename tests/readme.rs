@@ -1,6 +1,6 @@
 //! The README's trace, findings and table are what the committed rows say.
 //!
-//! After rows changed: `SWITCHYARD_WRITE_README=1 cargo test --test readme` writes them anew.
+//! After rows changed: `SWITCHYARD_WRITE_README=1 cargo test --test suite readme::` writes them anew.
 
 use std::path::Path;
 

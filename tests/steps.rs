@@ -1,6 +1,6 @@
 //! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and the invariants of both.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

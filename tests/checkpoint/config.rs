@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 use switchyard::model::config::{Family, ModelConfig};
 
-use crate::support::*;
+use super::support::*;
 
 fn with(mut value: Value, key: &str, found: Value) -> Value {
     value[key] = found;

@@ -7,7 +7,7 @@ use switchyard::model::checkpoint::{
     Checkpoint, Dtype, HostTensor, SafetensorsFile, SaveOptions, expected_parameters, save_hf_folder,
 };
 
-use crate::support::*;
+use super::support::*;
 
 const Q: &str = "model.layers.1.self_attn.q_proj.weight";
 

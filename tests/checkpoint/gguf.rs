@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile};
 use switchyard::model::config::ModelConfig;
 
-use crate::gguf_writer::*;
-use crate::support::*;
+use super::gguf_writer::*;
+use super::support::*;
 
 #[test]
 fn both_families_read_back_exactly() {

@@ -7,7 +7,7 @@ use half::f16;
 use switchyard::model::checkpoint::{Dtype, HostTensor};
 use switchyard::model::config::{Family, ModelConfig};
 
-use crate::support::*;
+use super::support::*;
 
 /// A GGUF put together by hand: metadata bytes, then tensors with their ggml type and data.
 pub struct Writer {

@@ -2,7 +2,7 @@ use std::fs;
 
 use switchyard::model::checkpoint::{Checkpoint, ModelRef, SaveOptions};
 
-use crate::support::*;
+use super::support::*;
 
 #[test]
 fn folders_files_and_ids_are_told_apart() {

@@ -8,7 +8,7 @@ use switchyard::model::checkpoint::peft::{Adapter, AdapterConfig, Apply, Factors
 use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
 use switchyard::model::config::ModelConfig;
 
-use crate::support::*;
+use super::support::*;
 
 const Q0: &str = "model.layers.0.self_attn.q_proj.weight";
 const UP1: &str = "model.layers.1.mlp.up_proj.weight";
