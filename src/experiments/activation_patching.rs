@@ -16,16 +16,15 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{Files, Fit};
-use crate::latent::trace::Kind as Is;
-use crate::latent::{Request, Sequence, Trace, decode};
+use crate::latent::{Sequence, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
 use crate::parallel;
 use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
 use crate::store::Journal;
-use crate::study::sweep::{Sweep, not_stopped};
+use crate::study::circuits::pairs::{Pair, Prompts, decoded, of_task};
+use crate::study::sweep::not_stopped;
 use crate::study::{Causal, Study, Subject};
-use crate::tasks::Split;
 
 /// What it asks.
 pub const ABOUT: &str = "where the difference between two problems lives: layer × latent step, layer × position";
@@ -49,14 +48,6 @@ impl Default for Config {
     }
 }
 
-/// A usable pair: the two rows up to the read-out, which the last position decides.
-struct Pair {
-    clean: Sequence,
-    corrupt: Sequence,
-    /// What each run says at the read-out.
-    says: [u32; 2],
-}
-
 /// One patch: layer and position, and what it does to the read-out (patched minus corrupt).
 type Effect = ((usize, usize), f64);
 
@@ -66,9 +57,6 @@ struct Patched {
     whole: f64,
     effects: Vec<Effect>,
 }
-
-/// Prompts of a clean and a corrupt problem.
-type Prompts = (Vec<u32>, Vec<u32>);
 
 /// Makes its pairs from a generated task.
 ///
@@ -91,7 +79,7 @@ pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
         return Ok("done before\n".into());
     }
     causal.say("activation patching");
-    let prompts = prompts(causal.study, config)?;
+    let prompts = of_task(&causal.study.subject, config.candidates)?;
     let journal = places(causal.study, config, &prompts, files.journal(PatchedPlaceRow::NAME)?)?;
     let rows = recovered(&files.finish(PatchedPlaceRow::NAME, journal, key, false)?)?;
     files.save(PatchRow::NAME, &rows)?;
@@ -102,26 +90,12 @@ fn key(row: &PatchedPlaceRow) -> (usize, usize, usize) {
     (row.pair, row.layer, row.position)
 }
 
-fn prompts(study: &Study, config: &Config) -> Result<Vec<Prompts>> {
-    let Subject { recipe, corpus, name, .. } = &study.subject;
-    let task = recipe.task.as_ref();
-    let task = task.with_context(|| format!("{name}: activation_patching needs a generated task to make pairs of"))?;
-    let mut pairs = vec![];
-    for index in 0..config.candidates as u64 {
-        let Some((clean, corrupt)) = task.pair(Split::Test, recipe.seed, index)? else { continue };
-        let encode = |question: &str| corpus.template.encode_prompt(&corpus.vocabulary, question);
-        pairs.push((encode(&clean.question)?, encode(&corrupt.question)?));
-    }
-    ensure!(!pairs.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
-    Ok(pairs)
-}
-
 /// The heat maps of pairs of the recipe's task, in memory.
 ///
 /// # Errors
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
-    run_pairs(study, config, &prompts(study, config)?)
+    run_pairs(study, config, &of_task(&study.subject, config.candidates)?)
 }
 
 /// The same on given pairs of prompts, clean and corrupt.
@@ -139,7 +113,7 @@ fn places(
     prompts: &[Prompts],
     journal: Journal<PatchedPlaceRow>,
 ) -> Result<Journal<PatchedPlaceRow>> {
-    let pairs = usable(study, prompts, config.pairs)?;
+    let pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
     let subject = &study.subject;
     ensure!(
         pairs.len() > 1,
@@ -171,44 +145,6 @@ fn places(
         })
     })?;
     Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Decodes both prompts of every pair and keeps the pairs that agree up to a read-out behind a block.
-fn usable(study: &Study, prompts: &[(Vec<u32>, Vec<u32>)], limit: usize) -> Result<Vec<Pair>> {
-    let subject = &study.subject;
-    let settings = Sweep::settings(study);
-    let how = subject.decode(&settings);
-    let mut pairs = vec![];
-    for chunk in prompts.chunks(subject.recipe.evaluation.batch.max(1)) {
-        let both = chunk.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
-        let requests: Vec<Request> =
-            both.map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 }).collect();
-        let traces = decode(how, &requests, 1, &mut Hooks::none())?;
-        for two in traces.chunks_exact(2).filter(|two| two[0].prompt.len() == two[1].prompt.len()) {
-            if let Some(pair) = pair(&two[0], &two[1], subject.corpus.switch.latent, pairs.len())? {
-                pairs.push(pair);
-            }
-            if pairs.len() == limit {
-                return Ok(pairs);
-            }
-        }
-    }
-    Ok(pairs)
-}
-
-fn pair(clean: &Trace, corrupt: &Trace, latent: u32, number: usize) -> Result<Option<Pair>> {
-    let both = || clean.positions.iter().zip(&corrupt.positions);
-    let Some(at) = both().position(|(a, b)| a.token != b.token || a.kind != b.kind) else { return Ok(None) };
-    let (a, b) = (&clean.positions[at], &corrupt.positions[at]);
-    let opened = clean.positions[..at].iter().any(|p| p.kind == Is::Latent);
-    if !opened || a.kind != Is::Text || b.kind != Is::Text {
-        return Ok(None);
-    }
-    let row = |trace: &Trace| {
-        let ids = trace.prompt.iter().copied().chain(trace.positions[..at].iter().map(|p| p.token)).collect();
-        Sequence::new(number, ids, trace.prompt.len(), Some(latent))
-    };
-    Ok(Some(Pair { clean: row(clean)?, corrupt: row(corrupt)?, says: [a.token, b.token] }))
 }
 
 fn points() -> [HookSpec; 2] {

@@ -93,7 +93,8 @@ macro_rules! experiments {
 }
 
 experiments! {
-    one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe;
+    one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
+        direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching
 }

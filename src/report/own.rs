@@ -7,7 +7,7 @@ use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
-    AccuracyRow, InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow,
+    AccuracyRow, AttentionRow, DirectLogitRow, HeadPatchRow, InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow,
     PhaseRow, PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
@@ -20,6 +20,9 @@ const NO_TABLE: &[&str] = &[
     SwitchProblemRow::NAME,
     LensRow::NAME,
     PatchRow::NAME,
+    DirectLogitRow::NAME,
+    AttentionRow::NAME,
+    HeadPatchRow::NAME,
     TeacherForcedRow::NAME,
 ];
 

@@ -7,6 +7,7 @@
 
 mod accuracy;
 mod benefit;
+mod circuits;
 mod entropy;
 mod exits;
 mod identity;
@@ -27,6 +28,10 @@ use crate::store::{FlatRow, typed};
 
 pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
+pub use circuits::{
+    AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target, agreement,
+    shares,
+};
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use identity::Identity;
@@ -63,7 +68,7 @@ const fn known<R: Named>(name: &'static str) -> KnownRows {
 }
 
 /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
-pub const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME];
+pub const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME];
 
 /// Every kind of row that `report` reads as a struct.
 pub const KNOWN: &[KnownRows] = &[
@@ -85,6 +90,10 @@ pub const KNOWN: &[KnownRows] = &[
     known::<SwitchProblemRow>(SwitchProblemRow::NAME),
     known::<SwitchBenefitRow>(SwitchBenefitRow::NAME),
     known::<PatchRow>(PatchRow::NAME),
+    known::<DirectLogitRow>(DirectLogitRow::NAME),
+    known::<AttentionRow>(AttentionRow::NAME),
+    known::<HeadPatchRow>(HeadPatchRow::NAME),
+    known::<FormsRow>(FormsRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
 ];
 

@@ -52,10 +52,8 @@ impl Bootstrap {
             .map_init(
                 || vec![0u32; n],
                 |counts, draw| {
-                    let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-                    rng.set_stream(draw as u64);
                     counts.fill(0);
-                    (0..n).for_each(|_| counts[rng.random_range(0..n)] += 1);
+                    self.draw(draw, n, |unit| counts[unit] += 1);
                     statistic(counts)
                 },
             )
@@ -74,8 +72,15 @@ impl Bootstrap {
         Ok(Estimate { value, low: low.min(value), high: high.max(value), n })
     }
 
+    /// Draws `n` of `n` units with replacement; `hit` is told each.
+    pub(super) fn draw(&self, draw: usize, n: usize, mut hit: impl FnMut(usize)) {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(draw as u64);
+        (0..n).for_each(|_| hit(rng.random_range(0..n)));
+    }
+
     /// The percentile at which the lower end lies, for `n` units.
-    fn tail(&self, n: usize) -> f64 {
+    pub(super) fn tail(&self, n: usize) -> f64 {
         let half = 0.5 * (1.0 - self.level);
         if !self.expand {
             return half;
@@ -150,7 +155,7 @@ fn rows_grouped(rows: usize, groups: &[usize]) -> Result<Groups> {
 }
 
 /// Linear interpolation between order statistics (numpy's default); `sorted` is not empty.
-fn quantile(sorted: &[f64], p: f64) -> f64 {
+pub(super) fn quantile(sorted: &[f64], p: f64) -> f64 {
     let at = p.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);
     sorted[below] + (at - below as f64) * (sorted[above] - sorted[below])

@@ -10,6 +10,7 @@
 //! | how sure is this accuracy? | [`wilson`], [`accuracy`] |
 //! | do two modes differ on the same problems? | [`Flips`] (exact McNemar), [`Bootstrap::paired`] |
 //! | the same, several positions per problem | [`Bootstrap::clustered_mean`], [`Bootstrap::clustered_rows`] |
+//! | many ratios over the same problems | [`Bootstrap::columns`] |
 //! | many tests at once | [`holm`] |
 //! | can a probe read it? | [`probe`] |
 //!
@@ -18,12 +19,14 @@
 mod bootstrap;
 pub mod by_problem;
 mod classify;
+mod columns;
 mod estimate;
 mod groups;
 mod holm;
 mod logistic;
 mod mcnemar;
 pub mod probe;
+mod ranks;
 mod scale;
 mod softmax;
 pub mod special;
@@ -37,6 +40,7 @@ pub use groups::Groups;
 pub use holm::holm;
 pub use logistic::Logistic;
 pub use mcnemar::{Flips, changed};
+pub use ranks::spearman;
 pub use scale::Standardiser;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};

@@ -3,6 +3,7 @@
 
 pub mod answers;
 mod causal;
+pub mod circuits;
 pub mod modes;
 pub mod nulls;
 mod open;

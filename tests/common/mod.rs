@@ -1,6 +1,7 @@
 //! Tiny random models and helpers that the tests share.
 #![allow(dead_code)]
 
+pub mod circuit_models;
 pub mod known;
 
 use burn::tensor::{Device, Tensor};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use ndarray::Array2;
 
@@ -11,8 +11,9 @@ use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Select};
 
-/// Values at each of `points` (those of shape `[B, L, D]`), `[places, D]` each, rows in the order of `places`:
-/// `(sequence, position)`, sorted. Memory: `4 · points · places · D` bytes, and one point's more while they are joined.
+/// Values at each of `points` (those with positions on the second axis, as `[B, L, D]`; `[B, L, H, dh]` is read as
+/// `[B, L, H · dh]`), `[places, D]` each, rows in the order of `places`: `(sequence, position)`, sorted. Memory:
+/// `4 · points · places · D` bytes, and one point's more while they are joined.
 ///
 /// # Errors
 /// A point that does not exist, places that are not sorted, and whatever the model returns.
@@ -25,7 +26,9 @@ pub fn capture(
     threads: usize,
 ) -> Result<Vec<Array2<f32>>> {
     ensure!(places.is_sorted(), "positions to capture must be in the order of their sequences");
-    let d = model.config().hidden_size;
+    if let Some(point) = points.iter().find(|point| point.kind.position_axis() != 1) {
+        bail!("`{point}` has no row of values for each position");
+    }
     // Sequences without a place are not run.
     let wanted: Vec<Sequence> = (sequences.iter().enumerate())
         .filter(|(i, _)| !of_sequence(places, *i).is_empty())
@@ -39,19 +42,19 @@ pub fn capture(
                 slots.insert((sequence.row, position), slots.len());
             }
         }
-        let mut stores = vec![vec![f32::NAN; slots.len() * d]; points.len()];
+        let mut stores = vec![Store::default(); points.len()];
         let mut hooks = Hooks::none();
         for (point, store) in points.iter().zip(&mut stores) {
             let spec = HookSpec { pattern: point.to_string(), select: Select::All };
             let slots = &slots;
             hooks
-                .observe(&spec, model.config().num_hidden_layers, move |site, value| keep(site, value, slots, store))?;
+                .observe(&spec, model.config().num_hidden_layers, move |site, value| store.keep(site, value, slots))?;
         }
         unroll(model, batch, source, Gradient::Through, &mut hooks)?;
         drop(hooks);
         Ok(vec![stores])
     })?;
-    join(parts, points.len(), places.len(), d)
+    join(parts, points, places.len())
 }
 
 fn of_sequence(places: &[(usize, usize)], sequence: usize) -> &[(usize, usize)] {
@@ -60,35 +63,52 @@ fn of_sequence(places: &[(usize, usize)], sequence: usize) -> &[(usize, usize)] 
     &places[from..until]
 }
 
-/// Copies the wanted rows of `[B, L, D]` to their slots.
-fn keep(site: &Site, value: &Activation, slots: &HashMap<(usize, usize), usize>, store: &mut [f32]) -> Result<()> {
-    let value = value.clone().three()?;
-    let [b, l, d] = value.dims();
-    let found: Vec<(i64, usize)> = (site.places.iter())
-        .filter_map(|p| slots.get(&(p.row, p.position)).map(|&slot| ((p.batch * l + p.index) as i64, slot)))
-        .collect();
-    if found.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<i64> = found.iter().map(|f| f.0).collect();
-    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [found.len()]), &value.device());
-    let values = value.reshape([b * l, d]).select(0, rows).try_into_vec_as::<f32>();
-    let values = values.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))?;
-    for (&(_, slot), row) in found.iter().zip(values.chunks(d)) {
-        store[slot * d..(slot + 1) * d].copy_from_slice(row);
-    }
-    Ok(())
+/// The rows of one point, in the order of its slots.
+#[derive(Clone, Default)]
+struct Store {
+    width: usize,
+    values: Vec<f32>,
 }
 
-/// `[batch][point][places · D]` → `[point]` of `[places, D]`, freeing the parts as it goes.
-fn join(mut parts: Vec<Vec<Vec<f32>>>, points: usize, rows: usize, d: usize) -> Result<Vec<Array2<f32>>> {
-    (0..points)
-        .map(|point| {
+impl Store {
+    /// Copies the wanted rows of `[B, L, ..]` to their slots.
+    fn keep(&mut self, site: &Site, value: &Activation, slots: &HashMap<(usize, usize), usize>) -> Result<()> {
+        let value = match value.clone() {
+            Activation::Rank3(x) => x,
+            Activation::Rank4(x) => x.flatten(2, 3),
+        };
+        let [b, l, d] = value.dims();
+        if self.values.is_empty() {
+            *self = Self { width: d, values: vec![f32::NAN; slots.len() * d] };
+        }
+        let found: Vec<(i64, usize)> = (site.places.iter())
+            .filter_map(|p| slots.get(&(p.row, p.position)).map(|&slot| ((p.batch * l + p.index) as i64, slot)))
+            .collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<i64> = found.iter().map(|f| f.0).collect();
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [found.len()]), &value.device());
+        let values = value.reshape([b * l, d]).select(0, rows).try_into_vec_as::<f32>();
+        let values = values.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))?;
+        for (&(_, slot), row) in found.iter().zip(values.chunks(d)) {
+            self.values[slot * d..(slot + 1) * d].copy_from_slice(row);
+        }
+        Ok(())
+    }
+}
+
+/// `[batch][point]` → `[point]` of `[places, D]`, freeing the parts as it goes.
+fn join(mut parts: Vec<Vec<Store>>, points: &[HookPoint], rows: usize) -> Result<Vec<Array2<f32>>> {
+    (points.iter().enumerate())
+        .map(|(i, point)| {
+            let d = parts.iter().map(|part| part[i].width).max().unwrap_or(0);
             let mut all = Vec::with_capacity(rows * d);
             for part in &mut parts {
-                all.extend(std::mem::take(&mut part[point]));
+                all.extend(std::mem::take(&mut part[i].values));
             }
-            ensure!(all.iter().all(|v| !v.is_nan()), "a captured activation is NaN, or a position was not reached");
+            let whole = all.len() == rows * d && all.iter().all(|v| !v.is_nan());
+            ensure!(whole, "`{point}`: a captured activation is NaN, or a position was not reached");
             Ok(Array2::from_shape_vec((rows, d), all)?)
         })
         .collect()

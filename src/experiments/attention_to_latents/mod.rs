@@ -1,0 +1,136 @@
+//! How much of each head's attention goes to the latents, and what it brings to the answer.
+//!
+//! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text,
+//! where the clause stands in place of its latents. `mass` is the attention from a position of one class to all keys of
+//! another, averaged over the positions that see such a key; over all classes of keys it makes 1. `direct` is of the position
+//! that decides the answer only: what the head adds to the lead of the gold answer's first token over the best other token from
+//! those keys (nats; pattern · value · output · unembedding, under the final norm's own scale). Summed over keys it is the
+//! head's own contribution in `direct_logit`.
+//!
+//! Misleads: attention is not use. A head may look at the latents and write nothing that anybody reads; `direct` tells such a
+//! head from one that brings the answer, `head_patching` from one that acts through others.
+
+mod classes;
+mod reading;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use ndarray::Array2;
+use serde::{Deserialize, Serialize};
+
+use crate::latent::text_mask;
+use crate::schema::{AttentionRow, Form};
+use crate::stats::{Bootstrap, Estimate};
+use crate::store::RowWriter;
+use crate::study::Study;
+use crate::study::circuits::{Written, written};
+use crate::study::staging::logits::in_batches;
+use classes::Class;
+use reading::{Cell, Cells, read};
+
+/// What it asks.
+pub const ABOUT: &str = "how much of each head's attention goes to the latents, and what it brings to the answer";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Problems with a tagged span that are read, at most.
+    pub problems: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { problems: 200 }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// Data without a tagged span, and as the model's.
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(table(&rows))
+}
+
+/// One row a form, head and pair of classes.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
+    ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
+    let subject = &study.subject;
+    let written = written(study, config.problems)?;
+    let masked = text_mask(&subject.corpus.switch, true);
+    let mut rows = vec![];
+    for form in Form::ALL {
+        let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
+        let of_problem: BTreeMap<usize, &Written> = written.iter().map(|w| (w.problem, w)).collect();
+        let done = in_batches(&subject.model, &sequences, study.threads, |batch| {
+            let batch: Vec<&Written> = batch.iter().map(|s| of_problem[&s.row]).collect();
+            read(subject, &batch, form, &masked)
+        })?;
+        rows.extend(of_form(study, form, &done)?);
+    }
+    ensure!(!rows.is_empty(), "{}: fewer than two problems with the same classes", subject.name);
+    Ok(rows)
+}
+
+fn of_form(study: &Study, form: Form, problems: &[(usize, Cells)]) -> Result<Vec<AttentionRow>> {
+    let heads = study.subject.model.config().num_attention_heads;
+    let mut kinds: Vec<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let mut rows = vec![];
+    for kind in kinds {
+        let cells: Vec<&Cell> = problems.iter().filter_map(|(_, cells)| cells.get(&kind)).collect();
+        let mass = estimates(study, &cells, |cell| &cell.mass)?;
+        let direct = if kind.0.answer { estimates(study, &cells, |cell| &cell.direct)? } else { vec![] };
+        for (head, mass) in mass.into_iter().enumerate() {
+            let Some(mass) = mass else { continue };
+            rows.push(AttentionRow {
+                identity: study.identity(cells.len()),
+                form,
+                layer: head / heads,
+                head: head % heads,
+                from: kind.0.name(form),
+                to: kind.1.name(form),
+                back: kind.1.back,
+                queries: cells.iter().map(|cell| cell.queries).sum(),
+                mass,
+                direct: direct.get(head).copied().flatten(),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// A mean per query for each head.
+fn estimates(study: &Study, cells: &[&Cell], of: impl Fn(&Cell) -> &Vec<f64>) -> Result<Vec<Option<Estimate>>> {
+    let heads = cells.iter().map(|cell| of(cell).len()).max().unwrap_or(0);
+    let sums = Array2::from_shape_fn((cells.len(), heads), |(i, head)| of(cells[i]).get(head).copied().unwrap_or(0.0));
+    let sizes = Array2::from_shape_fn((cells.len(), heads), |(i, _)| cells[i].queries as f64);
+    Bootstrap::seeded(study.seed).columns(sums.view(), sizes.view())
+}
+
+/// Markdown: which heads look at the last block from where the answer is decided, and what each brings.
+pub fn table(rows: &[AttentionRow]) -> String {
+    let mut out = String::from(
+        "Where the answer is decided: the heads that look most at one part of the last block (`latent[k]`; as text \
+         `clause[k]`), and what that brings to the answer's lead (nats).\n\n\
+         | form | head | looks at | attention | brings |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for form in Form::ALL {
+        let into = |r: &&AttentionRow| r.form == form && r.from == "answer" && r.back == Some(0);
+        let mut looks: Vec<&AttentionRow> = rows.iter().filter(into).collect();
+        looks.sort_by(|a, b| b.mass.value.total_cmp(&a.mass.value));
+        for r in looks.iter().take(8) {
+            let brings = r.direct.map_or_else(|| "—".into(), |d| format!("{d:.2}"));
+            out += &format!("| {} | L{}H{} | {} | {:.3} | {brings} |\n", form.name(), r.layer, r.head, r.to, r.mass);
+        }
+    }
+    out
+}

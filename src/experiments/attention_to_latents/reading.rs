@@ -1,0 +1,182 @@
+//! Attention patterns of known rows, summed by class as they come; no pattern is kept. Knows nothing of rows or intervals.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Result};
+use ndarray::Array2;
+
+use super::classes::{Class, key, query};
+use crate::latent::Sequence;
+use crate::model::hooks::Site;
+use crate::model::{Activation, Decoder, HookSpec, Hooks, Kind};
+use crate::schema::Form;
+use crate::study::Subject;
+use crate::study::circuits::readout::{Rivals, directions, logits, writes};
+use crate::study::circuits::{At, Written};
+
+/// Queries of one class to keys of one class, in one problem. Lists are `[layer · heads + head]`.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    /// Queries that see such a key.
+    pub queries: usize,
+    /// Attention, summed over queries and keys.
+    pub mass: Vec<f64>,
+    /// Where the query decides the answer: what the head adds to the answer's lead from these keys.
+    pub direct: Vec<f64>,
+}
+
+/// By class of query and of key.
+pub type Cells = BTreeMap<(Class, Class), Cell>;
+
+/// A row being read.
+struct Open<'a> {
+    written: &'a Written,
+    roles: Vec<At>,
+    answer: Option<usize>,
+    cells: Cells,
+    /// Position in each slot of the cache.
+    slots: Vec<Option<usize>>,
+    /// The answer's query: `[layer · heads + head]`, a weight for each position.
+    pattern: Vec<Vec<f64>>,
+    /// `[layer]` of `[position][kv head · dh]`.
+    values: Vec<Vec<Vec<f32>>>,
+    scale: f64,
+}
+
+/// Reads a batch; `masked` are tokens that cannot be drawn as an answer.
+///
+/// # Errors
+/// As the model's.
+pub fn read(subject: &Subject, batch: &[&Written], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
+    let model = &subject.model;
+    let layers = model.config().num_hidden_layers;
+    let sequences: Vec<Sequence> = batch.iter().map(|w| w.sequence(form).clone()).collect();
+    let opened: Vec<Open> = batch.iter().map(|w| Open::new(w, form, layers)).collect();
+    let rows = RefCell::new(opened);
+    let mut hooks = Hooks::none();
+    for pattern in ["blocks.*.attn.hook_v", "blocks.*.attn.hook_pattern", "ln_final.hook_scale"] {
+        let spec: HookSpec = pattern.parse()?;
+        hooks.observe(&spec, layers, |site, value| see(model, &mut rows.borrow_mut(), site, value))?;
+    }
+    let all = subject.unroll(&sequences, &mut hooks)?;
+    drop(hooks);
+    let mut rows = rows.into_inner();
+    let decided: Vec<(usize, usize)> = rows.iter().enumerate().filter_map(|(b, row)| Some((b, row.answer?))).collect();
+    if !decided.is_empty() {
+        let logits = logits(model, all.hidden_at(&decided)?)?;
+        let written: Vec<Array2<f32>> = (0..layers).map(|layer| writes(model, layer)).collect::<Result<_>>()?;
+        for (&(b, _), logits) in decided.iter().zip(&logits) {
+            rows[b].attribute(model, &written, logits, masked)?;
+        }
+    }
+    Ok(rows.into_iter().map(|row| (row.written.problem, row.cells)).collect())
+}
+
+fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> Result<()> {
+    let (data, dims) = (value.to_vec()?, value.dims());
+    let layer = site.point.layer.unwrap_or(0);
+    match site.point.kind {
+        Kind::Pattern => {
+            if layer == 0 {
+                extend_slots(rows, site, dims[2], dims[3]);
+            }
+            for place in site.places {
+                for head in 0..dims[1] {
+                    let from = ((place.batch * dims[1] + head) * dims[2] + place.index) * dims[3];
+                    let weights = &data[from..from + dims[3]];
+                    rows[place.batch].look(place.position, layer * dims[1] + head, weights, model);
+                }
+            }
+        }
+        Kind::V => {
+            let width = dims[2] * dims[3];
+            for place in site.places {
+                let from = (place.batch * dims[1] + place.index) * width;
+                rows[place.batch].values[layer][place.position] = data[from..from + width].to_vec();
+            }
+        }
+        _ => {
+            for place in site.places {
+                let row = &mut rows[place.batch];
+                if row.answer == Some(place.position) {
+                    row.scale = f64::from(data[place.batch * dims[1] + place.index]);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The wave's own columns are the cache's last: `width` of `slots`. Padding leaves a hole.
+fn extend_slots(rows: &mut [Open], site: &Site, width: usize, slots: usize) {
+    rows.iter_mut().for_each(|row| row.slots.resize(slots, None));
+    for place in site.places {
+        rows[place.batch].slots[slots - width + place.index] = Some(place.position);
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(written: &'a Written, form: Form, layers: usize) -> Self {
+        let length = written.sequence(form).ids.len();
+        Self {
+            written,
+            roles: written.roles(form),
+            answer: written.answer.and_then(|_| written.answer_decided(form)),
+            cells: Cells::new(),
+            slots: vec![],
+            pattern: vec![],
+            values: vec![vec![vec![]; length]; layers],
+            scale: 1.0,
+        }
+    }
+
+    /// One head's weights over the cache's slots, from one position.
+    fn look(&mut self, position: usize, head: usize, weights: &[f32], model: &Decoder) {
+        let Some(from) = query(&self.roles, position, self.answer) else { return };
+        let heads = model.config().num_hidden_layers * model.config().num_attention_heads;
+        let keys = || self.slots.iter().zip(weights).filter_map(|(slot, &w)| Some(((*slot)?, w)));
+        let mut sums: HashMap<Class, f64> = HashMap::new();
+        for (at, weight) in keys().filter(|(at, _)| *at <= position) {
+            *sums.entry(key(&self.roles, position, at)).or_default() += f64::from(weight);
+        }
+        if from.answer {
+            let mut pattern = vec![0.0; self.roles.len()];
+            keys().for_each(|(at, weight)| pattern[at] = f64::from(weight));
+            self.pattern.push(pattern);
+        }
+        for (to, sum) in sums {
+            let cell = self.cells.entry((from, to)).or_default();
+            cell.mass.resize(heads, 0.0);
+            cell.queries += usize::from(head == 0);
+            cell.mass[head] += sum;
+        }
+    }
+
+    /// Splits what each head adds to the answer's lead by where it read it: `pattern[t] · v[t] · O_h · (w ⊙ ΔW) / s`.
+    fn attribute(&mut self, model: &Decoder, written: &[Array2<f32>], logits: &[f32], masked: &[u32]) -> Result<()> {
+        let config = model.config();
+        let (heads, dh) = (config.num_attention_heads, config.head_dim);
+        let group = heads / config.num_key_value_heads;
+        let (Some(answer), Some(said)) = (self.answer, self.written.answer) else { return Ok(()) };
+        let rivals = Rivals::of(logits, said.token, masked).context("the answer's token is outside the head")?;
+        let two = directions(model, &[rivals.token, rivals.rival])?;
+        let along: Vec<f64> =
+            two[0].iter().zip(&two[1]).map(|(&a, &b)| (f64::from(a) - f64::from(b)) / self.scale).collect();
+        let from = Class { role: self.roles[answer].role, answer: true, back: None };
+        for (head, pattern) in self.pattern.iter().enumerate() {
+            let (layer, h) = (head / heads, head % heads);
+            let of_row = |row: usize| written[layer].row(row).iter().zip(&along).map(|(&w, g)| f64::from(w) * g).sum();
+            let read: Vec<f64> = (h * dh..(h + 1) * dh).map(of_row).collect();
+            for (at, &weight) in pattern.iter().enumerate().take(answer + 1) {
+                let value = &self.values[layer][at][(h / group) * dh..(h / group + 1) * dh];
+                let adds: f64 = value.iter().zip(&read).map(|(&v, u)| f64::from(v) * u).sum();
+                if let Some(cell) = self.cells.get_mut(&(from, key(&self.roles, answer, at))) {
+                    cell.direct.resize(written.len() * heads, 0.0);
+                    cell.direct[head] += weight * adds;
+                }
+            }
+        }
+        Ok(())
+    }
+}

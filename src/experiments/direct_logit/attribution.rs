@@ -1,0 +1,234 @@
+//! What every node adds to a logit, exactly. Works on solutions in one form; knows nothing of rows or intervals.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Tensor, TensorData};
+use ndarray::{Array2, ArrayView1, s};
+use rayon::prelude::*;
+
+use super::sites::Decision;
+use crate::latent::Sequence;
+use crate::model::{Decoder, HookPoint, Kind};
+use crate::study::Subject;
+use crate::study::circuits::readout::{Rivals, directions, final_weight, logits, writes};
+use crate::study::staging::capture::capture;
+
+/// Logits held at once, in floats.
+const LOGITS_HELD: usize = 1 << 22;
+/// Relative error at which a latent's input counts as the state before it.
+const SAME: f32 = 1e-4;
+/// Relative error of the sum at which something is wrong with the model's precision or this code.
+const OFF: f64 = 1e-3;
+
+/// A node: the embedding, a head, an MLP. In the order of [`nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Node {
+    /// A token's embedding or, at a latent step, the state that was injected.
+    Embed,
+    Head(usize, usize),
+    Mlp(usize),
+}
+
+/// Every node of a model.
+pub fn nodes(model: &Decoder) -> Vec<Node> {
+    let config = model.config();
+    let layer = |l| (0..config.num_attention_heads).map(move |h| Node::Head(l, h)).chain([Node::Mlp(l)]);
+    [Node::Embed].into_iter().chain((0..config.num_hidden_layers).flat_map(layer)).collect()
+}
+
+/// A decision explained. Lists follow [`nodes`]; each entry is what the node adds to `[logit, lead]`.
+pub struct Explained {
+    pub rivals: Rivals,
+    /// Nodes of the position itself: they sum to the logit and the lead.
+    pub own: Vec<[f64; 2]>,
+    /// What the injected state (`own`'s embedding) is made of: nodes of the earlier steps of the block and of `<swi>`, through
+    /// the recurrence. They sum to `own`'s embedding. `None` at text, and where a latent's input is not the state before it.
+    pub carried: Option<Vec<[f64; 2]>>,
+}
+
+/// One position of a decision's chain and the direction that its nodes are read along, `[logit, lead]`.
+struct Reading {
+    decision: usize,
+    place: usize,
+    depth: usize,
+    along: [Vec<f64>; 2],
+}
+
+/// Explains the decisions of each sequence, in their order.
+///
+/// # Errors
+/// Contributions that do not sum to the model's own logit, and as the model's.
+pub fn explain(
+    subject: &Subject,
+    sequences: &[Sequence],
+    decisions: &[Vec<Decision>],
+    threads: usize,
+) -> Result<Vec<Vec<Explained>>> {
+    let mut places: Vec<(usize, usize)> = decisions
+        .iter()
+        .enumerate()
+        .flat_map(|(i, all)| all.iter().flat_map(move |d| d.chain.iter().map(move |&p| (i, p))))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    let at: BTreeMap<(usize, usize), usize> = places.iter().enumerate().map(|(slot, &place)| (place, slot)).collect();
+    let model = &subject.model;
+    let layers = model.config().num_hidden_layers;
+    let ends = [Kind::Embed, Kind::LnFinalScale, Kind::LnFinalNormalized].map(HookPoint::new);
+    let inner = (0..layers).flat_map(|l| [Kind::Z, Kind::MlpOut].map(|kind| HookPoint::at(l, kind)));
+    let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
+    let held = capture(model, &subject.reasoning.source, sequences, &points, &places, threads)?;
+    let weight = final_weight(model)?;
+    // What the head reads.
+    let hidden = &held[2] * &ArrayView1::from(&weight);
+
+    let flat: Vec<(usize, &Decision)> =
+        decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
+    let rivals = rivals(model, &flat, &at, &hidden)?;
+    let run = Run { at: &at, embed: &held[0], scale: &held[1], hidden: &hidden, weight: &weight };
+    let readings = run.readings(model, &flat, &rivals)?;
+    let mut explained = add_up(model, &held, &readings, &flat, rivals)?;
+    check(&explained)?;
+    Ok(decisions.iter().map(|all| explained.drain(..all.len()).collect()).collect())
+}
+
+/// The rival of every decision's token.
+fn rivals(
+    model: &Decoder,
+    decisions: &[(usize, &Decision)],
+    at: &BTreeMap<(usize, usize), usize>,
+    hidden: &Array2<f32>,
+) -> Result<Vec<Rivals>> {
+    let mut out = vec![];
+    for chunk in decisions.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
+        let states: Vec<f32> = chunk.iter().flat_map(|(i, d)| hidden.row(at[&(*i, d.chain[0])]).to_vec()).collect();
+        let states = TensorData::new(states, [chunk.len(), hidden.ncols()]);
+        let table = model.embed_tokens.val();
+        let states = Tensor::<2>::from_data(states, (&table.device(), table.dtype()));
+        for ((_, decision), logits) in chunk.iter().zip(logits(model, states)?) {
+            let rivals = Rivals::of(&logits, decision.token, &decision.masked);
+            out.push(rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?);
+        }
+    }
+    Ok(out)
+}
+
+/// What was captured at the places, one row each.
+struct Run<'a> {
+    at: &'a BTreeMap<(usize, usize), usize>,
+    embed: &'a Array2<f32>,
+    scale: &'a Array2<f32>,
+    hidden: &'a Array2<f32>,
+    weight: &'a [f32],
+}
+
+impl Run<'_> {
+    /// The directions of every decision: at its own position `(w ⊙ W_v) / s`, and at each position before it, as far as the
+    /// state was handed on unchanged, once more times `w / s`.
+    fn readings(&self, model: &Decoder, decisions: &[(usize, &Decision)], rivals: &[Rivals]) -> Result<Vec<Reading>> {
+        let mut tokens: Vec<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let of_token: BTreeMap<u32, Vec<f32>> = tokens.iter().copied().zip(directions(model, &tokens)?).collect();
+        let mut out = vec![];
+        for (decision, ((i, d), rivals)) in decisions.iter().zip(rivals).enumerate() {
+            let (token, rival) = (&of_token[&rivals.token], &of_token[&rivals.rival]);
+            let mut along = [
+                token.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(),
+                token.iter().zip(rival).map(|(&a, &b)| f64::from(a) - f64::from(b)).collect(),
+            ];
+            let mut after: Option<usize> = None;
+            for (depth, &position) in d.chain.iter().enumerate() {
+                let place = self.at[&(*i, position)];
+                if let Some(after) = after {
+                    if !self.is_handed_on(place, after) {
+                        break;
+                    }
+                    for g in &mut along {
+                        g.iter_mut().zip(self.weight).for_each(|(g, &w)| *g *= f64::from(w));
+                    }
+                }
+                let scale = f64::from(self.scale[[place, 0]]);
+                along.iter_mut().flatten().for_each(|g| *g /= scale);
+                out.push(Reading { decision, place, depth, along: along.clone() });
+                after = Some(place);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Whether the input at a latent's place is the state at the place before it.
+    fn is_handed_on(&self, before: usize, latent: usize) -> bool {
+        let (state, input) = (self.hidden.row(before), self.embed.row(latent));
+        let size = state.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        state.iter().zip(input).all(|(a, b)| (a - b).abs() <= SAME * size)
+    }
+}
+
+/// Reads every node's output along every direction.
+fn add_up(
+    model: &Decoder,
+    held: &[Array2<f32>],
+    readings: &[Reading],
+    decisions: &[(usize, &Decision)],
+    rivals: Vec<Rivals>,
+) -> Result<Vec<Explained>> {
+    let nodes = nodes(model);
+    let mut explained: Vec<Explained> = rivals
+        .into_iter()
+        .map(|rivals| Explained { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None })
+        .collect();
+    // How far each decision's state is made of earlier ones.
+    let mut deepest = vec![0; decisions.len()];
+    readings.iter().for_each(|r| deepest[r.decision] = r.depth);
+    for (node, &which) in nodes.iter().enumerate() {
+        let output = output(model, held, which)?;
+        let values: Vec<[f64; 2]> =
+            readings.par_iter().map(|r| [0, 1].map(|way| dot(output.row(r.place), &r.along[way]))).collect();
+        for (reading, value) in readings.iter().zip(values) {
+            let of = &mut explained[reading.decision];
+            if reading.depth == 0 {
+                of.own[node] = value;
+                continue;
+            }
+            let carried = of.carried.get_or_insert_with(|| vec![[0.0; 2]; nodes.len()]);
+            // An injected state between is itself taken apart.
+            if which != Node::Embed || reading.depth == deepest[reading.decision] {
+                carried[node].iter_mut().zip(value).for_each(|(sum, x)| *sum += x);
+            }
+        }
+    }
+    Ok(explained)
+}
+
+/// What a node writes to the stream at every place, `[places, D]`.
+fn output(model: &Decoder, held: &[Array2<f32>], node: Node) -> Result<Array2<f32>> {
+    let dh = model.config().head_dim;
+    Ok(match node {
+        Node::Embed => held[0].clone(),
+        Node::Mlp(layer) => held[4 + 2 * layer].clone(),
+        Node::Head(layer, head) => {
+            let part = s![head * dh..(head + 1) * dh, ..];
+            held[3 + 2 * layer].slice(s![.., head * dh..(head + 1) * dh]).dot(&writes(model, layer)?.slice(part))
+        }
+    })
+}
+
+fn dot(x: ArrayView1<f32>, g: &[f64]) -> f64 {
+    x.iter().zip(g).map(|(&x, g)| f64::from(x) * g).sum()
+}
+
+fn check(explained: &[Explained]) -> Result<()> {
+    for e in explained {
+        for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
+            let sum: f64 = e.own.iter().map(|x| x[way]).sum();
+            ensure!(
+                (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()),
+                "token {}: contributions sum to {sum}, the model says {whole}; direct attribution needs f32",
+                e.rivals.token
+            );
+        }
+    }
+    Ok(())
+}

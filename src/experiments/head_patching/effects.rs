@@ -1,0 +1,151 @@
+//! Every cell of one pair: node × place, patched in up to three ways. Knows pairs and runs; nothing of intervals.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use crate::parallel;
+use crate::schema::{Component, Form, Identity, PatchMode, PatchedNodeRow};
+use crate::study::Subject;
+use crate::study::circuits::pairs::Pair;
+use crate::study::circuits::patch::{Held, Node, Patch, leads, points, record};
+use crate::study::circuits::places::Place;
+
+/// A pair with its places and what its two runs held there.
+pub struct Recorded<'p> {
+    pub pair: &'p Pair,
+    pub places: Vec<(Place, Vec<usize>)>,
+    clean: Held,
+    corrupt: Held,
+}
+
+/// Runs both rows of every pair.
+///
+/// # Errors
+/// As the model's.
+pub fn recorded<'p>(
+    subject: &Subject,
+    pairs: &'p [Pair],
+    places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
+    nodes: &[Node],
+    threads: usize,
+) -> Result<Vec<Recorded<'p>>> {
+    let points = points(nodes.iter().copied());
+    let done = parallel::run(&parallel::cut(pairs, threads), |part| {
+        let one = |pair: &Pair| {
+            let places = places(pair);
+            let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
+            let held = record(subject, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
+            Ok((places, held))
+        };
+        part.iter().map(one).collect::<Result<Vec<_>>>()
+    })?;
+    let all = pairs.iter().zip(done.into_iter().flatten());
+    all.map(|(pair, (places, mut held))| {
+        let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
+        Ok(Recorded { pair, places, clean, corrupt })
+    })
+    .collect()
+}
+
+/// The mean of a node's output at a place over all runs.
+pub type Means = BTreeMap<(Place, Node), Vec<f32>>;
+
+/// The mean of every cell over the runs, both of a pair, and over the positions of a place.
+///
+/// # Errors
+/// None that recorded pairs can cause.
+pub fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
+    let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
+    for r in recorded {
+        for ((place, positions), node) in r.places.iter().flat_map(|p| nodes.iter().map(move |n| (p, *n))) {
+            for held in [&r.clean, &r.corrupt] {
+                for (_, values) in Patch::from(held, node, positions, subject.model.config())?.values {
+                    let (sum, n) = sums.entry((place.clone(), node)).or_default();
+                    sum.resize(values.len(), 0.0);
+                    sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += f64::from(x));
+                    *n += 1;
+                }
+            }
+        }
+    }
+    let mean = |(sum, n): (Vec<f64>, usize)| sum.into_iter().map(|x| (x / n as f64) as f32).collect();
+    Ok(sums.into_iter().map(|(cell, sum)| (cell, mean(sum))).collect())
+}
+
+/// What is patched.
+pub struct Patching<'a> {
+    pub subject: &'a Subject,
+    pub identity: &'a Identity,
+    pub form: Form,
+    pub nodes: &'a [Node],
+    pub modes: &'a [PatchMode],
+    pub means: &'a Means,
+}
+
+impl Patching<'_> {
+    /// Rows of a pair.
+    pub fn cells(&self, r: &Recorded) -> usize {
+        r.places.len() * self.nodes.len() * self.modes.len()
+    }
+
+    /// Every cell of a pair in every mode.
+    ///
+    /// # Errors
+    /// As the model's.
+    pub fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
+        let cells: Vec<(&(Place, Vec<usize>), Node)> =
+            r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();
+        let as_it_is = Patch { node: Node::Resid(0), values: vec![] };
+        let (mut into_clean, mut into_corrupt) = (vec![as_it_is.clone()], vec![as_it_is]);
+        for &mode in self.modes {
+            for &((place, positions), node) in &cells {
+                let into = if mode == PatchMode::Denoise { &mut into_corrupt } else { &mut into_clean };
+                into.push(self.patch(r, mode, node, place, positions)?);
+            }
+        }
+        let mut clean = leads(self.subject, &r.pair.clean, &into_clean, r.pair.says)?.into_iter();
+        let mut corrupt = leads(self.subject, &r.pair.corrupt, &into_corrupt, r.pair.says)?.into_iter();
+        let (from, to) = clean.next().zip(corrupt.next()).context("a pair without runs")?;
+        let mut rows = vec![];
+        for &mode in self.modes {
+            for ((place, _), node) in &cells {
+                let moved = match mode {
+                    PatchMode::Denoise => corrupt.next().context("a patch without a run")? - to,
+                    PatchMode::Noise | PatchMode::Mean => from - clean.next().context("a patch without a run")?,
+                };
+                rows.push(self.row(r.pair.number, mode, place, *node, moved, from - to));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn patch(
+        &self,
+        r: &Recorded,
+        mode: PatchMode,
+        node: Node,
+        place: &Place,
+        positions: &[usize],
+    ) -> Result<Patch> {
+        let config = self.subject.model.config();
+        match mode {
+            PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),
+            PatchMode::Noise => Patch::from(&r.corrupt, node, positions, config),
+            PatchMode::Mean => {
+                let mean = self.means.get(&(place.clone(), node)).context("a place without a mean")?;
+                Ok(Patch { node, values: positions.iter().map(|&p| (p, mean.clone())).collect() })
+            }
+        }
+    }
+
+    fn row(&self, pair: usize, mode: PatchMode, place: &Place, node: Node, moved: f64, whole: f64) -> PatchedNodeRow {
+        let (component, layer, head) = match node {
+            Node::Head(layer, head) => (Component::Head, layer, Some(head)),
+            Node::Mlp(layer) => (Component::Mlp, layer, None),
+            Node::Resid(layer) => (Component::Resid, layer, None),
+        };
+        let (identity, form, back, place) = (self.identity.clone(), self.form, place.back, place.name.clone());
+        PatchedNodeRow { identity, form, pair, mode, component, layer, head, place, back, moved, whole }
+    }
+}

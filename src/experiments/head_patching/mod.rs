@@ -1,0 +1,235 @@
+//! Which heads, MLPs and layers carry the value, and where: every node × place patched with its own output in a twin.
+//!
+//! Pairs as in `activation_patching`: the same problem with another start value, decoded, cut at the first token that differs
+//! (`form` = latents, a block stands before it); and the same two solutions as plain text, cut where the last value is due
+//! (`form` = text), so that a step in latents and the same step in words can be compared, token k of the clause beside latent k.
+//! A pair file (`pairs_file`) takes the place of the task. `effect` is a share of the whole difference between the two runs,
+//! Σ moved / Σ (clean − corrupt), in logits of the clean row's token over the corrupt row's:
+//! - `denoise`: the clean value into the corrupt run; 1 brings everything back (the node suffices).
+//! - `noise`: the corrupt value into the clean run; 1 takes everything away (the node is needed).
+//! - `mean`: the mean of all runs at that place into the clean run (needed, without another value to go to).
+//!
+//! `p_holm`: exact sign test that more than half of the pairs are moved by more than `least` of their difference to one side,
+//! Holm over all cells of a form and mode. A cell with a smaller median effect is never called significant.
+//!
+//! Misleads: where two nodes carry the same value, `noise` of each may be 0 and `denoise` of each 1 (a backup). `mean` is off
+//! the distribution wherever a node has few distinct values.
+
+mod effects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Files, Fit};
+use crate::latent::Switching;
+use crate::parallel;
+use crate::schema::{Component, Form, FormsRow, HeadPatchRow, Named, PatchMode, PatchedNodeRow, agreement, shares};
+use crate::store::Journal;
+use crate::study::circuits::pairs::{Pair, as_text, decoded, of_file, of_task};
+use crate::study::circuits::patch::Node;
+use crate::study::circuits::places::{every, named};
+use crate::study::sweep::not_stopped;
+use crate::study::{Causal, Study};
+use effects::{Patching, means, recorded};
+
+/// What it asks.
+pub const ABOUT: &str = "which heads, MLPs and layers carry the value, at which latent step or token: patched one by one";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Pairs that are drawn; not all are usable.
+    pub candidates: usize,
+    /// Usable pairs that are patched, at most.
+    pub pairs: usize,
+    /// A file of pairs instead of the task's: `{"clean": "a question", "corrupt": "its twin"}` a line.
+    pub pairs_file: Option<PathBuf>,
+    pub forms: Vec<Form>,
+    pub modes: Vec<PatchMode>,
+    /// Blocks (of text, clauses) before the read-out whose places are patched.
+    pub blocks: usize,
+    /// Patch every position by its number, of the pairs with the most common length.
+    pub every_position: bool,
+    /// Effects up to this share of the whole difference count as none in the test.
+    pub least: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            candidates: 300,
+            pairs: 48,
+            pairs_file: None,
+            forms: Form::ALL.to_vec(),
+            modes: PatchMode::ALL.to_vec(),
+            blocks: 2,
+            every_position: false,
+            least: 0.02,
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        ensure!(self.least >= 0.0, "head_patching.least must not be below 0, found {}", self.least);
+        ensure!(!self.modes.is_empty(), "head_patching.modes is empty: name denoise, noise or mean");
+        ensure!(!self.forms.is_empty(), "head_patching.forms is empty: name latents or text");
+        Ok(())
+    }
+}
+
+/// Makes its pairs from a generated task or a file.
+///
+/// # Errors
+/// Settings that say nothing to do.
+pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+    config.check()?;
+    let subject = &causal.study.subject;
+    let why = || {
+        format!(
+            "{}: head_patching needs a generated task to make pairs of, or head_patching.pairs_file in --recipe",
+            subject.name
+        )
+    };
+    Ok(if subject.recipe.task.is_some() || config.pairs_file.is_some() { Fit::Yes } else { Fit::No(why()) })
+}
+
+/// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and maps.
+///
+/// # Errors
+/// As [`patched`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(HeadPatchRow::NAME)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("head patching");
+    let journal = patched(causal.study, config, files.journal(PatchedNodeRow::NAME)?)?;
+    let done = files.finish(PatchedNodeRow::NAME, journal, PatchedNodeRow::key, false)?;
+    let rows = shares(&done, config.least)?;
+    let forms = agreement(&done)?;
+    if let Some(forms) = &forms {
+        files.save(FormsRow::NAME, std::slice::from_ref(forms))?;
+    }
+    files.save(HeadPatchRow::NAME, &rows)?;
+    Ok(table(&rows) + &forms.map_or_else(String::new, |forms| said(&forms)))
+}
+
+/// The maps, in memory.
+///
+/// # Errors
+/// As [`patched`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
+    shares(&patched(study, config, Journal::in_memory())?.sorted(PatchedNodeRow::key)?, config.least)
+}
+
+/// Patches the pairs that the journal does not hold yet.
+///
+/// # Errors
+/// No pairs to make, fewer than two usable ones in every form, rows of another run in the journal, and as the model's.
+pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>) -> Result<Journal<PatchedNodeRow>> {
+    config.check()?;
+    let subject = &study.subject;
+    let (nodes, switch) = (Node::all(subject.model.config()), subject.corpus.switch);
+    let known: BTreeSet<_> = journal.rows().iter().map(PatchedNodeRow::key).collect();
+    let was: BTreeMap<Form, _> = journal.rows().iter().map(|row| (row.form, row.identity.clone())).collect();
+    let journal = Mutex::new(journal);
+    let mut any = false;
+    for &form in &config.forms {
+        let mut pairs = usable(study, config, form)?;
+        if config.every_position {
+            pairs = alike(pairs);
+        }
+        if pairs.len() < 2 {
+            continue;
+        }
+        any = true;
+        let identity = study.identity(pairs.len());
+        if let Some(was) = was.get(&form).filter(|was| **was != identity) {
+            anyhow::bail!(
+                "the patches of the run that was stopped are of {was:?}, this run is of {identity:?}; start over without \
+                 --resume"
+            );
+        }
+        let places = |pair: &Pair| match config.every_position {
+            true => every(pair),
+            false => named(pair, switch, config.blocks),
+        };
+        let recorded = recorded(subject, &pairs, places, &nodes, study.threads)?;
+        let means = means(subject, &recorded, &nodes)?;
+        let patching =
+            Patching { subject, identity: &identity, form, nodes: &nodes, modes: &config.modes, means: &means };
+        let of = |number: usize| known.iter().filter(|key| (key.0, key.1) == (form, number)).count();
+        let missing: Vec<_> = recorded.iter().filter(|r| of(r.pair.number) < patching.cells(r)).collect();
+        parallel::run(&parallel::cut(&missing, study.threads), |part| {
+            part.iter().try_for_each(|r| {
+                not_stopped()?;
+                let new = patching.of_pair(r)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
+                journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
+            })
+        })?;
+    }
+    ensure!(
+        any,
+        "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved as \
+         text",
+        subject.name,
+        config.candidates
+    );
+    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The pairs of a form. A pair file has no worked solutions: its text form is what the model writes without switching.
+fn usable(study: &Study, config: &Config, form: Form) -> Result<Vec<Pair>> {
+    let subject = &study.subject;
+    match (&config.pairs_file, form) {
+        (Some(file), Form::Latents) => decoded(study, &of_file(subject, file)?, Switching::Free, config.pairs),
+        (Some(file), Form::Text) => decoded(study, &of_file(subject, file)?, Switching::Suppressed, config.pairs),
+        (None, Form::Latents) => {
+            decoded(study, &of_task(subject, config.candidates)?, Switching::Free, config.pairs)
+        }
+        (None, Form::Text) => as_text(study, config.candidates, config.pairs),
+    }
+}
+
+/// The pairs whose rows have the most common length.
+fn alike(pairs: Vec<Pair>) -> Vec<Pair> {
+    let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
+    pairs.iter().for_each(|pair| *lengths.entry(pair.clean.ids.len()).or_default() += 1);
+    let most = lengths.into_iter().max_by_key(|(_, n)| *n).map(|(length, _)| length);
+    pairs.into_iter().filter(|pair| Some(pair.clean.ids.len()) == most).collect()
+}
+
+fn said(forms: &FormsRow) -> String {
+    format!(
+        "\nThe same heads and MLPs at latent k as at token k of the clause? Rank correlation of the denoise effects over {} \
+         cells of the last block: {:.2}.\n",
+        forms.cells, forms.rank_correlation
+    )
+}
+
+/// Markdown: the significant heads and MLPs of each form and mode, largest first.
+pub fn table(rows: &[HeadPatchRow]) -> String {
+    let mut out = String::from(
+        "Share of the logit difference that one node moves; significant cells (Holm), largest first [95 %].\n\n\
+         | form | mode | node | place | effect | p (Holm) |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (form, mode) in Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode))) {
+        let same = |r: &&HeadPatchRow| {
+            (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.p_holm < 0.05
+        };
+        let mut found: Vec<&HeadPatchRow> = rows.iter().filter(same).collect();
+        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
+        for r in found.iter().take(8) {
+            let node = r.component.label(Some(r.layer), r.head);
+            let back = r.back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
+            let (form, mode, place) = (form.name(), mode.name(), &r.place);
+            out += &format!("| {form} | {mode} | {node} | {place}{back} | {:.2} | {:.1e} |\n", r.effect, r.p_holm);
+        }
+    }
+    out
+}

@@ -1,0 +1,153 @@
+//! Circuits: what heads, MLPs and embeddings add to a logit, where heads look, and what happens when one is patched. Latent
+//! steps and tokens of a clause count from 0, as in hook names.
+
+mod patching;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement, shares};
+
+/// How a solution is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// `<swi>`, latents, `</swi>` in place of each tagged clause.
+    Latents,
+    /// The clause itself, untagged.
+    Text,
+}
+
+impl Form {
+    pub const ALL: [Form; 2] = [Form::Latents, Form::Text];
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Latents => "latents",
+            Form::Text => "text",
+        }
+    }
+}
+
+/// The token whose logit is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// The first token of the gold answer.
+    Answer,
+    /// The value that a tagged clause states (generated tasks).
+    Value,
+    /// `<swi>`, where a clause is tagged.
+    Swi,
+    /// `</swi>`.
+    SwiEnd,
+}
+
+impl Target {
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Answer => "answer",
+            Target::Value => "value",
+            Target::Swi => "swi",
+            Target::SwiEnd => "swi_end",
+        }
+    }
+}
+
+/// What kind of node a row speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Component {
+    /// Everything: the logit itself.
+    Total,
+    /// The token's embedding or, at a latent step, the injected state.
+    Embed,
+    Head,
+    Mlp,
+    /// The whole stream: layer 0 is the input of the first block, l the output of the l-th.
+    Resid,
+}
+
+impl Component {
+    /// A node as it is written in tables: `L2H0`, `MLP 1`, `stream 3`, `input`.
+    pub fn label(self, layer: Option<usize>, head: Option<usize>) -> String {
+        let layer = layer.map_or_else(String::new, |layer| layer.to_string());
+        match (self, head) {
+            (Component::Head, Some(head)) => format!("L{layer}H{head}"),
+            (Component::Head, None) => format!("heads of {layer}"),
+            (Component::Mlp, _) => format!("MLP {layer}"),
+            (Component::Resid, _) => format!("stream {layer}"),
+            (Component::Embed, _) => "input".into(),
+            (Component::Total, _) => "total".into(),
+        }
+    }
+}
+
+/// Where along the recurrence a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// At the position that decides.
+    Own,
+    /// At earlier steps of the block and at `<swi>`, summed: what the injected state brought along.
+    Carried,
+}
+
+/// A node's contribution to one kind of decision; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectLogitRow {
+    /// `n` counts problems.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    pub target: Target,
+    /// Latent step that decides; absent at text.
+    pub step: Option<usize>,
+    pub component: Component,
+    pub layer: Option<usize>,
+    pub head: Option<usize>,
+    pub part: Part,
+    /// Decisions.
+    pub positions: usize,
+    /// What it adds to the target's logit.
+    pub logit: Estimate,
+    /// What it adds to the target's logit minus that of the best other token that could be drawn there.
+    pub lead: Estimate,
+    /// Share of the decisions where the target is the most probable; of `total` only.
+    pub top: Option<Estimate>,
+}
+
+impl Named for DirectLogitRow {
+    const NAME: &'static str = "direct_logit";
+}
+
+/// One head from one class of positions to one class of keys; intervals are cluster bootstraps over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionRow {
+    /// `n` counts problems.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    pub layer: usize,
+    pub head: usize,
+    /// `swi`, `latent[k]` (of the text form `clause[k]`), `swi_end`, `text`, `answer` (the position that decides it).
+    pub from: String,
+    /// The same without `answer`, and `prompt`.
+    pub to: String,
+    /// Blocks between them: 0 for the query's own or, from text, the last one before it; 2 stands for two or more. Absent
+    /// where `to` is `prompt` or `text`.
+    pub back: Option<usize>,
+    /// Positions that see such a key.
+    pub queries: usize,
+    pub mass: Estimate,
+    /// What the head adds to the answer's lead from these keys, in nats; from `answer` only.
+    pub direct: Option<Estimate>,
+}
+
+impl Named for AttentionRow {
+    const NAME: &'static str = "attention_to_latents";
+}

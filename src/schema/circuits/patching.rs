@@ -1,0 +1,233 @@
+//! Head patching: what each patched node of each pair moved, and the maps that follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use ndarray::Array2;
+use serde::{Deserialize, Serialize};
+
+use super::{Component, Form};
+use crate::schema::{Identity, Named};
+use crate::stats::special::binomial_half_cdf;
+use crate::stats::{Bootstrap, Estimate, holm, spearman};
+
+/// What is put where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PatchMode {
+    /// The clean run's value into the corrupt run: does it bring the clean answer back?
+    Denoise,
+    /// The corrupt run's value into the clean run: does it break the clean answer?
+    Noise,
+    /// The mean of all runs at that place into the clean run: is what the place tells runs apart needed?
+    Mean,
+}
+
+impl PatchMode {
+    pub const ALL: [PatchMode; 3] = [PatchMode::Denoise, PatchMode::Noise, PatchMode::Mean];
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            PatchMode::Denoise => "denoise",
+            PatchMode::Noise => "noise",
+            PatchMode::Mean => "mean",
+        }
+    }
+}
+
+/// One patch of one pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PatchedNodeRow {
+    /// `n` counts the pairs of the form.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    /// Which candidate the pair was made of: the same number in both forms is the same problem.
+    pub pair: usize,
+    pub mode: PatchMode,
+    pub component: Component,
+    pub layer: usize,
+    pub head: Option<usize>,
+    /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`,
+    /// `readout` (the last position); `position[i]` where every position was asked for.
+    pub place: String,
+    /// Blocks (or clauses) between the place and the read-out, 0 for the last; absent outside blocks.
+    pub back: Option<usize>,
+    /// How far the lead of the clean row's token over the corrupt row's moves, in the direction that the mode asks about.
+    pub moved: f64,
+    /// The lead in the clean run minus in the corrupt one; above 0.
+    pub whole: f64,
+}
+
+impl Named for PatchedNodeRow {
+    const NAME: &'static str = "patched_nodes";
+}
+
+/// A square of the map.
+type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
+
+impl PatchedNodeRow {
+    fn cell(&self) -> Cell<'_> {
+        (&self.place, self.back, self.component, self.layer, self.head)
+    }
+
+    /// What a pair's rows are told apart by.
+    pub fn key(&self) -> (Form, usize, PatchMode, String, Option<usize>, Component, usize, Option<usize>) {
+        let Self { form, pair, mode, place, back, component, layer, head, .. } = self;
+        (*form, *pair, *mode, place.clone(), *back, *component, *layer, *head)
+    }
+}
+
+/// One cell of a map; intervals are bootstraps over pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeadPatchRow {
+    /// `n` counts pairs.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    pub mode: PatchMode,
+    pub component: Component,
+    pub layer: usize,
+    pub head: Option<usize>,
+    /// As in [`PatchedNodeRow`].
+    pub place: String,
+    pub back: Option<usize>,
+    /// Σ moved / Σ whole.
+    pub effect: Estimate,
+    /// Sign test that more than half of the pairs are moved by more than a given share of their difference to one side, Holm
+    /// over the cells of a form and mode.
+    pub p_holm: f64,
+}
+
+impl Named for HeadPatchRow {
+    const NAME: &'static str = "head_patching";
+}
+
+/// The maps of every form and mode. `least`: effects up to this share count as none in the test.
+///
+/// # Errors
+/// As the bootstrap's.
+pub fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatchRow>> {
+    let mut maps: BTreeMap<(Form, PatchMode), Vec<&PatchedNodeRow>> = BTreeMap::new();
+    rows.iter().for_each(|row| maps.entry((row.form, row.mode)).or_default().push(row));
+    let mut out = vec![];
+    for ((form, mode), rows) in maps {
+        let sorted = |all: &mut dyn Iterator<Item = usize>| all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+        let pairs = sorted(&mut rows.iter().map(|r| r.pair));
+        let cells: Vec<Cell> = rows.iter().map(|r| r.cell()).collect::<BTreeSet<_>>().into_iter().collect();
+        let (mut moved, mut whole) =
+            (Array2::zeros((pairs.len(), cells.len())), Array2::zeros((pairs.len(), cells.len())));
+        for row in &rows {
+            if let (Ok(pair), Ok(cell)) = (pairs.binary_search(&row.pair), cells.binary_search(&row.cell())) {
+                (moved[[pair, cell]], whole[[pair, cell]]) = (row.moved, row.whole);
+            }
+        }
+        let identity = &rows[0].identity;
+        let effects = Bootstrap::seeded(identity.seed).columns(moved.view(), whole.view())?;
+        let of_cell = |c: usize| moved.column(c).into_iter().zip(whole.column(c)).filter(|(_, whole)| **whole > 0.0);
+        let p: Vec<f64> = (0..cells.len()).map(|c| sign_test(of_cell(c).map(|(m, w)| m / w), least)).collect();
+        for (((place, back, component, layer, head), effect), p_holm) in cells.into_iter().zip(effects).zip(holm(&p)?) {
+            let Some(effect) = effect else { continue };
+            let identity = Identity { n: effect.n, ..identity.clone() };
+            let place = place.to_owned();
+            out.push(HeadPatchRow { identity, form, mode, component, layer, head, place, back, effect, p_holm });
+        }
+    }
+    Ok(out)
+}
+
+/// Two-sided and exact: are more than half of the effects above `least`, or more than half below −`least`?
+fn sign_test(effects: impl Iterator<Item = f64>, least: f64) -> f64 {
+    let (mut n, mut above, mut below) = (0, 0, 0);
+    for effect in effects {
+        n += 1;
+        above += usize::from(effect > least);
+        below += usize::from(effect < -least);
+    }
+    (2.0 * binomial_half_cdf(n - above.max(below), n)).min(1.0)
+}
+
+/// Whether the same heads and MLPs matter at latent k as at token k of the clause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FormsRow {
+    /// `n` counts problems whose pairs are usable in both forms.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Node × k that both forms have, of the last block.
+    pub cells: usize,
+    /// Spearman's ρ of the `denoise` effects of the two forms over these cells; the interval resamples problems.
+    pub rank_correlation: Estimate,
+}
+
+impl Named for FormsRow {
+    const NAME: &'static str = "head_patching_forms";
+}
+
+/// Compares the forms. `None` where fewer than two problems, or three cells, are in both.
+///
+/// # Errors
+/// As the bootstrap's.
+pub fn agreement(rows: &[PatchedNodeRow]) -> Result<Option<FormsRow>> {
+    type At = (usize, Component, usize, Option<usize>);
+    let step = |place: &str| place.split_once('[').and_then(|(_, k)| k.trim_end_matches(']').parse::<usize>().ok());
+    let counts = |r: &&PatchedNodeRow| {
+        r.mode == PatchMode::Denoise && r.back == Some(0) && r.component != Component::Resid
+    };
+    let mut problems: BTreeMap<usize, [BTreeMap<At, f64>; 2]> = BTreeMap::new();
+    for row in rows.iter().filter(counts) {
+        let Some(k) = step(&row.place) else { continue };
+        let forms = problems.entry(row.pair).or_default();
+        forms[usize::from(row.form == Form::Text)]
+            .insert((k, row.component, row.layer, row.head), row.moved / row.whole);
+    }
+    let maps: Vec<_> = problems.into_values().filter(|forms| forms.iter().all(|map| !map.is_empty())).collect();
+    let cells: BTreeSet<At> =
+        maps.iter().flat_map(|[a, b]| a.keys().filter(|at| b.contains_key(*at))).copied().collect();
+    let (Some(first), true, true) = (rows.first(), maps.len() > 1, cells.len() > 2) else { return Ok(None) };
+    let rank_correlation = Bootstrap::seeded(first.identity.seed).units(maps.len(), |counts| {
+        let mean = |form: usize| -> Vec<f64> {
+            let of = |at| maps.iter().zip(counts).filter_map(|(m, &n)| Some(f64::from(n) * m[form].get(at)?)).sum();
+            cells.iter().map(of).collect()
+        };
+        spearman(&mean(0), &mean(1))
+    })?;
+    let identity = Identity { n: maps.len(), ..first.identity.clone() };
+    Ok(Some(FormsRow { identity, cells: cells.len(), rank_correlation }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(form: Form, pair: usize, layer: usize, moved: f64) -> PatchedNodeRow {
+        let identity = Identity { checkpoint: "m/x".into(), dataset: "d".into(), n: 12, seed: 0 };
+        let place = if form == Form::Latents { "latent[1]" } else { "clause[1]" }.to_owned();
+        let (mode, component) = (PatchMode::Denoise, Component::Mlp);
+        PatchedNodeRow { identity, form, pair, mode, component, layer, head: None, place, back: Some(0), moved, whole: 2.0 }
+    }
+
+    #[test]
+    fn a_share_is_of_the_whole_and_small_effects_are_none() {
+        let rows: Vec<_> = (0..12)
+            .flat_map(|pair| [row(Form::Latents, pair, 0, 1.0), row(Form::Latents, pair, 1, 0.01 * (pair as f64 - 3.0))])
+            .collect();
+        let found = shares(&rows, 0.1).expect("maps");
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].layer, found[0].effect.value, found[0].effect.n), (0, 0.5, 12));
+        // 2 cells · 2 · 0.5¹².
+        assert!((found[0].p_holm - 4.0 / 4096.0).abs() < 1e-12);
+        assert_eq!(found[1].p_holm, 1.0);
+    }
+
+    #[test]
+    fn forms_are_compared_on_problems_that_both_have() {
+        let of = |form, pair| (0..4).map(move |layer| row(form, pair, layer, layer as f64 + 0.1 * pair as f64));
+        let both = |pair| of(Form::Latents, pair).chain(of(Form::Text, pair));
+        let rows: Vec<_> = (0..3).flat_map(both).chain(of(Form::Text, 9)).collect();
+        let found = agreement(&rows).expect("a comparison").expect("three problems");
+        assert_eq!((found.identity.n, found.cells, found.rank_correlation.value), (3, 4, 1.0));
+        let alone: Vec<_> = of(Form::Text, 1).chain(of(Form::Latents, 2)).collect();
+        assert_eq!(agreement(&alone).expect("no comparison"), None);
+    }
+}

@@ -1,0 +1,13 @@
+//! What the circuit experiments share: the same solution with latents and as text, the heads' own weights, pairs of
+//! problems, and runs in which one node is replaced. Knows no experiment.
+//!
+//! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Steps and tokens
+//! of a clause count from 0, as in hook names (`latent[0,2]`).
+
+pub mod pairs;
+pub mod patch;
+pub mod places;
+pub mod readout;
+pub mod rows;
+
+pub use rows::{At, Block, Role, Written, written};

@@ -1,0 +1,198 @@
+//! Pairs of rows that differ in a value and in what follows from it: what one run is patched with of the other.
+//!
+//! Three sources: a generated task's problem and its twin with another start value, decoded ([`decoded`]); the same two as
+//! plain text, cut where the last value is due ([`as_text`]); a user's file of two questions a line ([`of_file`]).
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::rows::value;
+use crate::latent::trace::Kind;
+use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
+use crate::model::Hooks;
+use crate::study::sweep::Sweep;
+use crate::study::{Study, Subject};
+use crate::tasks::Split;
+use crate::text::{Problem, Sample};
+
+/// Two rows of the same length up to the read-out, which their last position decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Which candidate it was made of.
+    pub number: usize,
+    pub clean: Sequence,
+    pub corrupt: Sequence,
+    /// What each run says at the read-out: two tokens that differ.
+    pub says: [u32; 2],
+    /// Of rows of plain text, the positions of each clause.
+    pub clauses: Vec<Range<usize>>,
+}
+
+/// Two questions.
+pub type Prompts = (Vec<u32>, Vec<u32>);
+
+/// The prompts of the first `candidates` problems of the recipe's task, each with its twin.
+///
+/// # Errors
+/// A checkpoint without a generated task, or whose task has no pairs.
+pub fn of_task(subject: &Subject, candidates: usize) -> Result<Vec<Prompts>> {
+    let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
+    let twins = twins(subject, candidates)?;
+    twins.iter().map(|(_, a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
+}
+
+fn twins(subject: &Subject, candidates: usize) -> Result<Vec<(usize, Problem, Problem)>> {
+    let Subject { recipe, name, .. } = subject;
+    let task = recipe.task.as_ref();
+    let task = task.with_context(|| format!("{name}: needs a generated task to make pairs of"))?;
+    let mut out = vec![];
+    for index in 0..candidates {
+        if let Some((clean, corrupt)) = task.pair(Split::Test, recipe.seed, index as u64)? {
+            out.push((index, clean.into(), corrupt.into()));
+        }
+    }
+    ensure!(!out.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
+    Ok(out)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    clean: String,
+    corrupt: String,
+}
+
+/// The prompts of a file: a JSON object a line, `{"clean": "a question", "corrupt": "its twin"}`.
+///
+/// # Errors
+/// A file that cannot be read, and a line that is not such an object.
+pub fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
+    let mut out = vec![];
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = || format!("{}:{}: expected {{\"clean\": …, \"corrupt\": …}}", path.display(), number + 1);
+        let Line { clean, corrupt } = serde_json::from_str(line).with_context(at)?;
+        out.push((encode(&clean)?, encode(&corrupt)?));
+    }
+    ensure!(!out.is_empty(), "{}: holds no pair", path.display());
+    Ok(out)
+}
+
+/// Decodes both prompts of every pair and keeps those that agree up to a token of text (the read-out), `limit` at most. Where
+/// the model may switch, a block must stand before the read-out.
+///
+/// # Errors
+/// As the decoder's.
+pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
+    let subject = &study.subject;
+    let settings = DecodeSettings { switching, ..Sweep::settings(study) };
+    let how = subject.decode(&settings);
+    let mut pairs = vec![];
+    let size = subject.recipe.evaluation.batch.max(1);
+    for (chunk, prompts) in prompts.chunks(size).enumerate() {
+        let both = prompts.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
+        let requests: Vec<Request> =
+            both.map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 }).collect();
+        let traces = decode(how, &requests, 1, &mut Hooks::none())?;
+        for (i, two) in traces.chunks_exact(2).enumerate() {
+            let opened = switching == Switching::Suppressed;
+            if two[0].prompt.len() == two[1].prompt.len()
+                && let Some(found) = agreeing(&two[0], &two[1], subject.corpus.switch.latent, opened)?
+            {
+                pairs.push(Pair { number: chunk * size + i, ..found });
+            }
+            if pairs.len() == limit {
+                return Ok(pairs);
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+/// `opened`: a block before the read-out is not asked for.
+fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result<Option<Pair>> {
+    let both = || clean.positions.iter().zip(&corrupt.positions);
+    let Some(at) = both().position(|(a, b)| a.token != b.token || a.kind != b.kind) else { return Ok(None) };
+    let (a, b) = (&clean.positions[at], &corrupt.positions[at]);
+    let opened = opened || clean.positions[..at].iter().any(|p| p.kind == Kind::Latent);
+    if !opened || a.kind != Kind::Text || b.kind != Kind::Text {
+        return Ok(None);
+    }
+    let row = |trace: &Trace| {
+        let ids = trace.prompt.iter().copied().chain(trace.positions[..at].iter().map(|p| p.token)).collect();
+        Sequence::new(0, ids, trace.prompt.len(), Some(latent))
+    };
+    let (clean, corrupt, says) = (row(clean)?, row(corrupt)?, [a.token, b.token]);
+    Ok(Some(Pair { number: 0, clean, corrupt, says, clauses: vec![] }))
+}
+
+/// The task's twins as their solutions say them in plain text, up to the last value, where the model says both values right;
+/// `limit` at most.
+///
+/// # Errors
+/// As [`of_task`], and the model's.
+pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
+    let mut candidates = twins(&study.subject, candidates)?
+        .iter()
+        .map(|(number, clean, corrupt)| solved(&study.subject, *number, clean, corrupt))
+        .collect::<Result<Vec<_>>>()?;
+    let mut pairs: Vec<Pair> = vec![];
+    for chunk in candidates.chunks_mut(64) {
+        let chunk: Vec<Pair> = chunk.iter_mut().filter_map(Option::take).collect();
+        if chunk.is_empty() {
+            continue;
+        }
+        let rows: Vec<Sequence> = chunk.iter().flat_map(|p| [p.clean.clone(), p.corrupt.clone()]).collect();
+        let said = said(&study.subject, &rows)?;
+        pairs.extend(chunk.into_iter().zip(said.chunks_exact(2)).filter(|(p, said)| p.says == **said).map(|(p, _)| p));
+        if pairs.len() >= limit {
+            break;
+        }
+    }
+    pairs.truncate(limit);
+    Ok(pairs)
+}
+
+fn solved(subject: &Subject, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
+    let (Some(clean), Some(corrupt)) = (cut(subject, clean)?, cut(subject, corrupt)?) else { return Ok(None) };
+    let says = [clean.due, corrupt.due];
+    let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
+    let Cut { row, clauses, .. } = clean;
+    Ok(same.then_some(Pair { number, clean: row, corrupt: corrupt.row, says, clauses }))
+}
+
+/// A solution up to its last value.
+struct Cut {
+    row: Sequence,
+    /// The value that comes next.
+    due: u32,
+    clauses: Vec<Range<usize>>,
+}
+
+/// `None` where no clause is known, or not where it states its value.
+fn cut(subject: &Subject, problem: &Problem) -> Result<Option<Cut>> {
+    let corpus = &subject.corpus;
+    let sample = Sample::new(problem, &corpus.vocabulary, corpus.template)?;
+    let Some(due) = sample.clauses.last().and_then(|last| value(problem, &sample, last)) else { return Ok(None) };
+    let prompt = sample.prompt.len();
+    let ids = sample.prompt.iter().chain(&sample.response[..due]).copied().collect();
+    let clauses = sample.clauses.iter().map(|c| prompt + c.start..prompt + c.end.min(due)).collect();
+    let row = Sequence::new(0, ids, prompt, Some(corpus.switch.latent))?;
+    Ok(Some(Cut { row, due: sample.response[due], clauses }))
+}
+
+/// The most probable token of text after each row.
+fn said(subject: &Subject, rows: &[Sequence]) -> Result<Vec<u32>> {
+    let all = subject.unroll(rows, &mut Hooks::none())?;
+    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
+    let masked = text_mask(&subject.corpus.switch, false);
+    let best = |logits: &Vec<f32>| {
+        let drawable = (0u32..).zip(logits).filter(|(token, _)| !masked.contains(token));
+        drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)
+    };
+    Ok(super::readout::logits(&subject.model, all.hidden_at(&ends)?)?.iter().map(best).collect())
+}

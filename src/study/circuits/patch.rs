@@ -1,0 +1,199 @@
+//! Runs in which one node's output is replaced at some positions. Knows rows and values; where the values come from is the
+//! caller's business.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use burn::tensor::{Tensor, TensorData};
+
+use super::readout::logits;
+use crate::latent::{Gradient, Piece, Sequence, Stream};
+use crate::model::config::ModelConfig;
+use crate::model::hooks::{Place, Site};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::study::Subject;
+
+/// Rows that run at once.
+const ROWS: usize = 256;
+
+/// Something that can be patched at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Node {
+    /// A head's `z`: (layer, head).
+    Head(usize, usize),
+    /// What an MLP adds to the stream.
+    Mlp(usize),
+    /// The stream: 0 is the input of the first block, l the output of the l-th (from 1).
+    Resid(usize),
+}
+
+impl Node {
+    /// Every head, MLP and stream of a model.
+    pub fn all(config: &ModelConfig) -> Vec<Self> {
+        let layers = 0..config.num_hidden_layers;
+        let heads = layers.clone().flat_map(|l| (0..config.num_attention_heads).map(move |h| Node::Head(l, h)));
+        heads.chain(layers.map(Node::Mlp)).chain((0..=config.num_hidden_layers).map(Node::Resid)).collect()
+    }
+
+    pub fn point(self) -> HookPoint {
+        match self {
+            Node::Head(layer, _) => HookPoint::at(layer, Kind::Z),
+            Node::Mlp(layer) => HookPoint::at(layer, Kind::MlpOut),
+            Node::Resid(0) => HookPoint::at(0, Kind::ResidPre),
+            Node::Resid(layer) => HookPoint::at(layer - 1, Kind::ResidPost),
+        }
+    }
+
+    /// Its part of the values at its point.
+    pub fn part(self, config: &ModelConfig) -> Range<usize> {
+        match self {
+            Node::Head(_, head) => head * config.head_dim..(head + 1) * config.head_dim,
+            _ => 0..config.hidden_size,
+        }
+    }
+}
+
+/// The distinct hook points of some nodes.
+pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
+    let mut points: Vec<HookPoint> = nodes.into_iter().map(Node::point).collect();
+    points.sort_unstable();
+    points.dedup();
+    points
+}
+
+/// Values of one row: by point and position, heads side by side.
+pub type Held = HashMap<(HookPoint, usize), Vec<f32>>;
+
+/// Runs rows of any lengths and keeps what stands at `points` at the positions that `wanted` names (index of the row,
+/// position).
+///
+/// # Errors
+/// A point without a row of values for each position, and as the model's.
+pub fn record(
+    subject: &Subject,
+    rows: &[Sequence],
+    points: &[HookPoint],
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Result<Vec<Held>> {
+    let held = std::cell::RefCell::new(vec![Held::new(); rows.len()]);
+    let mut hooks = Hooks::none();
+    for point in points {
+        let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+        let (held, wanted) = (&held, &wanted);
+        hooks.observe(&spec, subject.model.layers.len(), move |site, value| {
+            let (data, width) = (value.to_vec()?, width(value));
+            let length = value.dims()[1];
+            for place in site.places.iter().filter(|place| wanted(place.batch, place.position)) {
+                let from = (place.batch * length + place.index) * width;
+                let values = data[from..from + width].to_vec();
+                held.borrow_mut()[place.batch].insert((site.point, place.position), values);
+            }
+            Ok(())
+        })?;
+    }
+    subject.unroll(rows, &mut hooks)?;
+    drop(hooks);
+    Ok(held.into_inner())
+}
+
+/// A node's output at some positions, to be put in place of a run's own. Without values: the run as it is.
+#[derive(Clone, Debug)]
+pub struct Patch {
+    pub node: Node,
+    pub values: Vec<(usize, Vec<f32>)>,
+}
+
+impl Patch {
+    /// What another run held there.
+    ///
+    /// # Errors
+    /// A place that the other run lacks.
+    pub fn from(held: &Held, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
+        let value = |&position: &usize| {
+            let all = held.get(&(node.point(), position)).context("a place that the other run lacks")?;
+            Ok((position, all[node.part(config)].to_vec()))
+        };
+        Ok(Self { node, values: positions.iter().map(value).collect::<Result<_>>()? })
+    }
+}
+
+/// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. What stands before a
+/// patch's first position is computed once for all.
+///
+/// # Errors
+/// As the model's.
+pub fn leads(subject: &Subject, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
+    let (model, last) = (&subject.model, row.ids.len() - 1);
+    let first = |i: &usize| patches[*i].values.iter().map(|(position, _)| *position).min().unwrap_or(last);
+    let mut order: Vec<usize> = (0..patches.len()).collect();
+    order.sort_by_key(first);
+    let start = |rows: usize| Stream::new(model, &subject.reasoning.source, Gradient::Through, vec![0; rows]);
+    let (mut shared, mut fed) = (start(1), 0);
+    let mut out = vec![0.0; patches.len()];
+    for group in order.chunk_by(|a, b| first(a) == first(b)) {
+        let from = first(&group[0]);
+        feed(&mut shared, row, fed..from, &mut Hooks::none())?;
+        fed = from;
+        for group in group.chunks(ROWS) {
+            let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
+            let mut hooks = Hooks::none();
+            for point in points(mine.iter().filter(|p| !p.values.is_empty()).map(|p| p.node)) {
+                let (spec, mine) = (HookSpec { pattern: point.to_string(), select: Select::All }, &mine);
+                hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;
+            }
+            let mut forks = if from == 0 { start(mine.len()) } else { shared.keep(&vec![0; mine.len()]) };
+            feed(&mut forks, row, from..last + 1, &mut hooks)?;
+            let ends = forks.last().context("a row without positions")?.clone();
+            for (&i, logits) in group.iter().zip(logits(model, ends)?) {
+                let [clean, corrupt] = says.map(|token| f64::from(logits[token as usize]));
+                out[i] = clean - corrupt;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Feeds all rows of a stream some positions of one row, up to each latent in turn.
+fn feed(stream: &mut Stream, row: &Sequence, positions: Range<usize>, hooks: &mut Hooks) -> Result<()> {
+    let mut at = positions.start;
+    while at < positions.end {
+        let until = (at + 1..positions.end).find(|&p| row.is_latent(p)).unwrap_or(positions.end);
+        let piece = Piece { ids: row.ids[at..until].to_vec(), steps: row.steps[at..until].to_vec() };
+        stream.advance(&vec![piece; stream.rows().len()], hooks)?;
+        at = until;
+    }
+    Ok(())
+}
+
+/// `patches` in the order of the batch.
+fn replaced(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch]) -> Result<Activation> {
+    let here = |place: &&Place| patches[place.batch].node.point() == site.point;
+    let new = |place: &Place| -> Option<&Vec<f32>> {
+        let values = patches[place.batch].values.iter();
+        values.filter(|(position, _)| *position == place.position).map(|(_, new)| new).next()
+    };
+    let mine: Vec<_> = site.places.iter().filter(here).filter_map(|place| Some((place, new(place)?))).collect();
+    if mine.is_empty() {
+        return Ok(value);
+    }
+    let (mut data, length, width) = (value.to_vec()?, value.dims()[1], width(&value));
+    for (place, new) in mine {
+        let part = patches[place.batch].node.part(model.config());
+        let from = (place.batch * length + place.index) * width;
+        data[from + part.start..from + part.end].copy_from_slice(new);
+    }
+    Ok(match value {
+        Activation::Rank3(old) => Activation::Rank3(like(data, &old)),
+        Activation::Rank4(old) => Activation::Rank4(like(data, &old)),
+    })
+}
+
+fn like<const R: usize>(data: Vec<f32>, old: &Tensor<R>) -> Tensor<R> {
+    Tensor::from_data(TensorData::new(data, old.dims()), (&old.device(), old.dtype()))
+}
+
+/// Values of one position: `[B, L, ..]`, everything after the second axis.
+fn width(value: &Activation) -> usize {
+    value.dims()[2..].iter().product()
+}

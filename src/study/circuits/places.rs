@@ -1,0 +1,67 @@
+//! Places that pairs of rows have in common, by name: so that cells of different rows can be averaged. Knows ids and steps.
+
+use super::pairs::Pair;
+use crate::latent::SwitchIds;
+use crate::model::Step;
+
+/// A named place of a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`, and
+    /// `readout`, the last position; k from 0. `position[i]` where every position is asked for.
+    pub name: String,
+    /// Blocks (or clauses) between it and the read-out, 0 for the last; absent outside blocks.
+    pub back: Option<usize>,
+}
+
+/// The places of a pair and their positions, in the order of the positions: those of the last `blocks` blocks.
+pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<(Place, Vec<usize>)> {
+    let row = &pair.clean;
+    let last = row.ids.len() - 1;
+    let differ = |p: &usize| row.steps[*p] == Step::Prompt && row.ids[*p] != pair.corrupt.ids[*p];
+    let source: Vec<usize> = (0..=last).filter(differ).collect();
+    let mut out = vec![(Place { name: "source".into(), back: None }, source)];
+    let inside = if pair.clauses.is_empty() { of_blocks(pair, ids) } else { of_clauses(pair) };
+    let count = inside.iter().map(|(_, block, _)| block + 1).max().unwrap_or(0);
+    for (name, block, position) in inside {
+        let back = count - 1 - block;
+        if back < blocks {
+            out.push((Place { name, back: Some(back) }, vec![position]));
+        }
+    }
+    if out.iter().all(|(_, positions)| !positions.contains(&last)) {
+        out.push((Place { name: "readout".into(), back: None }, vec![last]));
+    }
+    out.retain(|(_, positions)| !positions.is_empty());
+    out
+}
+
+/// Every position by its number.
+pub fn every(pair: &Pair) -> Vec<(Place, Vec<usize>)> {
+    (0..pair.clean.ids.len()).map(|i| (Place { name: format!("position[{i}]"), back: None }, vec![i])).collect()
+}
+
+/// Name, block and position of what belongs to blocks.
+fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
+    let (mut begun, mut out) = (0, vec![]);
+    for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
+        if let Step::Latent { step, .. } = step {
+            out.push((format!("latent[{step}]"), begun - 1, position));
+        } else if id == ids.swi {
+            begun += 1;
+            out.push(("swi".into(), begun - 1, position));
+        } else if id == ids.swi_end && begun > 0 {
+            out.push(("swi_end".into(), begun - 1, position));
+        }
+    }
+    out
+}
+
+fn of_clauses(pair: &Pair) -> Vec<(String, usize, usize)> {
+    let clauses = pair.clauses.iter().enumerate();
+    clauses
+        .flat_map(|(block, clause)| {
+            clause.clone().enumerate().map(move |(k, position)| (format!("clause[{k}]"), block, position))
+        })
+        .collect()
+}

@@ -1,0 +1,78 @@
+//! The last step from the residual stream to a logit, as a direction: what a node's output adds to it.
+//!
+//! With s the scale of the final norm at a position, w its weight and W the head, `logit(v) = Σ_nodes node · (w ⊙ W_v) / s`:
+//! attribution along this path is exact, for the scale is that of the run itself (as TransformerLens' `apply_ln`).
+
+use anyhow::Result;
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::model::Decoder;
+
+/// A token to explain at one position, and the best other one that could be drawn there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rivals {
+    pub token: u32,
+    pub rival: u32,
+    /// The token's logit.
+    pub logit: f64,
+    /// The token's logit minus the rival's: above 0 it is the most probable.
+    pub lead: f64,
+}
+
+impl Rivals {
+    /// `masked` are tokens that cannot be drawn. `None` where no other token is left, or the token has no logit.
+    pub fn of(logits: &[f32], token: u32, masked: &[u32]) -> Option<Self> {
+        let others = (0u32..).zip(logits).filter(|(t, _)| *t != token && !masked.contains(t));
+        let (rival, best) = others.max_by(|a, b| a.1.total_cmp(b.1))?;
+        let logit = f64::from(*logits.get(token as usize)?);
+        Some(Self { token, rival, logit, lead: logit - f64::from(*best) })
+    }
+}
+
+/// `w ⊙ W_v`, to be divided by the scale of the position.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+    let index: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
+    let table = model.embed_tokens.val();
+    let index = Tensor::<1, Int>::from_data(TensorData::new(index, [tokens.len()]), &table.device());
+    let rows = match &model.lm_head {
+        Some(head) => head.weight.val().select(1, index).transpose(),
+        None => table.select(0, index),
+    };
+    let rows = host(rows * model.norm.weight.val().unsqueeze())?;
+    Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
+}
+
+/// The final norm's weight.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
+    host(model.norm.weight.val())
+}
+
+/// How each head of a layer writes to the stream: `[H · dh, D]`, head h in rows `h · dh ..`.
+///
+/// # Errors
+/// No such layer, and a device that cannot hand its data over.
+pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
+    let weight = model.layers[layer].self_attn.o_proj.weight.val();
+    let [rows, columns] = weight.dims();
+    Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
+}
+
+/// Logits of hidden states after the final norm, `[n][V]`.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn logits(model: &Decoder, hidden: Tensor<2>) -> Result<Vec<Vec<f32>>> {
+    let vocab = model.config().vocab_size;
+    let logits = host(model.unembed(hidden.unsqueeze_dim(0)))?;
+    Ok(logits.chunks(vocab).map(<[f32]>::to_vec).collect())
+}
+
+fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {
+    x.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading weights: {e:?}"))
+}

@@ -1,0 +1,161 @@
+//! Every held-out solution in two forms: with latents where its spans are tagged, and as plain text. The same step can so be
+//! looked at in both. Knows ids and positions, no model.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+
+use crate::latent::Sequence;
+use crate::schema::Form;
+use crate::study::Study;
+use crate::text::{Problem, Sample};
+
+/// What a position is. The k-th token of a clause has the role of the k-th latent step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Prompt,
+    /// A response token outside clauses; of a block, text that its latents left over.
+    Text,
+    Swi,
+    /// Latent step or token of the clause, from 0.
+    Step(usize),
+    SwiEnd,
+}
+
+/// A position's role and its block: the one it is in, else the last one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    pub role: Role,
+    pub block: Option<usize>,
+}
+
+/// A known token and where it stands in the text form; the position before it decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub token: u32,
+    pub at: usize,
+}
+
+/// A tagged clause in both forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Positions in the form with latents.
+    pub swi: usize,
+    pub latents: Range<usize>,
+    pub end: usize,
+    /// Positions in the text form.
+    pub clause: Range<usize>,
+    /// The value that the clause states, where the problem's steps are known.
+    pub value: Option<Said>,
+}
+
+/// One solution in both forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub problem: usize,
+    pub prompt: usize,
+    pub latents: Sequence,
+    pub text: Sequence,
+    pub blocks: Vec<Block>,
+    /// The first token of the gold answer.
+    pub answer: Option<Said>,
+}
+
+impl Written {
+    pub fn sequence(&self, form: Form) -> &Sequence {
+        match form {
+            Form::Latents => &self.latents,
+            Form::Text => &self.text,
+        }
+    }
+
+    /// The position whose state decides the answer's first token, where the answer comes after every block.
+    pub fn answer_decided(&self, form: Form) -> Option<usize> {
+        let at = self.answer?.at;
+        let last = self.blocks.last().map_or(0, |block| block.clause.end);
+        let at = match form {
+            Form::Text => at,
+            // Behind the last block both forms are the same, so positions agree counted from the end.
+            Form::Latents if at >= last => at + self.latents.ids.len() - self.text.ids.len(),
+            Form::Latents => return None,
+        };
+        Some(at - 1)
+    }
+
+    /// What every position of a form is.
+    pub fn roles(&self, form: Form) -> Vec<At> {
+        let mut roles: Vec<At> = (0..self.sequence(form).ids.len())
+            .map(|p| At { role: if p < self.prompt { Role::Prompt } else { Role::Text }, block: None })
+            .collect();
+        for (number, block) in self.blocks.iter().enumerate() {
+            let (from, steps) = match form {
+                Form::Latents => (block.swi, &block.latents),
+                Form::Text => (block.clause.start, &block.clause),
+            };
+            roles[from..].iter_mut().for_each(|at| at.block = Some(number));
+            steps.clone().enumerate().for_each(|(k, p)| roles[p].role = Role::Step(k));
+            if form == Form::Latents {
+                roles[block.swi].role = Role::Swi;
+                roles[block.end].role = Role::SwiEnd;
+            }
+        }
+        roles
+    }
+}
+
+/// The held-out solutions that have a tagged span, the first `limit` of them, in the order of the problems.
+///
+/// # Errors
+/// As [`Study::staged`].
+pub fn written(study: &Study, limit: usize) -> Result<Vec<Written>> {
+    let (staged, tagged) = (study.staged()?, study.tagged()?);
+    let corpus = &study.subject.corpus;
+    let mut out = vec![];
+    for (problem, (sample, spans)) in tagged.iter().enumerate() {
+        let (latents, solution) = (&staged.sequences[problem], &staged.solutions[problem]);
+        if spans.is_empty() || out.len() == limit {
+            continue;
+        }
+        ensure!(spans.len() == solution.blocks.len(), "{}: a tagged span has no block", sample.id);
+        let (asked, prompt) = (&corpus.test[problem], solution.prompt);
+        let place = |(span, block): (&Range<usize>, &Range<usize>)| {
+            let steps = block.clone().filter(|&p| latents.is_latent(p)).count();
+            Block {
+                swi: block.start,
+                latents: block.start + 1..block.start + 1 + steps,
+                end: block.end,
+                clause: prompt + span.start..prompt + span.end,
+                value: value(asked, sample, span).map(|t| Said { token: sample.response[t], at: prompt + t }),
+            }
+        };
+        let text = sample.prompt.iter().chain(&sample.response).copied().collect();
+        let gold = corpus.vocabulary.encode(&asked.answer)?.first().copied();
+        out.push(Written {
+            problem,
+            prompt,
+            latents: latents.clone(),
+            text: Sequence::new(problem, text, prompt, Some(corpus.switch.latent))?,
+            blocks: spans.iter().zip(&solution.blocks).map(place).collect(),
+            answer: gold
+                .and_then(|gold| answer(sample, gold))
+                .map(|t| Said { token: sample.response[t], at: prompt + t }),
+        });
+    }
+    Ok(out)
+}
+
+/// The response token at which the solution gives its answer.
+fn answer(sample: &Sample, gold: u32) -> Option<usize> {
+    sample.answer.clone()?.find(|&t| sample.response[t] == gold)
+}
+
+/// The response token inside a span that begins the value of the span's step.
+pub(super) fn value(problem: &Problem, sample: &Sample, span: &Range<usize>) -> Option<usize> {
+    // A clause that was not found among the tokens would shift the others.
+    if sample.clauses.len() != problem.steps.len() {
+        return None;
+    }
+    let step = sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end)?;
+    let bytes = problem.word_bytes(problem.steps[step].value_words.clone())?;
+    span.clone().find(|&t| sample.offsets[t].0 < bytes.end && sample.offsets[t].1 > bytes.start)
+}

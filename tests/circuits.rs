@@ -1,0 +1,313 @@
+//! Circuit tools on models whose circuit is known, and on the committed micro checkpoints.
+
+mod common;
+
+use std::path::Path;
+
+use common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
+use common::known::Kind;
+use switchyard::experiments::attention_to_latents;
+use switchyard::experiments::direct_logit::{self, decisions, explain};
+use switchyard::experiments::head_patching::{self, Config as Patching};
+use switchyard::latent::Switching;
+use switchyard::model::{Activation, HookSpec, Hooks};
+use switchyard::schema::{AttentionRow, Component, DirectLogitRow, Form, HeadPatchRow, Part, PatchMode, Target};
+use switchyard::study::Study;
+use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
+use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
+use switchyard::study::circuits::places::named;
+use switchyard::study::circuits::{Role, written};
+
+fn micro(phase: &str, problems: usize) -> Study {
+    Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
+}
+
+#[test]
+fn a_solution_is_the_same_in_both_forms() {
+    let study = micro("sft", 30);
+    let written = written(&study, 20).expect("solutions");
+    assert_eq!(written.len(), 20);
+    let switch = study.subject.corpus.switch;
+    for w in &written {
+        for form in Form::ALL {
+            let (ids, roles) = (&w.sequence(form).ids, w.roles(form));
+            for (position, at) in roles.iter().enumerate() {
+                let is = |role| at.role == role;
+                assert_eq!(is(Role::Prompt), position < w.prompt);
+                assert_eq!(is(Role::Swi), ids[position] == switch.swi);
+                assert_eq!(is(Role::SwiEnd), ids[position] == switch.swi_end);
+                let step = matches!(at.role, Role::Step(_));
+                assert_eq!(
+                    step,
+                    if form == Form::Latents {
+                        ids[position] == switch.latent
+                    } else {
+                        w.blocks.iter().any(|b| b.clause.contains(&position))
+                    }
+                );
+            }
+            let (answer, at) = (w.answer.expect("an answer"), w.answer_decided(form).expect("after the blocks"));
+            assert_eq!(ids[at + 1], answer.token);
+        }
+        for block in &w.blocks {
+            let value = block.value.expect("a value");
+            assert!(block.clause.contains(&value.at) && w.text.ids[value.at] == value.token);
+        }
+    }
+}
+
+/// The forward's own logit of every decision is the sum of what its nodes wrote.
+#[test]
+fn direct_attribution_sums_to_the_logit() {
+    for study in [micro("sft", 24), micro("grpo", 24), study(Kind::Working, 24, 1)] {
+        let written = written(&study, 24).expect("solutions");
+        let (mut seen, mut carried, mut worst) = (0, 0, 0.0_f64);
+        for form in Form::ALL {
+            let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
+            let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.subject.corpus.switch)).collect();
+            let explained = explain(&study.subject, &sequences, &decided, 2).expect("contributions");
+            for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
+                for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
+                    let sum = |nodes: &[[f64; 2]]| nodes.iter().map(|x| x[way]).sum::<f64>();
+                    worst = worst.max((sum(&e.own) - whole).abs() / e.rivals.logit.abs().max(1.0));
+                    seen += 1;
+                    // An injected state is what the steps before it wrote.
+                    if let Some(made_of) = &e.carried {
+                        carried += 1;
+                        let off = (sum(made_of) - e.own[0][way]).abs() / e.rivals.logit.abs().max(1.0);
+                        worst = worst.max(off);
+                    }
+                    assert_eq!(e.carried.is_some(), decision.step.is_some());
+                }
+            }
+        }
+        println!("{}: {seen} sums, {carried} through latents, worst {worst:e}", study.subject.name);
+        assert!(seen > 200 && carried > 50 && worst < 1e-5, "{}: off by {worst:e}", study.subject.name);
+    }
+}
+
+fn lead(rows: &[DirectLogitRow], form: Form, target: Target, node: (Component, usize, Option<usize>)) -> Option<f64> {
+    let is = |r: &&DirectLogitRow| {
+        (r.form, r.target, r.part) == (form, target, Part::Own)
+            && (r.component, r.layer, r.head) == (node.0, Some(node.1), node.2)
+    };
+    rows.iter().filter(is).map(|r| r.lead.value).max_by(f64::total_cmp)
+}
+
+#[test]
+fn direct_attribution_names_the_reader_and_not_the_decoy() {
+    let study = study(Kind::Working, 40, 2);
+    let rows = direct_logit::rows(&study, &direct_logit::Config::default()).expect("rows");
+    let head = |(layer, head)| (Component::Head, layer, Some(head));
+    let of = |node| lead(&rows, Form::Latents, Target::Answer, node).expect("a row");
+    let total = |r: &&DirectLogitRow| r.component == Component::Total && r.target == Target::Answer && r.step.is_none();
+    let whole = rows.iter().filter(total).find(|r| r.form == Form::Latents).expect("the answer at `#`");
+    assert_eq!(whole.top.expect("a share").value, 1.0);
+    let by_reader = rows
+        .iter()
+        .find(|r| {
+            (r.form, r.target, r.step, r.part) == (Form::Latents, Target::Answer, None, Part::Own)
+                && (r.layer, r.head) == (Some(READER.0), Some(READER.1))
+        })
+        .expect("the reader");
+    assert!((by_reader.lead.value / whole.lead.value - 1.0).abs() < 0.05, "{} of {}", by_reader.lead, whole.lead);
+    assert!(of(head(DECOY)).abs() < 1e-6, "the decoy adds {}", of(head(DECOY)));
+    assert!(of(head(WRITER)).abs() < 1e-6, "the writer acts through others");
+    // `</swi>` follows the counter, which the MLP writes at the last step.
+    let exit = lead(&rows, Form::Latents, Target::SwiEnd, (Component::Mlp, COUNTS, None)).expect("a row");
+    assert!(exit > 10.0, "{exit}");
+}
+
+#[test]
+fn attention_finds_who_looks_and_direct_who_brings() {
+    for which in [Kind::Working, Kind::Inert] {
+        let study = study(which, 40, 3);
+        let rows = attention_to_latents::rows(&study, &attention_to_latents::Config::default()).expect("rows");
+        let at = |(layer, head): (usize, usize), to: &str| {
+            rows.iter().find(|r| {
+                (r.form, r.layer, r.head, r.from.as_str(), r.to.as_str()) == (Form::Latents, layer, head, "answer", to)
+            })
+        };
+        let of = |node, to| at(node, to).expect("a cell");
+        assert!(of(DECOY, "latent[2]").mass.value > 0.99, "the decoy looks");
+        assert!(of(DECOY, "latent[2]").direct.expect("nats").value.abs() < 1e-6, "and brings nothing");
+        let reads = of(READER, "latent[2]");
+        let works = which == Kind::Working;
+        assert_eq!(reads.mass.value > 0.99, works, "{}", reads.mass);
+        assert_eq!(reads.direct.expect("nats").value > 5.0, works);
+        assert_eq!(of(READER, "prompt").direct.expect("nats").value > 5.0, !works);
+        assert!(of(WRITER, "latent[2]").mass.value < 0.01);
+    }
+}
+
+/// Weighed by how many queries see a class, masses make 1; and what a head brings from all keys is its direct contribution.
+#[test]
+fn attention_is_a_whole_and_agrees_with_direct_attribution() {
+    let study = micro("sft", 24);
+    let rows = attention_to_latents::rows(&study, &attention_to_latents::Config::default()).expect("rows");
+    let direct = direct_logit::rows(&study, &direct_logit::Config::default()).expect("rows");
+    let (mut kinds, mut compared) = (0, 0);
+    for all in rows.iter().filter(|r| r.to == "prompt") {
+        let same = |r: &&AttentionRow| {
+            (r.form, r.layer, r.head, &r.from) == (all.form, all.layer, all.head, &all.from)
+        };
+        let whole = |value: &dyn Fn(&AttentionRow) -> f64| -> f64 {
+            rows.iter().filter(same).map(|r| value(r) * r.queries as f64).sum::<f64>() / all.queries as f64
+        };
+        let mass = whole(&|r| r.mass.value);
+        assert!((mass - 1.0).abs() < 1e-5, "{:?} L{}H{} from {}: {mass}", all.form, all.layer, all.head, all.from);
+        kinds += 1;
+        if all.from != "answer" {
+            continue;
+        }
+        let brings = whole(&|r| r.direct.map_or(0.0, |d| d.value));
+        let own = direct.iter().find(|r| {
+            (r.form, r.target, r.step, r.part) == (all.form, Target::Answer, None, Part::Own)
+                && (r.layer, r.head) == (Some(all.layer), Some(all.head))
+        });
+        let own = own.expect("the head").lead.value;
+        assert!((brings - own).abs() < 1e-4, "L{}H{}: {brings} by keys, {own} as a whole", all.layer, all.head);
+        compared += 1;
+    }
+    assert_eq!(compared, 2 * 16, "both forms, every head");
+    assert!(kinds > 16 * 10);
+}
+
+fn pairs_of(study: &Study) -> Vec<Pair> {
+    decoded(study, &of_task(&study.subject, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
+}
+
+/// A cell of the map is a forward of one row alone with that one hook set.
+#[test]
+fn a_patched_cell_is_a_separate_forward() {
+    let study = micro("sft", 4);
+    let model = &study.subject.model;
+    let (config, switch) = (model.config(), study.subject.corpus.switch);
+    let nodes = [Node::Head(2, 0), Node::Head(1, 3), Node::Mlp(3), Node::Resid(0), Node::Resid(2)];
+    let mut compared = 0;
+    for pair in &pairs_of(&study) {
+        let held =
+            record(&study.subject, std::slice::from_ref(&pair.clean), &points(nodes), |_, _| true).expect("values");
+        let mut patches = vec![Patch { node: nodes[0], values: vec![] }];
+        for (_, positions) in named(pair, switch, 2) {
+            patches.extend(nodes.iter().map(|&n| Patch::from(&held[0], n, &positions, config).expect("a patch")));
+        }
+        let together = leads(&study.subject, &pair.corrupt, &patches, pair.says).expect("leads");
+        assert!((together[0] - together[1]).abs() < 100.0, "finite");
+        for (patch, together) in patches.iter().zip(&together) {
+            let alone = alone(&study, pair, patch);
+            assert!((alone - together).abs() < 1e-4, "{patch:?}: {alone} alone, {together} among others");
+            compared += 1;
+        }
+        let moved = together.iter().filter(|lead| (*lead - together[0]).abs() > 0.1).count();
+        assert!(moved > 3, "only {moved} patches do anything");
+    }
+    assert!(compared > 200, "{compared}");
+}
+
+/// The lead at the end of the corrupt row, with the patch written as a hook of its own on an uncached forward of one row.
+fn alone(study: &Study, pair: &Pair, patch: &Patch) -> f64 {
+    let model = &study.subject.model;
+    let mut hooks = Hooks::none();
+    for (position, new) in &patch.values {
+        let spec: HookSpec = format!("{}@pos[{position}]", patch.node.point()).parse().expect("a spec");
+        let part = patch.node.part(model.config());
+        let replace = move |site: &switchyard::model::hooks::Site, value: Activation| {
+            let (dims, mut data) = (value.dims(), value.to_vec()?);
+            let width: usize = dims[2..].iter().product();
+            let from = site.places[0].index * width;
+            data[from + part.start..from + part.end].copy_from_slice(new);
+            let data = burn::tensor::TensorData::new(data, dims.clone());
+            Ok(match value {
+                Activation::Rank3(x) => Activation::Rank3(burn::tensor::Tensor::from_data(data, &x.device())),
+                Activation::Rank4(x) => Activation::Rank4(burn::tensor::Tensor::from_data(data, &x.device())),
+            })
+        };
+        hooks.replace(&spec, model.layers.len(), replace).expect("a hook");
+    }
+    let row = std::slice::from_ref(&pair.corrupt);
+    let all = study.subject.unroll(row, &mut hooks).expect("a forward");
+    hooks.finish().expect("every hook fired");
+    let hidden = all.hidden_at(&[(0, pair.corrupt.ids.len() - 1)]).expect("the end");
+    let logits = common::values(&model.unembed(hidden.unsqueeze_dim(0)));
+    f64::from(logits[pair.says[0] as usize]) - f64::from(logits[pair.says[1] as usize])
+}
+
+#[test]
+fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
+    let study = micro("sft", 4);
+    let text = as_text(&study, 60, 6).expect("pairs of text");
+    assert!(text.len() > 3 && text.iter().all(|pair| !pair.clauses.is_empty()));
+    for pair in pairs_of(&study).iter().chain(&text) {
+        let none = [Patch { node: Node::Mlp(0), values: vec![] }];
+        let lead = |row| leads(&study.subject, row, &none, pair.says).expect("leads")[0];
+        assert!(lead(&pair.clean) > 0.0 && lead(&pair.corrupt) < 0.0, "pair {}", pair.number);
+        let places = named(pair, study.subject.corpus.switch, 2);
+        let (source, positions) = &places[0];
+        assert_eq!((source.name.as_str(), positions.len()), ("source", 1), "the start value");
+        let of_clause = |(place, at): &&(switchyard::study::circuits::places::Place, Vec<usize>)| {
+            place.name.starts_with("clause") && at.iter().all(|p| pair.clauses.iter().any(|c| c.contains(p)))
+        };
+        assert_eq!(places.iter().any(|p| of_clause(&p)), !pair.clauses.is_empty());
+    }
+}
+
+/// Pairs of the hand-built models: `a b s v :` against `a b s w :`.
+fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
+    let study = study(which, 10, seed);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("pairs.jsonl");
+    let letters = ["a", "b", "c", "d", "e"];
+    let line = |i: usize| {
+        let (x, y) = (letters[i % 5], letters[(i + seed as usize) % 5]);
+        let (v, w) = (i % 7, (i + 1 + i % 5) % 7);
+        format!("{{\"clean\": \"{x} {y} s {v} :\", \"corrupt\": \"{x} {y} s {w} :\"}}\n")
+    };
+    std::fs::write(&file, (0..28).map(line).collect::<String>()).expect("a pair file");
+    (study, Patching { pairs_file: Some(file), ..Patching::default() }, folder)
+}
+
+#[test]
+fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
+    use Component::{Head, Mlp};
+    let (study, config, _folder) = built(Kind::Working, 5);
+    let rows = head_patching::rows(&study, &config).expect("rows");
+    let latents = || rows.iter().filter(|r| r.form == Form::Latents);
+    let at = |mode, component, layer, head, place: &str| {
+        latents()
+            .find(|r| (r.mode, r.component, r.layer, r.head, r.place.as_str()) == (mode, component, layer, head, place))
+    };
+    for mode in [PatchMode::Denoise, PatchMode::Noise] {
+        let strong = |component, (layer, head): (usize, Option<usize>), place| {
+            let row = at(mode, component, layer, head, place).expect("a cell");
+            assert!(row.effect.low > 0.7 && row.p_holm < 1e-3, "{mode:?} L{layer} {head:?} at {place}: {}", row.effect);
+        };
+        strong(Head, (WRITER.0, Some(WRITER.1)), "swi");
+        strong(Mlp, (COUNTS, None), "latent[2]");
+        strong(Head, (READER.0, Some(READER.1)), "readout");
+        // Nothing else among the heads, the decoy least of all.
+        for row in latents().filter(|r| r.mode == mode && r.component == Head && r.p_holm < 0.05) {
+            let node = (row.layer, row.head.expect("a head"));
+            assert!([WRITER, READER].contains(&node), "{mode:?}: {node:?} at {}: {}", row.place, row.effect);
+        }
+    }
+    let decoy = at(PatchMode::Noise, Head, DECOY.0, Some(DECOY.1), "readout").expect("a cell");
+    assert!(decoy.effect.high.abs() < 0.01 && decoy.p_holm == 1.0, "{}", decoy.effect);
+    assert!(at(PatchMode::Mean, Head, READER.0, Some(READER.1), "readout").is_some_and(|r| r.effect.low > 0.2));
+}
+
+#[test]
+fn patching_of_inert_latents_raises_few_alarms() {
+    let (mut alarms, seeds) = (0, 200);
+    for seed in 0..seeds {
+        let (study, config, _folder) = built(Kind::Inert, 100 + seed);
+        let config = Patching { modes: vec![PatchMode::Denoise, PatchMode::Noise], ..config };
+        let rows = head_patching::rows(&study, &config).expect("rows");
+        let latent = |r: &&HeadPatchRow| r.form == Form::Latents && r.place.starts_with("latent");
+        assert!(rows.iter().filter(latent).count() > 30);
+        alarms += usize::from(rows.iter().filter(latent).any(|r| r.p_holm < 0.05));
+        // The digit is read from the prompt.
+        assert!(rows.iter().any(|r| r.place == "readout" && (r.layer, r.head) == (2, Some(0)) && r.p_holm < 0.01));
+    }
+    assert!(alarms * 20 <= seeds as usize, "{alarms} alarms in {seeds}");
+}
