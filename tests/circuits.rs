@@ -301,13 +301,14 @@ fn patching_of_inert_latents_raises_few_alarms() {
     let (mut alarms, seeds) = (0, 200);
     for seed in 0..seeds {
         let (study, config, _folder) = built(Kind::Inert, 100 + seed);
-        let config = Patching { modes: vec![PatchMode::Denoise, PatchMode::Noise], ..config };
+        let modes = vec![PatchMode::Denoise, PatchMode::Noise];
+        let config = Patching { modes, forms: vec![Form::Latents], pairs: 14, ..config };
         let rows = head_patching::rows(&study, &config).expect("rows");
         let latent = |r: &&HeadPatchRow| r.form == Form::Latents && r.place.starts_with("latent");
         assert!(rows.iter().filter(latent).count() > 30);
         alarms += usize::from(rows.iter().filter(latent).any(|r| r.p_holm < 0.05));
         // The digit is read from the prompt.
-        assert!(rows.iter().any(|r| r.place == "readout" && (r.layer, r.head) == (2, Some(0)) && r.p_holm < 0.01));
+        assert!(rows.iter().any(|r| r.place == "readout" && (r.layer, r.head) == (2, Some(0)) && r.p_holm < 0.05));
     }
     assert!(alarms * 20 <= seeds as usize, "{alarms} alarms in {seeds}");
 }

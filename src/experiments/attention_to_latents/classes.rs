@@ -33,9 +33,15 @@ impl Class {
 
 /// The class of each response position as a query; `None` in the prompt.
 pub fn query(roles: &[At], position: usize, answer: Option<usize>) -> Option<Class> {
-    let role = roles[position].role;
-    (role != Role::Prompt).then_some(Class { role, answer: answer == Some(position), back: None })
+    match roles[position].role {
+        _ if answer == Some(position) => Some(ANSWER),
+        Role::Prompt => None,
+        role => Some(Class { role, answer: false, back: None }),
+    }
 }
+
+/// The position that decides the answer, whatever else it is.
+pub const ANSWER: Class = Class { role: Role::Text, answer: true, back: None };
 
 /// The class of a key as a query sees it. Every key has one, so that a query's classes take up its whole pattern.
 pub fn key(roles: &[At], query: usize, key: usize) -> Class {

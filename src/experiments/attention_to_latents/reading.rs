@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, Result};
 use ndarray::Array2;
 
-use super::classes::{Class, key, query};
+use super::classes::{ANSWER, Class, key, query};
 use crate::latent::Sequence;
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookSpec, Hooks, Kind};
@@ -163,7 +163,6 @@ impl<'a> Open<'a> {
         let two = directions(model, &[rivals.token, rivals.rival])?;
         let along: Vec<f64> =
             two[0].iter().zip(&two[1]).map(|(&a, &b)| (f64::from(a) - f64::from(b)) / self.scale).collect();
-        let from = Class { role: self.roles[answer].role, answer: true, back: None };
         for (head, pattern) in self.pattern.iter().enumerate() {
             let (layer, h) = (head / heads, head % heads);
             let of_row = |row: usize| written[layer].row(row).iter().zip(&along).map(|(&w, g)| f64::from(w) * g).sum();
@@ -171,7 +170,7 @@ impl<'a> Open<'a> {
             for (at, &weight) in pattern.iter().enumerate().take(answer + 1) {
                 let value = &self.values[layer][at][(h / group) * dh..(h / group + 1) * dh];
                 let adds: f64 = value.iter().zip(&read).map(|(&v, u)| f64::from(v) * u).sum();
-                if let Some(cell) = self.cells.get_mut(&(from, key(&self.roles, answer, at))) {
+                if let Some(cell) = self.cells.get_mut(&(ANSWER, key(&self.roles, answer, at))) {
                     cell.direct.resize(written.len() * heads, 0.0);
                     cell.direct[head] += weight * adds;
                 }
