@@ -1,17 +1,18 @@
 //! Circuit tools on models whose circuit is known, and on the committed micro checkpoints.
 
-mod common;
-
 use std::path::Path;
 
-use common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
-use common::known::Kind;
+use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
+use crate::common::known::Kind;
 use switchyard::experiments::attention_to_latents;
 use switchyard::experiments::direct_logit::{self, decisions, explain};
 use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::latent::Switching;
 use switchyard::model::{Activation, HookSpec, Hooks};
-use switchyard::schema::{AttentionRow, Component, DirectLogitRow, Form, HeadPatchRow, Part, PatchMode, Target};
+use switchyard::schema::{
+    AttentionRow, Component, DirectLogitRow, Form, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
+};
+use switchyard::store::Journal;
 use switchyard::study::Study;
 use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
@@ -148,9 +149,7 @@ fn attention_is_a_whole_and_agrees_with_direct_attribution() {
     let direct = direct_logit::rows(&study, &direct_logit::Config::default()).expect("rows");
     let (mut kinds, mut compared) = (0, 0);
     for all in rows.iter().filter(|r| r.to == "prompt") {
-        let same = |r: &&AttentionRow| {
-            (r.form, r.layer, r.head, &r.from) == (all.form, all.layer, all.head, &all.from)
-        };
+        let same = |r: &&AttentionRow| (r.form, r.layer, r.head, &r.from) == (all.form, all.layer, all.head, &all.from);
         let whole = |value: &dyn Fn(&AttentionRow) -> f64| -> f64 {
             rows.iter().filter(same).map(|r| value(r) * r.queries as f64).sum::<f64>() / all.queries as f64
         };
@@ -229,7 +228,7 @@ fn alone(study: &Study, pair: &Pair, patch: &Patch) -> f64 {
     let all = study.subject.unroll(row, &mut hooks).expect("a forward");
     hooks.finish().expect("every hook fired");
     let hidden = all.hidden_at(&[(0, pair.corrupt.ids.len() - 1)]).expect("the end");
-    let logits = common::values(&model.unembed(hidden.unsqueeze_dim(0)));
+    let logits = crate::common::values(&model.unembed(hidden.unsqueeze_dim(0)));
     f64::from(logits[pair.says[0] as usize]) - f64::from(logits[pair.says[1] as usize])
 }
 
@@ -294,6 +293,25 @@ fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
     let decoy = at(PatchMode::Noise, Head, DECOY.0, Some(DECOY.1), "readout").expect("a cell");
     assert!(decoy.effect.high.abs() < 0.01 && decoy.p_holm == 1.0, "{}", decoy.effect);
     assert!(at(PatchMode::Mean, Head, READER.0, Some(READER.1), "readout").is_some_and(|r| r.effect.low > 0.2));
+}
+
+/// A run that was stopped, here after every third patch, goes on to the same rows.
+#[test]
+fn patching_goes_on_where_it_stopped() {
+    let study = micro("sft", 4);
+    let modes = vec![PatchMode::Denoise];
+    let config = Patching { candidates: 40, pairs: 4, modes, ..Patching::default() };
+    let whole = head_patching::patched(&study, &config, Journal::in_memory()).expect("patches");
+    let whole = whole.sorted(PatchedNodeRow::key).expect("no patch twice");
+    let mut begun = Journal::in_memory();
+    begun.push(whole.iter().step_by(3).cloned().collect()).expect("kept");
+    let done = head_patching::patched(&study, &config, begun).expect("patches");
+    assert_eq!(done.sorted(PatchedNodeRow::key).expect("no patch twice"), whole);
+    let mut others = Journal::in_memory();
+    others.push(whole).expect("kept");
+    let more = Patching { pairs: 6, ..config };
+    let error = head_patching::patched(&study, &more, others).err().expect("another run's").to_string();
+    assert!(error.contains("--resume"), "{error}");
 }
 
 #[test]

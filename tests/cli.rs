@@ -1,12 +1,10 @@
 //! The binary `probe` as a user meets it: what it prints, what it writes, and what it says to bad input.
 
-use crate::common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{tiny_config, word_vocabulary};
+use crate::common::{tiny_config, word_vocabulary};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::{HostTensor, SaveOptions, save_hf_folder};
@@ -194,7 +192,7 @@ fn activations_are_those_of_the_model() {
     let checkpoint = switchyard::model::checkpoint::Checkpoint::open(&model).expect("opens");
     let decoder = Decoder::load(&checkpoint, &burn::tensor::Device::flex()).expect("loads");
     let logits = decoder.logits(&[vec![5, 6, 7]], &mut Hooks::none()).expect("a forward");
-    assert!(common::relative(&found["logits"].1, &common::values(&logits)) < 1e-6);
+    assert!(crate::common::relative(&found["logits"].1, &crate::common::values(&logits)) < 1e-6);
     for row in found["blocks.1.attn.hook_pattern"].1.chunks(3) {
         assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
     }
@@ -225,13 +223,13 @@ fn activations_of_many_rows_are_those_of_each() {
         let one = load(Path::new(&one));
         let n = ids.len();
         let resid = &all["blocks.1.hook_resid_post"].1[i * 6 * 16..(i * 6 + n) * 16];
-        assert!(common::relative(resid, &one["blocks.1.hook_resid_post"].1) < 1e-5, "row {i}");
+        assert!(crate::common::relative(resid, &one["blocks.1.hook_resid_post"].1) < 1e-5, "row {i}");
         for h in 0..4 {
             for q in 0..n {
                 let from = ((i * 4 + h) * 6 + q) * 6;
                 let row = &all["blocks.0.attn.hook_pattern"].1[from..from + n];
                 let alone = &one["blocks.0.attn.hook_pattern"].1[(h * n + q) * n..(h * n + q + 1) * n];
-                assert!(common::relative(row, alone) < 1e-5, "row {i}, head {h}, query {q}");
+                assert!(crate::common::relative(row, alone) < 1e-5, "row {i}, head {h}, query {q}");
             }
         }
     }
@@ -252,7 +250,7 @@ fn bf16_is_close_to_f32_and_is_not_f32() {
     assert!(f32.keys().eq(bf16.keys()));
     for (name, (shape, exact)) in &f32 {
         let (other, rounded) = &bf16[name];
-        let off = common::relative(rounded, exact);
+        let off = crate::common::relative(rounded, exact);
         println!("{name}: bf16 is {off:.1e} from f32");
         // bf16 keeps 8 bits: 0.4 % a rounding.
         assert!(shape == other && off > 1e-5 && off < 3e-2, "{name}: {off:e}");

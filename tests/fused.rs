@@ -1,9 +1,7 @@
 //! The fused passes against the compositions they stand for: values and gradients, odd shapes, masks, empty rows.
 
-use crate::common;
-
+use crate::common::{relative, values};
 use burn::tensor::{Device, Tensor, TensorData};
-use common::{relative, values};
 use proptest::prelude::*;
 use switchyard::ops::{self, MASKED, Rotation, Targets, composed};
 

@@ -1,13 +1,11 @@
 //! Interventions on the committed micro checkpoints and on models built by hand: controls that must be inert under every
 //! setting, settings that must differ as they say, and the value that a latent holds.
 
-use crate::common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use common::known::{EXIT_STEP, Kind};
+use crate::common::known::{EXIT_STEP, Kind};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
 use switchyard::experiments::latent_intervention::{Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
@@ -98,7 +96,7 @@ fn settings_do_what_they_say() {
 
 #[test]
 fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
-    let study = common::known::study(Kind::Working, 30, 7);
+    let study = crate::common::known::study(Kind::Working, 30, 7);
     let settings = Sweep::settings(&study);
     let sweep = Sweep::new(&study, &settings).expect("a sweep");
     let right = |at, steps| {
@@ -120,7 +118,7 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
 
 #[test]
 fn the_value_in_a_latent_decides_the_answer() {
-    let study = common::known::study(Kind::Working, 80, 8);
+    let study = crate::common::known::study(Kind::Working, 80, 8);
     // The one step's value is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
     let known = |study: &Study, steps: &[Steps]| {
@@ -134,7 +132,7 @@ fn the_value_in_a_latent_decides_the_answer() {
         assert_eq!((row.hit_rate.value, row.kept.value), (1.0, 0.0), "steps {}", row.steps);
         assert!((row.chance.value - 1.0 / 6.0).abs() < 0.05, "{}", row.chance);
     }
-    let inert = &known(&common::known::study(Kind::Inert, 80, 8), &[Steps::All])[0];
+    let inert = &known(&crate::common::known::study(Kind::Inert, 80, 8), &[Steps::All])[0];
     assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
@@ -146,7 +144,7 @@ fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
 
 #[test]
 fn what_cannot_be_run_says_why() {
-    let mut study = common::known::study(Kind::Working, 40, 9);
+    let mut study = crate::common::known::study(Kind::Working, 40, 9);
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
     study.subject.recipe.task = None;
@@ -171,7 +169,7 @@ fn rules_open_and_close_blocks_as_they_say() {
 
 #[test]
 fn activation_patching_finds_the_state_where_it_was_put() {
-    let study = common::known::study(Kind::Working, 10, 11);
+    let study = crate::common::known::study(Kind::Working, 10, 11);
     let vocabulary = &study.subject.corpus.vocabulary;
     let prompt = |digit: usize| {
         let question = format!("a b s {digit} :");
@@ -214,7 +212,7 @@ fn activation_patching_of_micro_peaks_in_the_block() {
 #[test]
 fn the_benefit_of_switching_is_that_of_the_latents() {
     let of = |which| {
-        let study = common::known::study(which, 60, 12);
+        let study = crate::common::known::study(which, 60, 12);
         let settings = Sweep::settings(&study);
         let causal = Causal::new(&study, &settings, BlockOrigin::Own, &|_| {});
         let problems = switch_benefit::problems(&causal, Journal::in_memory()).expect("problems");
@@ -234,7 +232,7 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
 #[test]
 fn blocks_can_be_forced_where_the_model_opens_none() {
     // Half of the problems are answered as text.
-    let study = common::known::study(Kind::Working, 40, 13);
+    let study = crate::common::known::study(Kind::Working, 40, 13);
     let settings = Sweep::settings(&study);
     let causal = Causal::new(&study, &settings, BlockOrigin::Forced, &|_| {});
     let sweep = causal.sweep().expect("a sweep");

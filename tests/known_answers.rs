@@ -1,8 +1,6 @@
 //! Experiments on models whose weights were set by hand: they must report what is known to be there, and nothing else.
 
-use crate::common;
-
-use common::known::{DECIDED_AT, Kind, study};
+use crate::common::known::{DECIDED_AT, Kind, study};
 use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::experiments::layer_probe;
 use switchyard::experiments::teacher_forced;
@@ -20,7 +18,7 @@ fn the_hand_built_models_do_what_they_were_built_to_do() {
         for (trace, problem) in traces.iter().zip(&study.subject.corpus.test) {
             let switches = problem.subject.as_deref() == Some("switch");
             assert_eq!(trace.switched(), switches);
-            assert_eq!(trace.latent_calls(), if switches { common::known::EXIT_STEP } else { 0 });
+            assert_eq!(trace.latent_calls(), if switches { crate::common::known::EXIT_STEP } else { 0 });
         }
         let (text_only, _) = study.decode(Switching::Suppressed, 1).expect("decoded");
         let text = study.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
@@ -129,9 +127,9 @@ fn the_window_is_one_position_wide_and_the_exit_one_step() {
     }
     let rows = exit_probability::rows(&study).expect("rows");
     let steps: Vec<_> = rows.iter().filter(|r| r.group == ExitGroup::All).collect();
-    assert_eq!(steps.len(), common::known::EXIT_STEP);
+    assert_eq!(steps.len(), crate::common::known::EXIT_STEP);
     for row in steps {
-        let last = row.step == common::known::EXIT_STEP;
+        let last = row.step == crate::common::known::EXIT_STEP;
         assert_eq!(row.exits.value, f64::from(u8::from(last)), "step {}", row.step);
         assert!(if last { row.p_exit.low > 0.99 } else { row.p_exit.high < 0.02 }, "step {}: {}", row.step, row.p_exit);
     }
@@ -228,7 +226,7 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
         let Some(step) = row.step else { continue };
         seen += 1;
         // The counter reaches 4 in the second block of the third step.
-        let decided = step == common::known::EXIT_STEP && row.layer >= 2;
+        let decided = step == crate::common::known::EXIT_STEP && row.layer >= 2;
         assert_eq!(row.p_exit.value > 0.9, decided, "step {step}, layer {}: {}", row.layer, row.p_exit);
         if row.layer == 4 {
             assert!(row.kl.value < 1e-4 && row.agreement.value == 1.0, "the last layer is the model: {}", row.kl);

@@ -1,10 +1,8 @@
 //! The recurrence against its definition, and the decoder's invariants.
 
-use crate::common;
-
+use crate::common::{naive, relative, tiny, values};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
-use common::{naive, relative, tiny, values};
 use proptest::prelude::*;
 use switchyard::latent::{
     Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching,

@@ -1,13 +1,11 @@
 //! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and the invariants of both.
 
-use crate::common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::common::relative;
 use burn::module::Module;
 use burn::tensor::Device;
-use common::relative;
 use serde::Deserialize;
 use switchyard::corpus::Row;
 use switchyard::latent::trace::{Kind, Position};

@@ -4,6 +4,7 @@
 mod annotate;
 mod architecture;
 mod checkpoint;
+mod circuits;
 mod cli;
 mod common;
 mod experiments;

@@ -29,8 +29,8 @@ use crate::store::{FlatRow, typed};
 pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use circuits::{
-    AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target, agreement,
-    shares,
+    AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
+    agreement, shares,
 };
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};

@@ -21,8 +21,8 @@ use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
-use crate::stats::by_problem::share;
 use crate::stats::Bootstrap;
+use crate::stats::by_problem::share;
 use crate::store::RowWriter;
 use crate::study::Study;
 use crate::study::circuits::{Written, written};

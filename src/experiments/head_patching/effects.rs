@@ -120,14 +120,7 @@ impl Patching<'_> {
         Ok(rows)
     }
 
-    fn patch(
-        &self,
-        r: &Recorded,
-        mode: PatchMode,
-        node: Node,
-        place: &Place,
-        positions: &[usize],
-    ) -> Result<Patch> {
+    fn patch(&self, r: &Recorded, mode: PatchMode, node: Node, place: &Place, positions: &[usize]) -> Result<Patch> {
         let config = self.subject.model.config();
         match mode {
             PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),

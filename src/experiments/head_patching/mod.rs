@@ -37,7 +37,8 @@ use crate::study::{Causal, Study};
 use effects::{Patching, means, recorded};
 
 /// What it asks.
-pub const ABOUT: &str = "which heads, MLPs and layers carry the value, at which latent step or token: patched one by one";
+pub const ABOUT: &str =
+    "which heads, MLPs and layers carry the value, at which latent step or token: patched one by one";
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -189,9 +190,7 @@ fn usable(study: &Study, config: &Config, form: Form) -> Result<Vec<Pair>> {
     match (&config.pairs_file, form) {
         (Some(file), Form::Latents) => decoded(study, &of_file(subject, file)?, Switching::Free, config.pairs),
         (Some(file), Form::Text) => decoded(study, &of_file(subject, file)?, Switching::Suppressed, config.pairs),
-        (None, Form::Latents) => {
-            decoded(study, &of_task(subject, config.candidates)?, Switching::Free, config.pairs)
-        }
+        (None, Form::Latents) => decoded(study, &of_task(subject, config.candidates)?, Switching::Free, config.pairs),
         (None, Form::Text) => as_text(study, config.candidates, config.pairs),
     }
 }
@@ -219,9 +218,8 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
          | form | mode | node | place | effect | p (Holm) |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     for (form, mode) in Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode))) {
-        let same = |r: &&HeadPatchRow| {
-            (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.p_holm < 0.05
-        };
+        let same =
+            |r: &&HeadPatchRow| (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.p_holm < 0.05;
         let mut found: Vec<&HeadPatchRow> = rows.iter().filter(same).collect();
         found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
         for r in found.iter().take(8) {

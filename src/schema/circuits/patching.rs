@@ -113,7 +113,8 @@ pub fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatchRow>> 
     rows.iter().for_each(|row| maps.entry((row.form, row.mode)).or_default().push(row));
     let mut out = vec![];
     for ((form, mode), rows) in maps {
-        let sorted = |all: &mut dyn Iterator<Item = usize>| all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+        let sorted =
+            |all: &mut dyn Iterator<Item = usize>| all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
         let pairs = sorted(&mut rows.iter().map(|r| r.pair));
         let cells: Vec<Cell> = rows.iter().map(|r| r.cell()).collect::<BTreeSet<_>>().into_iter().collect();
         let (mut moved, mut whole) =
@@ -171,9 +172,8 @@ impl Named for FormsRow {
 pub fn agreement(rows: &[PatchedNodeRow]) -> Result<Option<FormsRow>> {
     type At = (usize, Component, usize, Option<usize>);
     let step = |place: &str| place.split_once('[').and_then(|(_, k)| k.trim_end_matches(']').parse::<usize>().ok());
-    let counts = |r: &&PatchedNodeRow| {
-        r.mode == PatchMode::Denoise && r.back == Some(0) && r.component != Component::Resid
-    };
+    let counts =
+        |r: &&PatchedNodeRow| r.mode == PatchMode::Denoise && r.back == Some(0) && r.component != Component::Resid;
     let mut problems: BTreeMap<usize, [BTreeMap<At, f64>; 2]> = BTreeMap::new();
     for row in rows.iter().filter(counts) {
         let Some(k) = step(&row.place) else { continue };
@@ -204,13 +204,27 @@ mod tests {
         let identity = Identity { checkpoint: "m/x".into(), dataset: "d".into(), n: 12, seed: 0 };
         let place = if form == Form::Latents { "latent[1]" } else { "clause[1]" }.to_owned();
         let (mode, component) = (PatchMode::Denoise, Component::Mlp);
-        PatchedNodeRow { identity, form, pair, mode, component, layer, head: None, place, back: Some(0), moved, whole: 2.0 }
+        PatchedNodeRow {
+            identity,
+            form,
+            pair,
+            mode,
+            component,
+            layer,
+            head: None,
+            place,
+            back: Some(0),
+            moved,
+            whole: 2.0,
+        }
     }
 
     #[test]
     fn a_share_is_of_the_whole_and_small_effects_are_none() {
         let rows: Vec<_> = (0..12)
-            .flat_map(|pair| [row(Form::Latents, pair, 0, 1.0), row(Form::Latents, pair, 1, 0.01 * (pair as f64 - 3.0))])
+            .flat_map(|pair| {
+                [row(Form::Latents, pair, 0, 1.0), row(Form::Latents, pair, 1, 0.01 * (pair as f64 - 3.0))]
+            })
             .collect();
         let found = shares(&rows, 0.1).expect("maps");
         assert_eq!(found.len(), 2);
