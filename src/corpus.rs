@@ -72,7 +72,7 @@ impl Corpus {
     }
 
     /// Whether a response's visible text holds the gold answer.
-    pub fn is_correct(&self, gold: &str, text: &str) -> bool {
+    pub(crate) fn is_correct(&self, gold: &str, text: &str) -> bool {
         if self.exact_answers {
             return exact_answer(text).is_some_and(|answer| answer == gold);
         }

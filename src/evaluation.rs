@@ -42,7 +42,7 @@ pub struct Scores {
 }
 
 /// The decoder settings of an evaluation: greedy.
-pub fn decode_settings(evaluation: &Evaluation, stop: u32, switching: Switching) -> DecodeSettings {
+pub(crate) fn decode_settings(evaluation: &Evaluation, stop: u32, switching: Switching) -> DecodeSettings {
     DecodeSettings {
         sampling: Sampling::default(),
         k_min: evaluation.k_min,
@@ -143,7 +143,7 @@ const LOGITS_HELD: usize = 1 << 22;
 ///
 /// # Errors
 /// A token outside the embedding.
-pub fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
+pub(crate) fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
     let width = batch.iter().map(|s| s.length()).max().unwrap_or(0);
     let pad = |s: &Sample| -> Vec<u32> {
         let ids = s.prompt.iter().chain(&s.response).copied();

@@ -97,7 +97,7 @@ impl Opened {
     ///
     /// # Errors
     /// The first such id.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
+    pub(crate) fn check_ids(&self, ids: &[u32]) -> Result<()> {
         ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
         let rows = self.config().vocab_size;
         if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
@@ -179,7 +179,7 @@ impl NewRows {
 impl Loaded {
     /// The model computing in this type. Add tokens first: new rows are drawn in f32.
     #[must_use]
-    pub fn computing_in(mut self, dtype: Compute) -> Self {
+    pub(crate) fn computing_in(mut self, dtype: Compute) -> Self {
         self.model = dtype.apply(self.model);
         self
     }

@@ -17,7 +17,7 @@ pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> 
 
 /// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
 /// steps that are made of hundreds of those spent a tenth of their time on it (benches/PROFILE.md).
-pub fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
     if CALLING.replace(true) {
         return work();
     }
@@ -62,7 +62,7 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
 /// What becomes of a panic in a worker.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a worker thread panicked")]
-pub struct Panicked;
+pub(crate) struct Panicked;
 
 /// Runs `work` on every part, one worker each; results in order.
 ///

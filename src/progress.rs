@@ -31,12 +31,12 @@ pub struct Stopped;
 
 /// # Errors
 /// [`Stopped`], after Ctrl-C.
-pub fn go_on() -> Result<(), Stopped> {
+pub(crate) fn go_on() -> Result<(), Stopped> {
     if stop_flag().load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
 }
 
 /// One phase's progress.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     name: String,
     total: usize,
@@ -59,7 +59,7 @@ impl Progress {
     }
 
     /// `done` of the total, with figures to show. Plain lines come at most every ten seconds, and at the end.
-    pub fn update(&mut self, done: usize, message: &str) {
+    pub(crate) fn update(&mut self, done: usize, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
             bar.set_message(message.to_owned());

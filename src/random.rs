@@ -5,13 +5,13 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// FNV-1a: the same in every process, unlike the standard library's hasher.
-pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+pub(crate) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// A generator for one place: what it draws does not depend on the order in which places come by.
-pub fn keyed(parts: [u64; 4]) -> ChaCha8Rng {
+pub(crate) fn keyed(parts: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0_u8; 32];
     for (chunk, value) in key.chunks_mut(8).zip(parts) {
         chunk.copy_from_slice(&value.to_le_bytes());

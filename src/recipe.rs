@@ -23,7 +23,7 @@ use crate::text::Template;
 use crate::text::annotate::AnnotateSettings;
 
 /// Name and text of every built-in preset.
-pub const PRESETS: [(&str, &str); 4] = [
+pub(crate) const PRESETS: [(&str, &str); 4] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),

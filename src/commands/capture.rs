@@ -15,7 +15,7 @@ use crate::ops::MASKED;
 const BATCH: usize = 16;
 
 /// One tensor of the result: a hook point at the positions selected.
-pub struct Captured {
+pub(crate) struct Captured {
     /// The point's name, with its selection if it has one; `logits` for those.
     pub name: String,
     /// `[rows, positions, …]`; scores and pattern `[rows, H, positions, keys]`.

@@ -24,7 +24,7 @@ use crate::model::checkpoint::peft::Apply;
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
-pub struct ModelArgs {
+pub(crate) struct ModelArgs {
     /// A Hugging Face folder, a .gguf file, or a hub id (org/name, org/name@revision, org/name/file.gguf)
     #[arg(long)]
     pub model: String,
@@ -47,7 +47,7 @@ impl ModelArgs {
 ///
 /// # Errors
 /// What is not a number, by itself.
-pub fn parse_ids(text: &str) -> Result<Vec<u32>> {
+pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     if text.trim().is_empty() {
         bail!("--ids is empty: write token ids, for example --ids 1,2,3");
     }

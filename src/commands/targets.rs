@@ -10,7 +10,7 @@ use crate::recipe::Recipe;
 use crate::study::{Study, Subject};
 
 /// What is examined where nothing is named: the committed checkpoints.
-pub const FIXTURE: &str = "fixtures/micro";
+pub(crate) const FIXTURE: &str = "fixtures/micro";
 
 /// Which checkpoints, on which problems.
 #[derive(Args, Clone, Debug)]

@@ -7,7 +7,7 @@ use super::parser::{Found, Parser};
 use std::rc::Rc;
 
 impl Parser<'_> {
-    pub fn expr(&mut self, i: usize) -> Found {
+    pub(crate) fn expr(&mut self, i: usize) -> Found {
         if let Some(Some(known)) = self.exprs.get(i) {
             return known.clone();
         }
@@ -104,7 +104,7 @@ impl Parser<'_> {
     }
 
     /// `^atom` or `^{expr}`.
-    pub fn sup(&mut self, i: usize) -> Found {
+    pub(crate) fn sup(&mut self, i: usize) -> Found {
         let j = self.expect(i, T::Caret)?;
         if let Some(k) = self.expect(j, T::Open('{')) {
             let (e, k) = self.expr(k)?;

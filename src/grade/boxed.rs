@@ -2,7 +2,7 @@
 
 /// How much boxed content to take: every box, or the last ones that belong together.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Boxes {
+pub(crate) enum Boxes {
     All,
     Last,
 }
@@ -53,7 +53,7 @@ pub fn boxed(text: &str, mode: Boxes) -> String {
 }
 
 /// Position of the brace that closes the one at the start of `s`.
-pub fn closing(s: &str) -> Option<usize> {
+pub(crate) fn closing(s: &str) -> Option<usize> {
     let mut depth = 0;
     for (i, b) in s.bytes().enumerate() {
         match b {

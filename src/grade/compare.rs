@@ -15,7 +15,7 @@ const WORK: usize = 12_000;
 
 type Decision = (bool, Rule);
 
-pub struct Comparer {
+pub(crate) struct Comparer {
     scalars: Scalars,
 }
 

@@ -12,7 +12,7 @@ const MAX_BITS: u64 = 4000;
 const MAX_DIGITS: usize = 1000;
 
 /// The number spelled by digits, an optional point and an optional exponent (`1.5E3`).
-pub fn decimal(s: &str) -> Option<E> {
+pub(crate) fn decimal(s: &str) -> Option<E> {
     let (mantissa, exp) = s.split_once('E').map_or((s, 0), |(m, e)| (m, e.parse::<i32>().unwrap_or(i32::MAX)));
     if exp.unsigned_abs() > 400 || mantissa.len() > MAX_DIGITS {
         return None;
@@ -35,7 +35,7 @@ fn ten(n: u32) -> BigRational {
     BigRational::from(BigInt::from(10).pow(n))
 }
 
-pub fn small_int(e: &E) -> Option<i64> {
+pub(crate) fn small_int(e: &E) -> Option<i64> {
     match &**e {
         Expr::Num { value, .. } if value.is_integer() => value.to_integer().to_i64(),
         _ => None,
@@ -47,7 +47,7 @@ fn fits(v: BigRational) -> Option<BigRational> {
 }
 
 /// The exact value, where it is rational and this can be seen by arithmetic alone.
-pub fn rational(e: &Expr) -> Option<BigRational> {
+pub(crate) fn rational(e: &Expr) -> Option<BigRational> {
     match e {
         Expr::Num { value, .. } => Some(value.clone()),
         Expr::Percent(a) => Some(rational(a)? / BigRational::from(BigInt::from(100))),

@@ -8,7 +8,7 @@ use num_rational::BigRational;
 use num_traits::{One, Signed};
 use std::rc::Rc;
 
-pub type E = Rc<Expr>;
+pub(crate) type E = Rc<Expr>;
 
 /// A relation between two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Op {
 
 impl Op {
     /// The relation that holds when the two sides are exchanged; `None` where math-verify has no such rule.
-    pub fn flipped(self) -> Option<Op> {
+    pub(crate) fn flipped(self) -> Option<Op> {
         match self {
             Op::Eq => Some(Op::Eq),
             Op::Ne => None,
@@ -36,7 +36,7 @@ impl Op {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Expr {
+pub(crate) enum Expr {
     /// An exact value; `float` remembers that it was written with a decimal point (such answers are compared rounded).
     Num {
         value: BigRational,
@@ -81,19 +81,19 @@ pub enum Expr {
 }
 
 impl Expr {
-    pub fn int(n: i64) -> E {
+    pub(crate) fn int(n: i64) -> E {
         Rc::new(Expr::Num { value: BigRational::from(BigInt::from(n)), float: false })
     }
 
-    pub fn rat(value: BigRational) -> E {
+    pub(crate) fn rat(value: BigRational) -> E {
         Rc::new(Expr::Num { value, float: false })
     }
 
-    pub fn func(name: &str, args: Vec<E>) -> E {
+    pub(crate) fn func(name: &str, args: Vec<E>) -> E {
         Rc::new(Expr::Func(name.to_string(), args))
     }
 
-    pub fn is_setlike(&self) -> bool {
+    pub(crate) fn is_setlike(&self) -> bool {
         matches!(
             self,
             Expr::Set(_)
@@ -105,11 +105,11 @@ impl Expr {
         )
     }
 
-    pub fn is_relation(&self) -> bool {
+    pub(crate) fn is_relation(&self) -> bool {
         matches!(self, Expr::Rel(..) | Expr::Chain(_))
     }
 
-    pub fn is_equation(&self) -> bool {
+    pub(crate) fn is_equation(&self) -> bool {
         match self {
             Expr::Rel(op, ..) => *op == Op::Eq,
             Expr::Chain(links) => links.iter().all(|l| matches!(**l, Expr::Rel(Op::Eq, ..))),
@@ -118,7 +118,7 @@ impl Expr {
     }
 
     /// `x = …`, `f(x) = …`, `(a, b) = …`: an equation whose left side is made of symbols only.
-    pub fn is_assignment(&self) -> bool {
+    pub(crate) fn is_assignment(&self) -> bool {
         match self {
             Expr::Rel(Op::Eq, l, _) => l.only_symbols(),
             Expr::Chain(links) => self.is_equation() && matches!(&*links[0], Expr::Rel(_, l, _) if l.only_symbols()),
@@ -126,7 +126,7 @@ impl Expr {
         }
     }
 
-    pub fn only_symbols(&self) -> bool {
+    pub(crate) fn only_symbols(&self) -> bool {
         match self {
             Expr::Sym(_) => true,
             Expr::Pow(b, e) if e.is_minus_one() => b.only_symbols(),
@@ -142,7 +142,7 @@ impl Expr {
         matches!(self, Expr::Num { value, .. } if *value == -BigRational::one())
     }
 
-    pub fn children(&self) -> Vec<&E> {
+    pub(crate) fn children(&self) -> Vec<&E> {
         match self {
             Expr::Percent(a) => vec![a],
             Expr::Add(v) | Expr::Mul(v) | Expr::Func(_, v) | Expr::Set(v) | Expr::Tuple(v) | Expr::Chain(v) => {
@@ -160,7 +160,7 @@ impl Expr {
     }
 
     /// Names of the free symbols, each once, in order of appearance.
-    pub fn symbols<'a>(&'a self, out: &mut Vec<&'a str>) {
+    pub(crate) fn symbols<'a>(&'a self, out: &mut Vec<&'a str>) {
         if let Expr::Sym(s) = self
             && !out.contains(&s.as_str())
         {
@@ -191,7 +191,7 @@ pub fn add(a: E, b: E) -> E {
 }
 
 /// A product, flat.
-pub fn mul(a: E, b: E) -> E {
+pub(crate) fn mul(a: E, b: E) -> E {
     let mut v = flat(a, |e| matches!(e, Expr::Mul(_)));
     v.extend(flat(b, |e| matches!(e, Expr::Mul(_))));
     Rc::new(Expr::Mul(v))
@@ -205,7 +205,7 @@ fn flat(e: E, same: fn(&Expr) -> bool) -> Vec<E> {
 }
 
 /// a / b; two integers make a rational at once, and division by zero makes no number.
-pub fn div(a: E, b: E) -> E {
+pub(crate) fn div(a: E, b: E) -> E {
     if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b)
         && x.is_integer()
         && y.is_integer()

@@ -144,7 +144,7 @@ const ENVIRONMENTS: [(&str, T); 8] = [
 const LONGEST_COMMAND: usize = 18;
 
 /// The tokens of `s`, or `None` at the first character that starts none, or past `limit` tokens.
-pub fn lex(s: &str, limit: usize) -> Option<Vec<Token<'_>>> {
+pub(crate) fn lex(s: &str, limit: usize) -> Option<Vec<Token<'_>>> {
     let mut out = Vec::with_capacity(s.len().min(limit));
     let mut i = 0;
     while i < s.len() {

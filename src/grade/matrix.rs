@@ -6,7 +6,7 @@ use super::parser::{Found, Parser};
 use std::rc::Rc;
 
 /// Nodes that a sum or determinant may have when written out.
-pub const MAX_SIZE: usize = 6000;
+pub(crate) const MAX_SIZE: usize = 6000;
 
 impl Parser<'_> {
     pub fn matrix(&mut self, i: usize) -> Found {
@@ -51,7 +51,7 @@ pub fn size(e: &Expr, cap: usize) -> usize {
 }
 
 /// Expanded along the first row; matrices over 4 × 4 are left alone.
-pub fn determinant(m: &E) -> Option<E> {
+pub(crate) fn determinant(m: &E) -> Option<E> {
     let Expr::Matrix { rows, cols, items } = &**m else { return None };
     if rows != cols || *rows > 4 || size(m, MAX_SIZE / 24) >= MAX_SIZE / 24 {
         return None;

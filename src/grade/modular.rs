@@ -56,7 +56,7 @@ fn point(name: &str, trial: u64) -> u64 {
 }
 
 /// The residue of `e` in a trial, or `None` where `e` is not a rational expression or has a pole there.
-pub fn eval(e: &Expr, trial: u64) -> Option<u64> {
+pub(crate) fn eval(e: &Expr, trial: u64) -> Option<u64> {
     match e {
         Expr::Num { value, .. } => number(value),
         Expr::Percent(a) => Some(mul(eval(a, trial)?, inverse(100)?)),
@@ -81,7 +81,7 @@ pub fn eval(e: &Expr, trial: u64) -> Option<u64> {
 }
 
 /// Functions without a rule of their own: equal where their names and arguments are.
-pub fn opaque(name: &str) -> bool {
+pub(crate) fn opaque(name: &str) -> bool {
     name.ends_with("()") || matches!(name, "sum" | "prod")
 }
 
@@ -103,7 +103,7 @@ pub fn same(a: &Expr, b: &Expr) -> Option<bool> {
 }
 
 /// Whether a is a constant multiple of b (neither of them zero): their equations then have the same solutions.
-pub fn proportional(a: &Expr, b: &Expr) -> Option<bool> {
+pub(crate) fn proportional(a: &Expr, b: &Expr) -> Option<bool> {
     let (a0, b0) = (eval(a, 0)?, eval(b, 0)?);
     for trial in 1..4 {
         if mul(a0, eval(b, trial)?) != mul(b0, eval(a, trial)?) {

@@ -6,7 +6,7 @@ use super::boxed::{Boxes, boxed};
 use super::repair::{operators, slash};
 use super::units::strip_units;
 
-pub fn normalize(text: &str, boxes: Boxes) -> String {
+pub(crate) fn normalize(text: &str, boxes: Boxes) -> String {
     let mut t = boxed(text, boxes);
     for (from, to) in [
         ("\\mathrm{T}", "T"),

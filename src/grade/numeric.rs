@@ -14,7 +14,7 @@ use num_traits::{Signed, ToPrimitive};
 use std::cmp::Ordering;
 
 #[derive(Clone)]
-pub struct Complex<R> {
+pub(crate) struct Complex<R> {
     pub re: R,
     pub im: R,
 }
@@ -40,7 +40,7 @@ impl<R: Real> C<R> {
     fn add(&self, o: &Self) -> Self {
         Complex { re: self.re.add(&o.re), im: self.im.add(&o.im) }
     }
-    pub fn sub(&self, o: &Self) -> Self {
+    pub(crate) fn sub(&self, o: &Self) -> Self {
         Complex { re: self.re.sub(&o.re), im: self.im.sub(&o.im) }
     }
     fn mul(&self, o: &Self) -> Self {
@@ -130,7 +130,7 @@ impl<R: Real> C<R> {
 }
 
 /// Evaluates at one assignment of values to names, and remembers how large intermediate values became.
-pub struct Evaluator<'a> {
+pub(crate) struct Evaluator<'a> {
     pub values: &'a [(&'a str, BigRational)],
     /// log2 of the largest intermediate value.
     pub scale: f64,
@@ -146,7 +146,7 @@ impl<'a> Evaluator<'a> {
         Evaluator { values, scale: 0.0, budget, trial }
     }
 
-    pub fn eval<R: Real>(&mut self, e: &Expr) -> Option<C<R>> {
+    pub(crate) fn eval<R: Real>(&mut self, e: &Expr) -> Option<C<R>> {
         self.budget = self.budget.checked_sub(1)?;
         let v = self.value(e)?;
         let size = v.log2();
@@ -279,7 +279,7 @@ fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
 }
 
 /// 1 or −1 for ±∞ (with finite numbers added, or times a number), else 0.
-pub fn endless(e: &Expr) -> i32 {
+pub(crate) fn endless(e: &Expr) -> i32 {
     match e {
         Expr::Infinity => 1,
         Expr::Mul(v) if v.len() == 2 && *v[1] == Expr::Infinity => {

@@ -9,8 +9,8 @@ use super::numeric::{endless, order};
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-pub const MAX_TOKENS: usize = 1500;
-pub const MAX_DEPTH: usize = 40;
+pub(crate) const MAX_TOKENS: usize = 1500;
+pub(crate) const MAX_DEPTH: usize = 40;
 /// Rule calls after which a text counts as unparsed.
 const MAX_STEPS: usize = 60_000;
 
@@ -100,7 +100,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Counts work and nesting around a rule; over the limits the rule fails.
-    pub fn guarded<R>(&mut self, f: impl FnOnce(&mut Self) -> Option<R>) -> Option<R> {
+    pub(crate) fn guarded<R>(&mut self, f: impl FnOnce(&mut Self) -> Option<R>) -> Option<R> {
         self.steps += 1;
         if self.depth >= MAX_DEPTH || self.steps > MAX_STEPS {
             self.steps = MAX_STEPS + 1;

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 const MAX_P: i64 = 640;
 
 /// What complex arithmetic needs from a real number.
-pub trait Real: Clone {
+pub(crate) trait Real: Clone {
     fn rat(v: &BigRational) -> Self;
     fn int(n: i64) -> Self {
         Self::rat(&BigRational::from(BigInt::from(n)))
@@ -85,7 +85,7 @@ impl Real for f64 {
 
 /// `m · 2^e` with at most `P` bits of `m`; every operation truncates, so an error is a few units of the last bit.
 #[derive(Clone, Debug)]
-pub struct Big<const P: u64> {
+pub(crate) struct Big<const P: u64> {
     m: BigInt,
     e: i64,
 }
@@ -318,7 +318,7 @@ impl<const P: u64> PartialEq for Big<P> {
 
 impl<const P: u64> Big<P> {
     /// The exact value of this approximation.
-    pub fn to_rational(&self) -> Option<BigRational> {
+    pub(crate) fn to_rational(&self) -> Option<BigRational> {
         if self.e.abs() > 20_000 {
             return None;
         }

@@ -3,7 +3,7 @@
 use super::boxed::closing;
 
 /// Repairs powers, roots, logarithms and fractions that lack their braces.
-pub fn operators(mut t: String) -> String {
+pub(crate) fn operators(mut t: String) -> String {
     if t.contains('^') {
         t = wrap_parens(&t, "^", "^");
     }
@@ -122,7 +122,7 @@ fn roots(t: &str) -> String {
 }
 
 /// `3/4` alone is a fraction.
-pub fn slash(t: &str) -> Option<String> {
+pub(crate) fn slash(t: &str) -> Option<String> {
     let (a, b) = t.split_once('/')?;
     let whole = |s: &str| {
         let d = s.strip_prefix('-').unwrap_or(s);

@@ -18,7 +18,7 @@ const PRECISION: u64 = 384;
 const MAX_SCALE: f64 = 160.0;
 
 /// Compares scalars within a bounded amount of work.
-pub struct Scalars {
+pub(crate) struct Scalars {
     pub budget: usize,
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A formula between delimiters, and whether a percent sign follows it.
 #[derive(Clone, Debug)]
-pub struct Formula {
+pub(crate) struct Formula {
     pub content: Range<usize>,
     pub percent: bool,
     /// Found as a bare `\boxed{…}`, without delimiters around it.
@@ -15,27 +15,27 @@ pub struct Formula {
 }
 
 #[derive(Clone, Debug)]
-pub enum CandidateKind {
+pub(crate) enum CandidateKind {
     Formulas(Vec<Formula>),
     Plain(Plain),
 }
 
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub start: usize,
     pub end: usize,
     pub kind: CandidateKind,
 }
 
 /// The five groups of patterns, tried in this order until one yields an answer.
-pub const GROUPS: usize = 5;
+pub(crate) const GROUPS: usize = 5;
 /// Formulas that "and", "or" or a comma may join to the first.
 const MAX_JOINED: usize = 5;
 
 /// Mentions of "answer" that are followed up, from the end of the text.
 const MAX_ANSWERS: usize = 200;
 
-pub struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     text: &'a str,
     lower: String,
     answers: Vec<usize>,
@@ -294,7 +294,7 @@ fn spaces(s: &str) -> usize {
 }
 
 /// Positions from `from` on, at most `n` characters further, on the same line.
-pub fn within_line(t: &str, from: usize, n: usize) -> impl Iterator<Item = usize> + '_ {
+pub(crate) fn within_line(t: &str, from: usize, n: usize) -> impl Iterator<Item = usize> + '_ {
     let line = t[from..].find('\n').map_or(t.len(), |k| from + k);
     t[from..line].char_indices().map(move |(i, _)| from + i).chain(std::iter::once(line)).take(n + 1)
 }

@@ -14,7 +14,7 @@ const MAX_PIECES: usize = 64;
 
 /// From `lo` to `hi`; a single point is closed with equal ends.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub(crate) struct Piece {
     pub lo: E,
     pub hi: E,
     pub lo_open: bool,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 impl Parser<'_> {
     /// `_atom` or `_{…}`, as text.
-    pub fn sub(&mut self, i: usize) -> Option<(String, usize)> {
+    pub(crate) fn sub(&mut self, i: usize) -> Option<(String, usize)> {
         let j = self.expect(i, T::Under)?;
         if self.kind(j)? != T::Open('{') {
             let t = self.toks.get(j)?;
@@ -78,7 +78,7 @@ impl Parser<'_> {
         Some((exp.map_or(e.clone(), |x| Rc::new(Expr::Pow(e, x))), j))
     }
 
-    pub fn atom(&mut self, i: usize) -> Found {
+    pub(crate) fn atom(&mut self, i: usize) -> Found {
         let t = *self.toks.get(i)?;
         let e = match t.kind {
             T::Letter | T::Symbol | T::Accent => return self.symbol(i),

@@ -146,7 +146,7 @@ const UNITS: [&str; 139] = [
     "hours",
 ];
 
-pub fn strip_units(mut t: String) -> String {
+pub(crate) fn strip_units(mut t: String) -> String {
     let head = before_text(&t).unwrap_or(&t).trim();
     if !head.is_empty() && head.len() < t.len() {
         t = head.to_string();

@@ -30,10 +30,6 @@ pub struct Firings {
 }
 
 impl Firings {
-    pub fn mean_norm(&self) -> f64 {
-        self.moved / self.count.max(1) as f64
-    }
-
     pub fn add(&mut self, other: &Firings) {
         self.count += other.count;
         self.moved += other.moved;
@@ -75,7 +71,7 @@ impl<'a> Replacements<'a> {
     ///
     /// # Errors
     /// As [`Self::attach`].
-    pub fn attach_frozen<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
+    pub(crate) fn attach_frozen<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
         if self.later == Later::Frozen {
             hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, false))?;
         }

@@ -41,7 +41,7 @@ impl Bank {
     }
 
     /// Every state of one step, with its problem and block.
-    pub fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+    pub(crate) fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
         self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))
     }
 
@@ -57,7 +57,7 @@ impl Bank {
         self.states.is_empty()
     }
 
-    pub fn merge(&mut self, other: Bank) {
+    pub(crate) fn merge(&mut self, other: Bank) {
         self.states.extend(other.states);
     }
 }

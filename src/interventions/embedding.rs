@@ -7,7 +7,7 @@ use crate::model::{Activation, Decoder};
 /// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
 /// those of text, which a model that has only ever seen states there may treat as noise.
 #[derive(Clone, Debug)]
-pub struct ExitEmbedding {
+pub(crate) struct ExitEmbedding {
     pub row: Vec<f32>,
 }
 
@@ -21,7 +21,7 @@ impl Intervention for ExitEmbedding {
 /// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
 /// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought.
 #[derive(Clone, Copy, Debug)]
-pub struct ArgmaxEmbedding<'a> {
+pub(crate) struct ArgmaxEmbedding<'a> {
     pub model: &'a Decoder,
 }
 

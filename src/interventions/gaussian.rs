@@ -9,7 +9,7 @@ use crate::random::{keyed, normal};
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:
 /// states lie in clusters (one a value, say), and a normal cloud fills the space between them.
 #[derive(Clone, Debug)]
-pub struct Gaussian<'a> {
+pub(crate) struct Gaussian<'a> {
     mean: Mean,
     /// Per step: every state.
     states: Vec<Vec<&'a [f32]>>,
@@ -17,7 +17,7 @@ pub struct Gaussian<'a> {
 }
 
 impl<'a> Gaussian<'a> {
-    pub fn per_step(bank: &'a Bank, seed: u64) -> Self {
+    pub(crate) fn per_step(bank: &'a Bank, seed: u64) -> Self {
         let states = (0..bank.steps()).map(|step| bank.of_step(step).map(|(_, _, h)| h).collect()).collect();
         Self { mean: Mean::per_step(bank), states, seed }
     }

@@ -20,7 +20,7 @@ pub struct Swap {
 /// (operands, its place in the chain), so a miss does not show that the value is absent; and a hit by luck has a chance
 /// level, which is reported beside it.
 #[derive(Clone, Copy, Debug)]
-pub struct KnownValue<'a> {
+pub(crate) struct KnownValue<'a> {
     pub bank: &'a Bank,
     pub swaps: &'a BTreeMap<usize, Swap>,
 }

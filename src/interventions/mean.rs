@@ -12,12 +12,12 @@ pub struct Mean {
 }
 
 impl Mean {
-    pub fn per_step(bank: &Bank) -> Self {
+    pub(crate) fn per_step(bank: &Bank) -> Self {
         Self { steps: (0..bank.steps()).map(|step| mean(bank.of_step(step))).collect() }
     }
 
     /// The same mean at every step: also what the step has in common is gone.
-    pub fn of_all(bank: &Bank) -> Self {
+    pub(crate) fn of_all(bank: &Bank) -> Self {
         let all = mean((0..bank.steps()).flat_map(|step| bank.of_step(step)));
         Self { steps: vec![all; bank.steps()] }
     }

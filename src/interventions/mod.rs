@@ -27,20 +27,21 @@ use std::collections::BTreeMap;
 
 pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::Bank;
-pub use embedding::{ArgmaxEmbedding, ExitEmbedding};
-pub use empty_block::EMPTY_BLOCK;
-pub use force_switch::FORCE_SWITCH;
-pub use gaussian::Gaussian;
-pub use known_value::{KnownValue, Swap};
+pub(crate) use embedding::{ArgmaxEmbedding, ExitEmbedding};
+pub(crate) use empty_block::EMPTY_BLOCK;
+pub(crate) use force_switch::FORCE_SWITCH;
+pub(crate) use gaussian::Gaussian;
+pub(crate) use known_value::KnownValue;
+pub use known_value::Swap;
 pub use mean::Mean;
-pub use random_norm::RandomNorm;
-pub use resample::Resample;
-pub use rotate::Rotate;
+pub(crate) use random_norm::RandomNorm;
+pub(crate) use resample::Resample;
+pub(crate) use rotate::Rotate;
 pub use scale::Scale;
-pub use self_patch::SelfPatch;
-pub use sibling::Sibling;
-pub use skip::SKIP;
-pub use suppress_switch::SUPPRESS_SWITCH;
+pub(crate) use self_patch::SelfPatch;
+pub(crate) use sibling::Sibling;
+pub(crate) use skip::SKIP;
+pub(crate) use suppress_switch::SUPPRESS_SWITCH;
 pub use zero::Zero;
 
 pub use crate::schema::{Later, Steps};
@@ -140,7 +141,7 @@ pub const ALL: &[About] = &[
 ];
 
 /// Every change of when blocks are opened and closed.
-pub const RULES: [Rule; 4] = [SKIP, EMPTY_BLOCK, FORCE_SWITCH, SUPPRESS_SWITCH];
+pub(crate) const RULES: [Rule; 4] = [SKIP, EMPTY_BLOCK, FORCE_SWITCH, SUPPRESS_SWITCH];
 
 fn norm(x: &[f64]) -> f64 {
     x.iter().map(|v| v * v).sum::<f64>().sqrt()

@@ -8,7 +8,7 @@ use crate::random::{keyed, normal};
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. One draw per
 /// place, keyed by seed, problem, block and step.
 #[derive(Clone, Copy, Debug)]
-pub struct RandomNorm {
+pub(crate) struct RandomNorm {
     pub seed: u64,
 }
 

@@ -10,7 +10,7 @@ use crate::random::keyed;
 /// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).
 #[derive(Clone, Debug)]
-pub struct Resample<'a> {
+pub(crate) struct Resample<'a> {
     bank: &'a Bank,
     /// Problem and block of every donor, in the order of the problems.
     donors: Vec<(usize, usize)>,

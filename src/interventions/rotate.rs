@@ -9,7 +9,7 @@ use crate::random::{keyed, normal};
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions
 /// between *states* are safe; and 90° is `random_norm` almost exactly.
 #[derive(Clone, Copy, Debug)]
-pub struct Rotate {
+pub(crate) struct Rotate {
     pub degrees: f64,
     pub seed: u64,
 }

@@ -6,7 +6,7 @@ use crate::model::hooks::Place;
 
 /// Must change nothing: the control that the machinery itself is inert.
 #[derive(Clone, Copy, Debug)]
-pub struct SelfPatch<'a> {
+pub(crate) struct SelfPatch<'a> {
     pub bank: &'a Bank,
 }
 

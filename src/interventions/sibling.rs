@@ -8,7 +8,7 @@ use crate::model::hooks::Place;
 /// the content of the problem that is carried. Misleads where rollouts part early: the same block number may then work on
 /// another step of the solution. Where the sibling has no such block or step it does not fire.
 #[derive(Clone, Copy, Debug)]
-pub struct Sibling<'a> {
+pub(crate) struct Sibling<'a> {
     /// The states of the sibling rollout of every problem.
     pub bank: &'a Bank,
 }

@@ -217,7 +217,7 @@ fn step_by_step<'m>(
 }
 
 /// Tokens that text mode never draws: `<latent>`, `</swi>`, and `<swi>` where the model must not open blocks.
-pub fn text_mask(ids: &SwitchIds, may_open: bool) -> Vec<u32> {
+pub(crate) fn text_mask(ids: &SwitchIds, may_open: bool) -> Vec<u32> {
     let mut masked = vec![ids.latent, ids.swi_end];
     if !may_open {
         masked.push(ids.swi);

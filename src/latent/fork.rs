@@ -27,7 +27,7 @@ pub enum Channel {
 }
 
 /// The hooks of a decode and how far their replacements at latent positions reach.
-pub struct Branch<'b, 'h> {
+pub(crate) struct Branch<'b, 'h> {
     pub hooks: &'b mut Hooks<'h>,
     /// For [`Channel::Embedding`] and [`Channel::Kv`]: the hooks of the half that sees the input as it was.
     twin: Option<(Channel, &'b mut Hooks<'h>)>,
@@ -39,7 +39,7 @@ impl<'b, 'h> Branch<'b, 'h> {
     }
 
     /// `other` are the hooks of the half where nothing is replaced.
-    pub fn reaching(channel: Channel, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
+    pub(crate) fn reaching(channel: Channel, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
         Self { hooks, twin: (channel != Channel::Both).then_some((channel, other)) }
     }
 
@@ -75,7 +75,7 @@ pub enum Start {
 
 /// One continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fork {
+pub(crate) struct Fork {
     /// Which request of the prefix.
     pub request: usize,
     /// What hooks see as the row.
@@ -88,7 +88,7 @@ pub struct Fork {
 }
 
 /// Rows decoded as far as every continuation shares them.
-pub struct Prefix<'m> {
+pub(crate) struct Prefix<'m> {
     prompts: Stream<'m>,
     starts: Vec<Row>,
     /// Rows held before their first block, as one batch.

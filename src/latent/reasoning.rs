@@ -77,7 +77,7 @@ impl Reasoning {
     }
 
     /// Whether latent positions ever occur.
-    pub fn has_blocks(&self) -> bool {
+    pub(crate) fn has_blocks(&self) -> bool {
         !matches!(self.blocks, Blocks::Never | Blocks::AfterPrompt { steps: 0 })
     }
 }

@@ -15,7 +15,7 @@ use crate::ops::Targets;
 pub type Decision = (usize, usize);
 
 /// Log-probabilities of one wave's decisions.
-pub struct ReplayedWave {
+pub(crate) struct ReplayedWave {
     pub decisions: Vec<Decision>,
     /// `[n]`, in the order of `decisions`; in the graph where the model is.
     pub logprobs: Tensor<1>,
@@ -26,7 +26,7 @@ pub struct ReplayedWave {
 }
 
 /// Replays traces wave by wave, so that each wave can be back-propagated and dropped before the next.
-pub struct Replay<'m> {
+pub(crate) struct Replay<'m> {
     waves: Waves<'m>,
     how: Decode<'m>,
     switch: SwitchIds,
@@ -56,7 +56,7 @@ impl<'m> Replay<'m> {
     ///
     /// # Errors
     /// As [`Waves::next_wave`].
-    pub fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<ReplayedWave>> {
+    pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<ReplayedWave>> {
         while let Some(wave) = self.waves.next_wave(hooks)? {
             let (decided, stays) = self.places(&wave);
             if decided.is_empty() && stays.is_empty() {

@@ -42,7 +42,7 @@ pub(super) struct Row {
 
 /// A finished row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
+pub(crate) struct Decoded {
     pub trace: Trace,
     /// Per position: logit of the watched token minus that of the best other one, at text positions.
     pub margins: Vec<Option<f64>>,
@@ -74,7 +74,7 @@ impl Row {
     }
 
     /// Whether it goes on.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.end.is_none() && !self.held
     }
 

@@ -50,7 +50,7 @@ pub struct Key {
 
 impl Key {
     /// Uniform in [0, 1), a function of seed and key alone.
-    pub fn uniform(self, seed: u64) -> f64 {
+    pub(crate) fn uniform(self, seed: u64) -> f64 {
         let mut state = [0_u8; 32];
         for (chunk, value) in state.chunks_mut(8).zip([seed, self.problem, self.rollout, self.position]) {
             chunk.copy_from_slice(&value.to_le_bytes());
@@ -60,12 +60,12 @@ impl Key {
 }
 
 /// `log softmax(logits / scale)` with the masked tokens at −∞, in f64.
-pub fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64> {
+pub(crate) fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64> {
     log_softmax_and_entropy(logits, scale, masked).0
 }
 
 /// [`log_softmax`] and its Shannon entropy in nats, from one pass of exponentials.
-pub fn log_softmax_and_entropy(logits: &[f32], scale: f64, masked: &[u32]) -> (Vec<f64>, f64) {
+pub(crate) fn log_softmax_and_entropy(logits: &[f32], scale: f64, masked: &[u32]) -> (Vec<f64>, f64) {
     let mut out: Vec<f64> = logits.iter().map(|&x| f64::from(x) / scale).collect();
     for &token in masked {
         if let Some(x) = out.get_mut(token as usize) {
@@ -97,7 +97,7 @@ pub fn lead(log_probs: &[f64], token: u32) -> Option<f64> {
 }
 
 /// The first of the most probable tokens.
-pub fn argmax(log_probs: &[f64]) -> u32 {
+pub(crate) fn argmax(log_probs: &[f64]) -> u32 {
     let mut best = 0;
     for (token, p) in log_probs.iter().enumerate() {
         if *p > log_probs[best] {

@@ -58,7 +58,7 @@ impl Sequence {
         Ok(Self { row, ids, steps })
     }
 
-    pub fn is_latent(&self, position: usize) -> bool {
+    pub(crate) fn is_latent(&self, position: usize) -> bool {
         matches!(self.steps.get(position), Some(Step::Latent { .. }))
     }
 

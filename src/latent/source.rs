@@ -82,7 +82,7 @@ impl LatentSource for HiddenState {
 
 /// The same token's embedding at every step: sequential compute without recurrence (the control of method §6).
 #[derive(Clone, Copy, Debug)]
-pub struct FixedEmbedding {
+pub(crate) struct FixedEmbedding {
     pub token: u32,
 }
 
@@ -99,7 +99,7 @@ impl LatentSource for FixedEmbedding {
 
 /// `Σ p_v E[v]` over the `top_k` most probable tokens, renormalised (Soft-Thinking, Zhang et al. 2025).
 #[derive(Clone, Copy, Debug)]
-pub struct VocabularyMixture {
+pub(crate) struct VocabularyMixture {
     pub top_k: usize,
     pub temperature: f64,
 }

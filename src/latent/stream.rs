@@ -27,7 +27,7 @@ pub enum Gradient {
 
 /// What one row is fed: token ids and their steps. Only the first may be latent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     pub ids: Vec<u32>,
     pub steps: Vec<Step>,
 }
@@ -44,7 +44,7 @@ impl Piece {
 
 /// Hidden states of one advance.
 #[derive(Clone, Debug)]
-pub struct Wave {
+pub(crate) struct Wave {
     /// After the final norm, `[B, w, D]`; padding holds garbage.
     pub hidden: Tensor<3>,
     /// Per row: the position in the row of each column, `None` at padding.
@@ -53,7 +53,7 @@ pub struct Wave {
 
 /// A batch of rows in progress.
 #[derive(Clone)]
-pub struct Stream<'m> {
+pub(crate) struct Stream<'m> {
     model: &'m Decoder,
     /// The same weights outside autodiff, for latents without gradient.
     frozen: Option<Decoder>,
@@ -72,10 +72,6 @@ impl<'m> Stream<'m> {
         let frozen = (gradient != Gradient::Through).then(|| model.valid());
         let cache = model.cache(rows.len());
         Self { model, frozen, source, gradient, cache, next: vec![0; rows.len()], rows, last: None }
-    }
-
-    pub fn model(&self) -> &'m Decoder {
-        self.model
     }
 
     pub fn rows(&self) -> &[usize] {
@@ -154,7 +150,7 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// Nothing to feed, a latent position that is not the first of its piece, a latent before any text, and whatever
     /// the model or a hook returns.
-    pub fn advance(&mut self, pieces: &[Piece], hooks: &mut Hooks) -> Result<Wave> {
+    pub(crate) fn advance(&mut self, pieces: &[Piece], hooks: &mut Hooks) -> Result<Wave> {
         ensure!(pieces.len() == self.rows.len(), "{} pieces for {} rows", pieces.len(), self.rows.len());
         for (row, piece) in pieces.iter().enumerate() {
             ensure!(

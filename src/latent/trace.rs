@@ -18,7 +18,7 @@ pub enum Kind {
 
 impl Kind {
     /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss.
-    pub fn is_sampled(self) -> bool {
+    pub(crate) fn is_sampled(self) -> bool {
         matches!(self, Kind::Text | Kind::Swi | Kind::SwiEndSampled)
     }
 }

@@ -12,7 +12,7 @@ use super::stream::{Gradient, Piece, Stream, Wave};
 use crate::model::{Decoder, Hooks, KvCache};
 
 /// A pass over known rows, wave by wave. Each [`Waves::next_wave`] is one call of the model (two where latents run without gradient).
-pub struct Waves<'m> {
+pub(crate) struct Waves<'m> {
     stream: Stream<'m>,
     sequences: &'m [Sequence],
     cursors: Vec<usize>,
@@ -37,7 +37,7 @@ impl<'m> Waves<'m> {
     ///
     /// # Errors
     /// As [`Stream::advance`].
-    pub fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
+    pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
         let pieces: Vec<Piece> =
             self.sequences.iter().zip(&self.cursors).map(|(s, &from)| piece_from(s, from)).collect();
         if pieces.iter().all(|p| p.ids.is_empty()) {
@@ -49,7 +49,7 @@ impl<'m> Waves<'m> {
         self.stream.advance(&pieces, hooks).map(Some)
     }
 
-    pub fn into_stream(self) -> Stream<'m> {
+    pub(crate) fn into_stream(self) -> Stream<'m> {
         self.stream
     }
 }

@@ -11,18 +11,18 @@ use crate::text::Sample;
 const BUCKET: usize = 16;
 
 /// What each sample costs, in tokens.
-pub fn lengths_of(samples: &[Sample]) -> Vec<usize> {
+pub(crate) fn lengths_of(samples: &[Sample]) -> Vec<usize> {
     samples.iter().map(Sample::length).collect()
 }
 
 /// Steps of one pass over `samples` samples.
-pub fn per_epoch(samples: usize, batch: usize) -> usize {
+pub(crate) fn per_epoch(samples: usize, batch: usize) -> usize {
     (samples / batch.min(samples).max(1)).max(1)
 }
 
 /// The order of batches over a corpus.
 #[derive(Clone, Debug)]
-pub struct Batches {
+pub(crate) struct Batches {
     lengths: Vec<usize>,
     batch: usize,
     seed: u64,
@@ -35,12 +35,12 @@ impl Batches {
         Self { lengths, batch, seed: seed ^ fnv1a(phase.bytes()) }
     }
 
-    pub fn per_epoch(&self) -> usize {
+    pub(crate) fn per_epoch(&self) -> usize {
         per_epoch(self.lengths.len(), self.batch)
     }
 
     /// Indices of the samples of a step (from 0). Each epoch is a new permutation; its odd rest is left out.
-    pub fn indices(&self, step: usize) -> Vec<usize> {
+    pub(crate) fn indices(&self, step: usize) -> Vec<usize> {
         let per_epoch = self.per_epoch();
         let (epoch, within) = (step / per_epoch, step % per_epoch);
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(epoch as u64));
@@ -60,7 +60,7 @@ impl Batches {
 }
 
 /// A generator that belongs to one sample of one step.
-pub fn sample_rng(seed: u64, phase: &str, step: usize, sample: usize) -> impl Rng {
+pub(crate) fn sample_rng(seed: u64, phase: &str, step: usize, sample: usize) -> impl Rng {
     keyed([seed, fnv1a(phase.bytes()), step as u64, sample as u64])
 }
 

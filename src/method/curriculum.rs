@@ -16,7 +16,7 @@ fn replaced(span: &Range<usize>, k: usize, settings: &Latent) -> usize {
 }
 
 /// A response at stage `k`. `keep_text[m]` leaves span m as tagged text. Spans are in order and do not overlap.
-pub fn staged(
+pub(crate) fn staged(
     response: &[u32],
     spans: &[Range<usize>],
     keep_text: &[bool],

@@ -9,7 +9,7 @@ use super::switch::{self, curriculum_phase};
 use crate::latent::Source;
 use crate::recipe::Recipe;
 
-pub struct FixedEmbedding;
+pub(crate) struct FixedEmbedding;
 
 impl Method for FixedEmbedding {
     fn name(&self) -> &'static str {

@@ -7,7 +7,7 @@
 //! Phases of the same name are the same work: in a run with several methods each is trained once.
 
 pub mod batches;
-pub mod curriculum;
+pub(crate) mod curriculum;
 pub mod objective;
 mod phase;
 mod schedule;
@@ -80,15 +80,4 @@ pub fn phases(recipe: &Recipe) -> Result<Vec<Phase>> {
         );
     }
     Ok(all)
-}
-
-/// Every phase that a run of ours can leave, by the name of its folder, in the order of training.
-pub fn phase_names(recipe: &Recipe) -> Vec<&'static str> {
-    let mut names: Vec<&'static str> = vec![];
-    for phase in ALL.iter().flat_map(|method| method.phases(recipe)) {
-        if !names.contains(&phase.name) {
-            names.push(phase.name);
-        }
-    }
-    names
 }

@@ -38,7 +38,7 @@ pub struct Context<'a> {
 }
 
 /// A row of the corpus as it looks at a step.
-pub type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
+pub(crate) type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
 
 /// A supervised phase.
 pub struct Supervised<'a> {

@@ -8,7 +8,7 @@ use crate::recipe::{Grpo, Recipe, Reward};
 /// The weight that the paper's appendix gives the brevity term.
 const WEIGHT: f64 = 0.1;
 
-pub struct SwitchBrevity;
+pub(crate) struct SwitchBrevity;
 
 impl Method for SwitchBrevity {
     fn name(&self) -> &'static str {

@@ -11,7 +11,7 @@ use crate::corpus::Row;
 use crate::latent::Reasoning;
 use crate::recipe::Recipe;
 
-pub struct TextCot;
+pub(crate) struct TextCot;
 
 impl Method for TextCot {
     fn name(&self) -> &'static str {

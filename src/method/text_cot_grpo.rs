@@ -5,7 +5,7 @@ use super::phase::{Phase, Work};
 use super::text_cot::BASE;
 use crate::recipe::Recipe;
 
-pub struct TextCotGrpo;
+pub(crate) struct TextCotGrpo;
 
 impl Method for TextCotGrpo {
     fn name(&self) -> &'static str {

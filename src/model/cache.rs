@@ -225,7 +225,7 @@ impl KvCache {
     }
 
     /// Appends the last `width` slots of `other`, as constants, to this cache's own (gradient-carrying) values.
-    pub fn extend_from(&mut self, other: &Self, width: usize) {
+    pub(crate) fn extend_from(&mut self, other: &Self, width: usize) {
         let from = other.width() - width;
         for (mine, theirs) in self.layers.iter_mut().zip(&other.layers) {
             let Some((k, v)) = theirs.as_ref().map(Held::get) else { continue };

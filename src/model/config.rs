@@ -55,7 +55,7 @@ pub struct Llama3Scaling {
 impl Llama3Scaling {
     /// By what an inverse frequency is divided: 1 for short wavelengths, `factor` for long ones, a blend between
     /// (`_compute_llama3_parameters` in transformers' `modeling_rope_utils.py`).
-    pub fn divisor(&self, inv_freq: f64) -> f64 {
+    pub(crate) fn divisor(&self, inv_freq: f64) -> f64 {
         let original = self.original_max_position_embeddings as f64;
         let wavelength = 2.0 * std::f64::consts::PI / inv_freq;
         if wavelength < original / self.high_freq_factor {
@@ -125,7 +125,7 @@ impl ModelConfig {
     }
 
     /// The arithmetic that the decoder relies on; every reader calls it last.
-    pub fn validate(&self, origin: &str) -> Result<()> {
+    pub(crate) fn validate(&self, origin: &str) -> Result<()> {
         let dims = [
             ("vocab_size", self.vocab_size, MAX_DIM),
             ("hidden_size", self.hidden_size, MAX_DIM),
@@ -224,7 +224,7 @@ impl ModelConfig {
     }
 
     /// One id as a number, several as a list, none as null.
-    pub fn eos_json(&self) -> Value {
+    pub(crate) fn eos_json(&self) -> Value {
         match self.eos_token_ids.as_slice() {
             [] => Value::Null,
             [one] => json!(one),

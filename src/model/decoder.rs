@@ -197,7 +197,7 @@ impl Decoder {
     }
 
     /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.
-    pub fn next_token(&self, h: &[f32]) -> Option<u32> {
+    pub(crate) fn next_token(&self, h: &[f32]) -> Option<u32> {
         if h.len() != self.config.hidden_size {
             return None;
         }

@@ -104,31 +104,6 @@ impl Decoder {
         ensure!(left.is_empty(), "{}: no place for the factors {left:?}", adapter.path.display());
         Ok(model)
     }
-
-    /// The factors of one projection, in PEFT's layout: A `[r, in]`, B `[out, r]`; `None` where none is attached.
-    pub fn lora_factors(&self, layer: usize, target: &str) -> Option<(HostTensor, HostTensor)> {
-        let adapter = self.target(layer, target)?.adapter()?;
-        let host = |x: Tensor<2>| {
-            let x = x.transpose();
-            let shape = x.dims().to_vec();
-            HostTensor::new(shape, x.try_into_vec_as::<f32>().ok()?).ok()
-        };
-        Some((host(adapter.a.val())?, host(adapter.b.val())?))
-    }
-
-    fn target(&self, layer: usize, target: &str) -> Option<&Param<Tensor<2>>> {
-        let block = self.layers.get(layer)?;
-        Some(match target {
-            "q_proj" => &block.self_attn.q_proj.weight,
-            "k_proj" => &block.self_attn.k_proj.weight,
-            "v_proj" => &block.self_attn.v_proj.weight,
-            "o_proj" => &block.self_attn.o_proj.weight,
-            "gate_proj" => &block.mlp.gate_proj.weight,
-            "up_proj" => &block.mlp.up_proj.weight,
-            "down_proj" => &block.mlp.down_proj.weight,
-            _ => return None,
-        })
-    }
 }
 
 /// Gives each LoRA factor an id that follows its name, as every other parameter has.

@@ -26,7 +26,7 @@ pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Te
 }
 
 /// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, not masked yet.
-pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+pub(crate) fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [b, l, h, dh] = q.dims();
     let [_, groups, t, _] = k.dims();
     // Scaling q costs L·dh instead of L·T products.
@@ -57,7 +57,7 @@ pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4>
 }
 
 /// Mixes values by the pattern: `[B, H, L, T]`, v `[B, Hkv, T, dh]` → z `[B, L, H, dh]`.
-pub fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
+pub(crate) fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
     let [b, h, l, t] = pattern.dims();
     let [_, groups, _, dh] = v.dims();
     let z = pattern.reshape([b, groups, (h / groups) * l, t]).matmul(v);

@@ -22,7 +22,7 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
 }
 
 /// Whether the product of so few rows with a weight is shared by several threads of the CPU.
-pub fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
+pub(crate) fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
     fused::is_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }
 

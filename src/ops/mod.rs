@@ -13,10 +13,13 @@ mod rope;
 mod swiglu;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{additive_mask, attend, grouped_pattern, grouped_scores, grouped_values, masked};
-pub use linear::{is_shared, linear, linear_transposed};
+pub use attention::{additive_mask, attend, grouped_pattern, masked};
+pub(crate) use attention::{grouped_scores, grouped_values};
+pub(crate) use linear::is_shared;
+pub use linear::{linear, linear_transposed};
 pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
-pub use norm::{rms_norm, rms_scale};
+pub use norm::rms_norm;
+pub(crate) use norm::rms_scale;
 pub use rope::{Rotation, rotate};
 pub use swiglu::swiglu;
 

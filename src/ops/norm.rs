@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::fused;
 
 /// `sqrt(mean(x²) + eps)` over the last axis: `[.., D]` → `[.., 1]`. TransformerLens calls it `hook_scale`.
-pub fn rms_scale<const R: usize>(x: Tensor<R>, eps: f64) -> Tensor<R> {
+pub(crate) fn rms_scale<const R: usize>(x: Tensor<R>, eps: f64) -> Tensor<R> {
     x.square().mean_dim(R - 1).add_scalar(eps).sqrt()
 }
 

@@ -119,7 +119,7 @@ impl Folder {
     }
 
     /// The same from a file whose name is not that of its rows.
-    pub fn rows_in<R: Named>(&self, experiment: &str, checkpoint: &str) -> &[R] {
+    pub(crate) fn rows_in<R: Named>(&self, experiment: &str, checkpoint: &str) -> &[R] {
         let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
         typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
     }
@@ -186,7 +186,7 @@ pub fn text<'a>(row: &'a FlatRow, key: &str) -> Option<&'a str> {
 }
 
 /// A scalar as text; empty where there is none.
-pub fn shown(row: &FlatRow, key: &str) -> String {
+pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
     match row.get(key) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(s)) => s.clone(),
@@ -195,7 +195,7 @@ pub fn shown(row: &FlatRow, key: &str) -> String {
 }
 
 /// An estimate whose interval is in order; another is none.
-pub fn sound(e: Estimate) -> Option<Estimate> {
+pub(crate) fn sound(e: Estimate) -> Option<Estimate> {
     (e.n > 0 && e.low <= e.value && e.value <= e.high).then_some(e)
 }
 

@@ -16,7 +16,7 @@ pub mod beside;
 pub mod cells;
 mod claims;
 pub mod curves;
-pub mod drawings;
+pub(crate) mod drawings;
 pub mod figures;
 pub mod folder;
 pub mod front;

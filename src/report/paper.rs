@@ -86,7 +86,7 @@ impl Unit {
     }
 
     /// What a share of 1 is in this unit.
-    pub fn per_share(self) -> f64 {
+    pub(crate) fn per_share(self) -> f64 {
         if self == Self::Percent { 100.0 } else { 1.0 }
     }
 }

@@ -115,7 +115,7 @@ fn claims_table(claims: &[Tested<'_>]) -> Result<Table> {
 }
 
 /// What a claim's comparisons give on the paper's own numbers.
-pub fn in_paper(tested: &Tested<'_>) -> &'static str {
+pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
     match tested.claim.holds_in_paper {
         Some(true) => "holds",
         Some(false) => "does not hold",

@@ -46,7 +46,7 @@ pub struct Tested<'a> {
 }
 
 /// How verdicts are to be read; printed under them.
-pub const READING: &str = "Reproduced: the whole 95 % interval of the difference satisfies the comparison; not reproduced: none of it does; \
+pub(crate) const READING: &str = "Reproduced: the whole 95 % interval of the difference satisfies the comparison; not reproduced: none of it does; \
     undecided: some of it. Intervals are not corrected for the number of claims. latent → grpo compares the finished checkpoints of the two \
     phases: where a recipe starts Switch-GRPO from an earlier one (micro: grpo.from_step = 50, because the finished one leaves no \
     headroom) it mixes the start with the training; the run's summary.md compares GRPO with its own start.";

@@ -28,23 +28,25 @@ use crate::store::{FlatRow, typed};
 
 pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
+pub(crate) use circuits::shares;
 pub use circuits::{
     AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
-    agreement, shares,
+    agreement,
 };
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
-pub use intervention::{
-    At, BlockOrigin, InterventionRow, KnownValueRow, Later, NORMAL, NULL_BATCH, NULL_SEED, NULLS, Observation, Steps,
-};
+pub use intervention::{At, BlockOrigin, InterventionRow, KnownValueRow, Later, Observation, Steps};
+pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 pub use lens::{Lens, LensRow, Opened};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
-pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place, recovered};
+pub(crate) use patching::recovered;
+pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
-pub use training::{GrpoStepRow, METRICS, PhaseRow, StepRow};
+pub use training::PhaseRow;
+pub(crate) use training::{GrpoStepRow, METRICS, StepRow};
 
 /// A kind of row that has files of its own.
 pub trait Named: DeserializeOwned + Send + Sync + 'static {
@@ -53,10 +55,10 @@ pub trait Named: DeserializeOwned + Send + Sync + 'static {
 }
 
 /// Rows of one file, typed.
-pub type Typed = Box<dyn Any + Send + Sync>;
+pub(crate) type Typed = Box<dyn Any + Send + Sync>;
 
 /// One line of [`KNOWN`].
-pub struct KnownRows {
+pub(crate) struct KnownRows {
     /// The part of a file's name before the checkpoint.
     pub name: &'static str,
     /// The file's rows as a `Vec` of their struct.
@@ -68,10 +70,10 @@ const fn known<R: Named>(name: &'static str) -> KnownRows {
 }
 
 /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
-pub const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME];
+pub(crate) const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME];
 
 /// Every kind of row that `report` reads as a struct.
-pub const KNOWN: &[KnownRows] = &[
+pub(crate) const KNOWN: &[KnownRows] = &[
     known::<AccuracyRow>(AccuracyRow::NAME),
     known::<OutcomeRow>(OutcomeRow::NAME),
     known::<ResponseRow>(ResponseRow::NAME),

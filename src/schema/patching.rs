@@ -79,7 +79,7 @@ type Layout = Vec<(Place, Option<usize>, Option<usize>)>;
 ///
 /// # Errors
 /// As the bootstrap's.
-pub fn recovered(places: &[PatchedPlaceRow]) -> Result<Vec<PatchRow>> {
+pub(crate) fn recovered(places: &[PatchedPlaceRow]) -> Result<Vec<PatchRow>> {
     let mut pairs: BTreeMap<usize, Vec<&PatchedPlaceRow>> = BTreeMap::new();
     places.iter().for_each(|p| pairs.entry(p.pair).or_default().push(p));
     let mut rows = steps(&pairs)?;

@@ -82,7 +82,7 @@ impl ProbeRow {
     /// What stands in `target` of a probe for "the next token is `<swi>`".
     pub const SWITCH: &'static str = "switch";
 
-    pub fn is_switch(&self) -> bool {
+    pub(crate) fn is_switch(&self) -> bool {
         self.target == Self::SWITCH
     }
 

@@ -6,11 +6,11 @@ use super::{Identity, Named};
 use crate::stats::Estimate;
 
 /// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
-pub const METRICS: &str = "metrics";
+pub(crate) const METRICS: &str = "metrics";
 
 /// A step of a supervised phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StepRow {
+pub(crate) struct StepRow {
     pub phase: String,
     pub step: usize,
     pub loss: f64,
@@ -25,7 +25,7 @@ pub struct StepRow {
 
 /// A step of Switch-GRPO.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct GrpoStepRow {
+pub(crate) struct GrpoStepRow {
     pub phase: String,
     pub step: usize,
     pub reward: f64,

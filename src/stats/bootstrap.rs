@@ -105,7 +105,7 @@ impl Bootstrap {
     }
 
     /// Mean of `after − before` over rows, whole groups resampled.
-    pub fn clustered_paired(&self, before: &[f64], after: &[f64], groups: &[usize]) -> Result<Estimate> {
+    pub(crate) fn clustered_paired(&self, before: &[f64], after: &[f64], groups: &[usize]) -> Result<Estimate> {
         self.clustered_mean(&differences(before, after)?, groups)
     }
 

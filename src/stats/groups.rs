@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 /// Rows collected by group id. Groups are numbered by sorted id, so the numbering does not depend on row order.
 #[derive(Clone, Debug)]
-pub struct Groups {
+pub(crate) struct Groups {
     /// Group number of each row.
     pub of_row: Vec<usize>,
     /// Row indices of each group.
@@ -27,17 +27,12 @@ impl Groups {
     }
 
     /// Every row its own group.
-    pub fn singletons(n: usize) -> Result<Self> {
+    pub(crate) fn singletons(n: usize) -> Result<Self> {
         Self::new(&(0..n).collect::<Vec<_>>())
     }
 
     /// Number of groups.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.members.len()
-    }
-
-    /// Never true of a value made by [`Groups::new`].
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
     }
 }

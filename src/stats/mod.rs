@@ -36,15 +36,15 @@ mod wilson;
 pub use bootstrap::Bootstrap;
 pub use classify::{Rates, auroc, balanced_accuracy};
 pub use estimate::Estimate;
-pub use groups::Groups;
+pub(crate) use groups::Groups;
 pub use holm::holm;
 pub use logistic::Logistic;
 pub use mcnemar::{Flips, changed};
-pub use ranks::spearman;
+pub(crate) use ranks::spearman;
 pub use scale::Standardiser;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
 pub use wilson::{accuracy, wilson};
 
 /// The level of every interval unless a caller says otherwise.
-pub const LEVEL: f64 = 0.95;
+pub(crate) const LEVEL: f64 = 0.95;

@@ -1,7 +1,7 @@
 //! Rank correlation. Knows numbers only.
 
 /// Spearman's ρ: the correlation of ranks, ties sharing theirs. NaN where one side does not vary, or lengths differ.
-pub fn spearman(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn spearman(a: &[f64], b: &[f64]) -> f64 {
     if a.len() != b.len() {
         return f64::NAN;
     }

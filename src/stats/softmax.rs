@@ -25,7 +25,7 @@ impl Softmax {
     }
 
     /// The same to a tolerance on the mean gradient.
-    pub fn fit_to(x: ArrayView2<'_, f64>, classes: &[usize], c: f64, tolerance: f64) -> Result<Self> {
+    pub(crate) fn fit_to(x: ArrayView2<'_, f64>, classes: &[usize], c: f64, tolerance: f64) -> Result<Self> {
         ensure!(tolerance > 0.0, "tolerance must be positive, got {tolerance}");
         ensure!(x.nrows() == classes.len(), "{} feature rows but {} labels", x.nrows(), classes.len());
         ensure!(x.nrows() > 0 && x.ncols() > 0, "features are empty ({} × {})", x.nrows(), x.ncols());

@@ -26,7 +26,7 @@ pub fn ln_gamma(x: f64) -> f64 {
 }
 
 /// Regularised incomplete beta function I_x(a, b) by Lentz' continued fraction (A&S 26.5.8).
-pub fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+pub(crate) fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
@@ -82,7 +82,7 @@ pub fn normal_cdf(x: f64) -> f64 {
 }
 
 /// P(T <= x) of Student's t with `df` degrees of freedom.
-pub fn t_cdf(x: f64, df: f64) -> f64 {
+pub(crate) fn t_cdf(x: f64, df: f64) -> f64 {
     let tail = 0.5 * incomplete_beta(0.5 * df, 0.5, df / (df + x * x));
     if x > 0.0 { 1.0 - tail } else { tail }
 }

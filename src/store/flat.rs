@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 /// One row: column name to value.
-pub type FlatRow = Map<String, Value>;
+pub(crate) type FlatRow = Map<String, Value>;
 
 /// Flattens a serialised row.
 pub fn flatten(value: Value) -> Result<FlatRow> {
@@ -36,7 +36,7 @@ fn add(prefix: &str, fields: FlatRow, flat: &mut FlatRow) -> Result<()> {
 }
 
 /// Rebuilds the nested row.
-pub fn nest(flat: &FlatRow) -> Result<Value> {
+pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
     let mut root = FlatRow::new();
     for (name, value) in flat {
         let (name, value) = match (name.strip_suffix("[]"), value) {

@@ -97,7 +97,7 @@ fn named(value: &Value) -> &'static str {
 /// A frame in the making, row by row. Its columns are the union of the rows' keys in order of first appearance; a missing
 /// key is null.
 #[derive(Debug, Default)]
-pub struct Columns {
+pub(crate) struct Columns {
     columns: Vec<(String, Cells)>,
     at: HashMap<String, usize>,
     rows: usize,
@@ -134,7 +134,7 @@ impl Columns {
     ///
     /// # Errors
     /// None that rows can cause.
-    pub fn frame(self) -> Result<DataFrame> {
+    pub(crate) fn frame(self) -> Result<DataFrame> {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
         let is_struct =
@@ -147,14 +147,14 @@ impl Columns {
 }
 
 /// All rows as a frame.
-pub fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
+pub(crate) fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
     let mut columns = Columns::default();
     rows.iter().try_for_each(|row| columns.push(row.clone()))?;
     columns.frame()
 }
 
 /// The rows of a frame; every row carries every column, null where empty.
-pub fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
+pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
     let mut rows = vec![FlatRow::new(); frame.height()];
     for column in frame.columns() {
         for (number, row) in rows.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::write_atomic;
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
-pub struct Manifest {
+pub(crate) struct Manifest {
     path: PathBuf,
     entries: Map<String, Value>,
 }
@@ -53,7 +53,7 @@ pub fn command(binary: &str) -> String {
 }
 
 /// Digits of a hash.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

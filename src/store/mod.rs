@@ -9,9 +9,10 @@ mod manifest;
 mod partial;
 mod rows;
 
-pub use atomic::write_atomic;
-pub use flat::{FlatRow, flatten, nest};
-pub use frame::{from_frame, to_frame};
+pub(crate) use atomic::write_atomic;
+pub(crate) use flat::FlatRow;
+pub use flat::flatten;
 pub use journal::Journal;
-pub use manifest::{Manifest, command, commit, hex};
+pub(crate) use manifest::{Manifest, hex};
+pub use manifest::{command, commit};
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};

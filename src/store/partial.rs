@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::flat::FlatRow;
 
 /// The file of rows so far.
-pub struct Partial {
+pub(crate) struct Partial {
     path: PathBuf,
     file: File,
 }

@@ -82,7 +82,7 @@ impl RowWriter {
     }
 
     /// Drops what was written: the experiment could not be run. Finished files of an earlier run stay.
-    pub fn discard(self) -> Result<()> {
+    pub(crate) fn discard(self) -> Result<()> {
         self.partial.remove()
     }
 

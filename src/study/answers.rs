@@ -8,7 +8,7 @@ use crate::latent::trace::Kind;
 use crate::latent::{Decoded, Trace};
 
 /// Grades decoded rows.
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     corpus: &'a Corpus,
     /// First token of each gold answer.
     gold: Vec<Option<u32>>,
@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         Ok(Self { corpus, gold: corpus.test.iter().map(first).collect::<Result<_>>()? })
     }
 
-    pub fn gold_token(&self, problem: usize) -> Option<u32> {
+    pub(crate) fn gold_token(&self, problem: usize) -> Option<u32> {
         self.gold.get(problem).copied().flatten()
     }
 

@@ -7,7 +7,7 @@ pub mod circuits;
 pub mod modes;
 pub mod nulls;
 mod open;
-pub mod staging;
+pub(crate) mod staging;
 mod subject;
 pub mod sweep;
 

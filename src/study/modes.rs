@@ -39,7 +39,7 @@ impl Cell {
     }
 
     /// Whether it acts on blocks that the normal run opens.
-    pub fn needs_blocks(&self) -> bool {
+    pub(crate) fn needs_blocks(&self) -> bool {
         match self.action {
             Action::Rule(rule) => !forces(&rule),
             Action::Replace(_) => true,
@@ -49,13 +49,13 @@ impl Cell {
 }
 
 /// The default modes of the command: those of the table, the nulls, and, where values are known, their exchange.
-pub fn default_modes(generated: bool) -> Vec<String> {
+pub(crate) fn default_modes(generated: bool) -> Vec<String> {
     let known = generated.then_some(KnownValueRow::MODE);
     MODES.into_iter().chain(NULLS).chain(known).map(str::to_owned).collect()
 }
 
 /// Every mode that can be run. `generated`: the steps of the problems are known.
-pub fn all_modes(generated: bool) -> Vec<String> {
+pub(crate) fn all_modes(generated: bool) -> Vec<String> {
     names().into_iter().filter(|name| generated || *name != KnownValueRow::MODE).map(str::to_owned).collect()
 }
 
@@ -119,7 +119,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
 }
 
 /// Whether a rule starts over from the prompt.
-pub fn forces(rule: &Rule) -> bool {
+pub(crate) fn forces(rule: &Rule) -> bool {
     rule.name == FORCE_SWITCH.name
 }
 

@@ -69,7 +69,7 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 ///
 /// # Errors
 /// As the decoder's.
-pub fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2]> {
+pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2]> {
     let settings = sampling(study);
     let batch = study.subject.recipe.evaluation.batch;
     let run = |rollout| outcomes(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
@@ -80,7 +80,7 @@ pub fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2]> {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn other_batch(study: &Study, sweep: &Sweep) -> Result<Vec<Outcome>> {
+pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Vec<Outcome>> {
     let batch = if study.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
     outcomes(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
 }

@@ -76,7 +76,7 @@ impl Study {
     ///
     /// # Errors
     /// As [`Self::tagged`], and data without a single boundary.
-    pub fn staged(&self) -> Result<&Staged> {
+    pub(crate) fn staged(&self) -> Result<&Staged> {
         if self.staged.get().is_none() {
             let _ = self.staged.set(stage(&self.subject, self.tagged()?)?);
         }
@@ -87,7 +87,7 @@ impl Study {
     ///
     /// # Errors
     /// As [`Self::staged`] and the model's.
-    pub fn readings(&self) -> Result<&[Vec<Reading>]> {
+    pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
         if self.readings.get().is_none() {
             let _ = self.readings.set(logits::readings(&self.subject, self.staged()?, self.threads)?);
         }

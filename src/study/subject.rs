@@ -53,7 +53,7 @@ impl Subject {
     ///
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
-    pub fn of_run(
+    pub(crate) fn of_run(
         run: &Path,
         phase: &str,
         data: Option<&Path>,
@@ -140,7 +140,7 @@ impl Subject {
 
     /// The same, its model computing in this type.
     #[must_use]
-    pub fn computing_in(self, dtype: Compute) -> Self {
+    pub(crate) fn computing_in(self, dtype: Compute) -> Self {
         Self { model: dtype.apply(self.model), ..self }
     }
 
@@ -152,7 +152,7 @@ impl Subject {
     }
 
     /// The part of its name that stands in file names: the phase, or the model.
-    pub fn short_name(&self) -> &str {
+    pub(crate) fn short_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
 
@@ -160,7 +160,7 @@ impl Subject {
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn fingerprint(&self) -> Result<String> {
+    pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut files = vec![self.source.clone()];
         if self.source.is_dir() {
             let read =
@@ -185,7 +185,7 @@ impl Subject {
     ///
     /// # Errors
     /// A run without annotation, a problem without solution.
-    pub fn tag_held_out(&self, device: &Device) -> Result<Vec<Tagged>> {
+    pub(crate) fn tag_held_out(&self, device: &Device) -> Result<Vec<Tagged>> {
         let corpus = &self.corpus;
         let samples: Result<Vec<Sample>> =
             corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, corpus.template)).collect();

@@ -205,7 +205,7 @@ impl<'a> Sweep<'a> {
 
     /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
     /// acts on blocks. Other problems are as in the normal run.
-    pub fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
+    pub(crate) fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
         self.ended[problem] == matches!(continuation.what, What::Force)
     }
 
@@ -341,7 +341,7 @@ fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Reques
 ///
 /// # Errors
 /// A stop that the user asked for.
-pub fn not_stopped() -> Result<()> {
+pub(crate) fn not_stopped() -> Result<()> {
     Ok(crate::progress::go_on()?)
 }
 

@@ -10,13 +10,13 @@ use super::{Known, Split, StepValue};
 use crate::random::{fnv1a, keyed};
 
 /// A generator of its own for each row, so that a row does not depend on the rows drawn before it.
-pub fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
+pub(crate) fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
     keyed([seed, index, stable_hash(family.bytes()), stable_hash(split.name().bytes())])
 }
 
 /// FNV-1a, then a mixer: FNV alone leaves the low three bits, which choose the split, a function of the input's low
 /// three bits. Written out here because std's hasher may change between releases, and with it every split.
-pub fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+pub(crate) fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     mix(fnv1a(bytes))
 }
 
@@ -56,14 +56,14 @@ pub fn distinct<'a>(rng: &mut ChaCha8Rng, names: &[&'a str], count: usize) -> Ve
 
 /// Writes words with one space between them and remembers how many there are.
 #[derive(Default)]
-pub struct Pen {
+pub(crate) struct Pen {
     text: String,
     words: usize,
 }
 
 /// A place in the text, to come back to when the clause that starts there is complete.
 #[derive(Clone, Copy)]
-pub struct Mark {
+pub(crate) struct Mark {
     byte: usize,
     word: usize,
 }
@@ -93,7 +93,7 @@ impl Pen {
     }
 
     /// Words written since `mark`.
-    pub fn since(&self, mark: Mark) -> Range<usize> {
+    pub(crate) fn since(&self, mark: Mark) -> Range<usize> {
         mark.word..self.words
     }
 

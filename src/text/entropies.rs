@@ -23,7 +23,7 @@ struct Scores {
 }
 
 /// The scores of a folder, those on disk and those still to be written.
-pub struct Store {
+pub(crate) struct Store {
     folder: PathBuf,
     scores: HashMap<String, Scores>,
     unsaved: Vec<String>,
@@ -110,7 +110,7 @@ impl Store {
     }
 
     /// Samples that are not on disk yet.
-    pub fn unsaved(&self) -> usize {
+    pub(crate) fn unsaved(&self) -> usize {
         self.unsaved.len()
     }
 
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Writes what is not on disk as a part of its own.
-    pub fn save_part(&mut self) -> Result<()> {
+    pub(crate) fn save_part(&mut self) -> Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());
         }

@@ -61,7 +61,7 @@ impl Problem {
 }
 
 /// Byte ranges of whitespace-separated words.
-pub fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
     text.split_whitespace().map(|word| {
         let start = word.as_ptr() as usize - text.as_ptr() as usize;
         start..start + word.len()

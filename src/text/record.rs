@@ -8,7 +8,7 @@ use super::sources::Source;
 use super::special::kind;
 
 /// One record and what messages about it need.
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     pub object: &'a Map<String, Value>,
     /// `file:line`, or the record's number in a list.
     pub place: &'a str,
@@ -26,7 +26,7 @@ impl Record<'_> {
         })
     }
 
-    pub fn optional(&self, key: &str) -> Result<Option<String>> {
+    pub(crate) fn optional(&self, key: &str) -> Result<Option<String>> {
         match self.object.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),

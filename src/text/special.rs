@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SpecialIds {
+pub(crate) struct SpecialIds {
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
     pub pad: Option<u32>,
@@ -19,7 +19,7 @@ pub struct SpecialIds {
 }
 
 /// Reads a JSON object. None where there is no such file.
-pub fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
+pub(crate) fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -49,7 +49,7 @@ pub struct Annotation {
 }
 
 /// The span rule over a whole corpus.
-pub fn tag(
+pub(crate) fn tag(
     samples: &[Sample],
     entropies: &[Vec<f32>],
     settings: &AnnotateSettings,

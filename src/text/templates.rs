@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Vocabulary;
 use super::words::{BOS, EOS};
 
-pub const BOXED_INSTRUCTION: &str = "Please reason step by step, and put your final answer within \\boxed{}.";
+pub(crate) const BOXED_INSTRUCTION: &str = "Please reason step by step, and put your final answer within \\boxed{}.";
 const SMOLLM2_SYSTEM: &str = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
 const TURN_END: &str = "<|im_end|>";
 
@@ -52,7 +52,7 @@ impl Template {
 
     /// The form that a model's own chat template (Jinja) gives one user message, told by the marks it writes. None for
     /// a form that is not one of ours.
-    pub fn of_chat_template(jinja: &str) -> Option<Self> {
+    pub(crate) fn of_chat_template(jinja: &str) -> Option<Self> {
         if !jinja.contains("<|im_start|>") {
             None
         } else if jinja.contains("named SmolLM, trained by Hugging Face") {

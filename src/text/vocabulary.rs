@@ -11,8 +11,8 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::special::{self, SpecialIds};
 
-pub const SWI: &str = "<swi>";
-pub const SWI_END: &str = "</swi>";
+pub(crate) const SWI: &str = "<swi>";
+pub(crate) const SWI_END: &str = "</swi>";
 pub const LATENT: &str = "<latent>";
 
 /// Ids of the three tokens that the method adds.
@@ -25,7 +25,7 @@ pub struct SwitchTokens {
 
 /// Ids of a text, and the bytes of the text that each id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
+pub(crate) struct Encoded {
     pub ids: Vec<u32>,
     pub offsets: Vec<(usize, usize)>,
 }
@@ -57,7 +57,7 @@ impl Vocabulary {
 
     /// A tokenizer that exists in memory only (of a GGUF file, say) and its `tokenizer_config.json` object. `source` names
     /// them in errors.
-    pub fn from_tokenizer(
+    pub(crate) fn from_tokenizer(
         tokenizer: Tokenizer,
         config: Map<String, Value>,
         source: impl Into<PathBuf>,
@@ -139,7 +139,7 @@ impl Vocabulary {
     }
 
     /// Ids of a text and the byte range of each.
-    pub fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
+    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
         let encoding = self
             .tokenizer
             .encode(text, false)
@@ -168,7 +168,7 @@ impl Vocabulary {
     }
 
     /// The id of a token that must be there.
-    pub fn required_id(&self, token: &str) -> Result<u32> {
+    pub(crate) fn required_id(&self, token: &str) -> Result<u32> {
         self.id(token).with_context(|| format!("{}: has no token {token:?}", self.source.display()))
     }
 

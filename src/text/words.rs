@@ -12,9 +12,9 @@ use super::Vocabulary;
 use super::vocabulary::parse;
 
 pub const PAD: &str = "<pad>";
-pub const BOS: &str = "<bos>";
-pub const EOS: &str = "<eos>";
-pub const UNK: &str = "<unk>";
+pub(crate) const BOS: &str = "<bos>";
+pub(crate) const EOS: &str = "<eos>";
+pub(crate) const UNK: &str = "<unk>";
 
 impl Vocabulary {
     /// The vocabulary of some words. A word given twice counts once, so that families can be joined.

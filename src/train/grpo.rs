@@ -166,7 +166,7 @@ pub struct LossParts {
 }
 
 /// `N_tok`: sampled positions of all rollouts.
-pub fn sampled_tokens(rollouts: &[Rollout]) -> usize {
+pub(crate) fn sampled_tokens(rollouts: &[Rollout]) -> usize {
     rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.kind.is_sampled()).count()
 }
 
@@ -343,7 +343,7 @@ fn stay_loss(
 ///
 /// # Errors
 /// As the replay.
-pub fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
+pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let logprobs = replay::logprobs(behaviour.of(reference), &traces)?;
     for (rollout, anchor) in rollouts.iter_mut().zip(logprobs) {

@@ -17,7 +17,7 @@ pub struct Step {
 
 /// The steps so far.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub(crate) struct Watch {
     window: usize,
     steps: Vec<Step>,
 }

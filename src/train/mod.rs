@@ -9,6 +9,6 @@ mod hacking;
 pub mod pipeline;
 pub mod reward;
 pub mod sft;
-pub mod shards;
+pub(crate) mod shards;
 pub mod state;
 pub mod trainer;

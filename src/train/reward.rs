@@ -27,7 +27,7 @@ impl Facts {
 }
 
 /// Every `<swi>` is closed by a `</swi>` before the next. No tags at all is well formed.
-pub fn well_formed(trace: &Trace) -> bool {
+pub(crate) fn well_formed(trace: &Trace) -> bool {
     let mut open = false;
     for position in &trace.positions {
         match position.kind {

@@ -136,7 +136,7 @@ pub fn run(
 ///
 /// # Errors
 /// A file that cannot be written.
-pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
+pub(crate) fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
     let keep = metrics_before(folder, step)?;
     let mut writer = RowWriter::create(&folder.path, METRICS)?;
     for row in keep {
@@ -149,7 +149,7 @@ pub fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<FlatRow>> {
+pub(crate) fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<FlatRow>> {
     let held = RowWriter::resume(&folder.path, METRICS)?;
     let parquet = folder.path.join(format!("{METRICS}.parquet"));
     let rows = if held.rows().is_empty() && parquet.exists() { read_flat(&parquet)? } else { held.rows().to_vec() };

@@ -10,13 +10,13 @@ use crate::recipe::Compute;
 
 /// The same weights as leaves of a graph of their own, in the type that is computed in: Burn joins graphs that share a
 /// leaf, and a graph can be back-propagated once. In f32 it costs no copy; parameter ids stay.
-pub fn own_leaves(model: &Decoder, compute: Compute) -> Decoder {
+pub(crate) fn own_leaves(model: &Decoder, compute: Compute) -> Decoder {
     let device = model.device();
     compute.apply(model.clone().fork(&device))
 }
 
 /// Sums gradients parameter by parameter, in the order given, in f32.
-pub fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> GradientsParams {
+pub(crate) fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> GradientsParams {
     let mut total = GradientsParams::default();
     for part in parts {
         add_gradients(model, &mut total, part);
@@ -25,7 +25,7 @@ pub fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> GradientsP
 }
 
 /// Adds one part to a running sum in f32, so that parts need not be kept.
-pub fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut part: GradientsParams) {
+pub(crate) fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut part: GradientsParams) {
     model.visit(&mut Add { total, part: &mut part });
 }
 

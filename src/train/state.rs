@@ -76,7 +76,7 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A state that does not fit, by path.
-    pub fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
+    pub(crate) fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
         let Some(current) = self.current()? else { return Ok(None) };
         let folder = self.path.join(&current.folder);
         let failed = |what: &str, e: String| {

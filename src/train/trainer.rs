@@ -37,7 +37,7 @@ impl Trainer {
     }
 
     /// A fresh optimiser: curricula that change what is learnt begin without the old moments.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.optimizer = adamw(&self.settings);
     }
 

@@ -19,7 +19,7 @@ pub struct Case<'a> {
 }
 
 /// All problems under one way of decoding.
-pub struct Decoded<'a> {
+pub(crate) struct Decoded<'a> {
     study: &'a Study,
     k_min: usize,
     pub cases: Vec<Case<'a>>,

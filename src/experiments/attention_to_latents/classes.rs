@@ -5,7 +5,7 @@ use crate::study::circuits::{At, Role};
 
 /// A class of queries or keys, as it is written in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Class {
+pub(crate) struct Class {
     pub role: Role,
     /// Of a query, the position that decides the answer.
     pub answer: bool,
@@ -15,7 +15,7 @@ pub struct Class {
 }
 
 /// Blocks further back than this are not told apart.
-pub const FAR: usize = 2;
+pub(crate) const FAR: usize = 2;
 
 impl Class {
     /// `latent[2]`, `clause[2]`, `swi`, `swi_end`, `text`, `prompt`, `answer`.
@@ -41,7 +41,7 @@ pub fn query(roles: &[At], position: usize, answer: Option<usize>) -> Option<Cla
 }
 
 /// The position that decides the answer, whatever else it is.
-pub const ANSWER: Class = Class { role: Role::Text, answer: true, back: None };
+pub(crate) const ANSWER: Class = Class { role: Role::Text, answer: true, back: None };
 
 /// The class of a key as a query sees it. Every key has one, so that a query's classes take up its whole pattern.
 pub fn key(roles: &[At], query: usize, key: usize) -> Class {

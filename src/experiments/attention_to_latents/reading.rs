@@ -27,7 +27,7 @@ pub struct Cell {
 }
 
 /// By class of query and of key.
-pub type Cells = BTreeMap<(Class, Class), Cell>;
+pub(crate) type Cells = BTreeMap<(Class, Class), Cell>;
 
 /// A row being read.
 struct Open<'a> {

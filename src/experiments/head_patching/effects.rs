@@ -49,7 +49,7 @@ pub fn recorded<'p>(
 }
 
 /// The mean of a node's output at a place over all runs.
-pub type Means = BTreeMap<(Place, Node), Vec<f32>>;
+pub(crate) type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over the runs, both of a pair, and over the positions of a place.
 ///
@@ -93,7 +93,7 @@ impl Patching<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
+    pub(crate) fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
         let cells: Vec<(&(Place, Vec<usize>), Node)> =
             r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();
         let as_it_is = Patch { node: Node::Resid(0), values: vec![] };

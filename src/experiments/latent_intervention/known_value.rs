@@ -18,11 +18,11 @@ use crate::tasks::{Split, TaskProblem};
 use crate::text::{Problem, Vocabulary};
 
 /// What the answer of a problem would be if a step of it had produced another value.
-pub type Predict<'p> = dyn Fn(usize, usize, i64) -> Option<String> + Sync + 'p;
+pub(crate) type Predict<'p> = dyn Fn(usize, usize, i64) -> Option<String> + Sync + 'p;
 
 /// One exchange.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exchange {
+pub(crate) struct Exchange {
     pub swap: Swap,
     /// What the answer must become.
     pub predicted: String,

@@ -21,7 +21,7 @@ pub type Key = (usize, usize, usize);
 const DIGITS: usize = 16;
 
 /// Where observations go. Threads may share it.
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     asked: &'a [Asked],
     plans: &'a [BTreeMap<usize, Exchange>],
     identity: Identity,
@@ -137,7 +137,7 @@ impl<'a> Record<'a> {
     }
 
     /// Whether every problem of every draw of a cell is there.
-    pub fn holds_all(&self, cell: usize) -> bool {
+    pub(crate) fn holds_all(&self, cell: usize) -> bool {
         let there = self.lock().1.range((cell, 0, 0)..(cell + 1, 0, 0)).count();
         there == self.asked[cell].draws() * self.identity.n
     }
@@ -188,7 +188,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub fn into_journal(self) -> Journal<Observation> {
+    pub(crate) fn into_journal(self) -> Journal<Observation> {
         self.written.into_inner().unwrap_or_else(PoisonError::into_inner).0
     }
 }

@@ -14,7 +14,7 @@ use crate::study::staging::{Place, Staged, places};
 type At = (usize, usize);
 
 /// The rows of both protocols. Everything is sorted by position, without repetition.
-pub struct Positions {
+pub(crate) struct Positions {
     /// Every position that any protocol reads.
     pub all: Vec<At>,
     pub paper: Set,

@@ -17,10 +17,10 @@ use crate::study::Study;
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
-pub const KEPT: usize = 64;
+pub(crate) const KEPT: usize = 64;
 
 /// Logits held at once: 16 MB of them.
-pub const LOGITS_HELD: usize = 1 << 22;
+pub(crate) const LOGITS_HELD: usize = 1 << 22;
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ struct Cell {
 }
 
 /// Every reading so far, by step, lens and layer.
-pub struct Grid {
+pub(crate) struct Grid {
     layers: Vec<usize>,
     cells: BTreeMap<(Lens, usize, usize), Cell>,
 }
@@ -109,7 +109,7 @@ impl Grid {
     }
 
     /// Adds what another part of the problems gave.
-    pub fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         for (key, cell) in other.cells {
             let mine = self.cells.entry(key).or_default();
             mine.problems.extend(cell.problems);

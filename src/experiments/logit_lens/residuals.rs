@@ -17,10 +17,10 @@ const BATCH: usize = 32;
 
 /// What a wave hands over: its places, the state that the model's own head reads there `[n, D]`, and the residual stream
 /// at each layer `[n, D]`.
-pub type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
+pub(crate) type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
 
 /// Runs the rows; `each` sees every wave with a position that is wanted. `layers` as in the module docs of [`super`].
-pub fn walk(
+pub(crate) fn walk(
     subject: &Subject,
     layers: &[usize],
     sequences: &[Sequence],
@@ -69,7 +69,7 @@ fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
 }
 
 /// Rows of a matrix.
-pub fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
+pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
     let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
     let n = index.len();
     x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(index, [n]), &x.device()))

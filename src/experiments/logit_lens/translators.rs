@@ -44,14 +44,14 @@ impl Affine {
 }
 
 /// Trained translators, in the order of the layers read. The last layer has none: it is the model's own.
-pub struct Translators {
+pub(crate) struct Translators {
     /// A `[1, D, D]`, b `[1, 1, D]` and s.
     layers: Vec<(Affine, f64)>,
 }
 
 impl Translators {
     /// States of the `index`-th layer read, `[n, D]` → the last layer's coordinates, `[n, D]`.
-    pub fn translate(&self, index: usize, h: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn translate(&self, index: usize, h: Tensor<2>) -> Tensor<2> {
         let Some((affine, scale)) = self.layers.get(index) else { return h };
         let dtype = FloatDType::from(h.dtype());
         let moved = affine.forward(f32(h).div_scalar(*scale).unsqueeze_dim(0)).mul_scalar(*scale);

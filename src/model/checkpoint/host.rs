@@ -48,7 +48,7 @@ const CHUNK: usize = 1 << 16;
 
 impl Dtype {
     /// As in a safetensors header.
-    pub fn tag(self) -> &'static str {
+    pub(crate) fn tag(self) -> &'static str {
         match self {
             Dtype::F32 => "F32",
             Dtype::F16 => "F16",
@@ -56,12 +56,12 @@ impl Dtype {
         }
     }
 
-    pub fn from_tag(tag: &str) -> Option<Self> {
+    pub(crate) fn from_tag(tag: &str) -> Option<Self> {
         [Dtype::F32, Dtype::F16, Dtype::BF16].into_iter().find(|d| d.tag() == tag)
     }
 
     /// As in `config.json`.
-    pub fn torch_name(self) -> &'static str {
+    pub(crate) fn torch_name(self) -> &'static str {
         match self {
             Dtype::F32 => "float32",
             Dtype::F16 => "float16",

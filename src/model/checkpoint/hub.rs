@@ -56,7 +56,7 @@ impl ModelRef {
     }
 
     /// The folder or file on this machine, downloading it if need be.
-    pub fn locate(&self) -> Result<PathBuf> {
+    pub(crate) fn locate(&self) -> Result<PathBuf> {
         match self {
             ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
             ModelRef::Hub { id, revision, file } => locate_on_hub(id, revision, file.as_deref()),

@@ -22,11 +22,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
 
-pub use gguf::{GgmlType, GgufFile};
+pub use gguf::GgufFile;
 pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
-pub use params::{EMBED, HEAD, NORM, expected_parameters, is_tolerated};
-pub use safetensors::{SafetensorsFile, SafetensorsFolder};
+pub use params::{EMBED, HEAD, expected_parameters};
+pub use safetensors::SafetensorsFile;
+pub(crate) use safetensors::SafetensorsFolder;
 pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
@@ -34,7 +35,7 @@ use crate::model::config::ModelConfig;
 use peft::{Adapter, Apply, Overlay};
 
 /// Where values come from: tensors by Hugging Face name, converted on demand.
-pub trait Weights: Send + Sync {
+pub(crate) trait Weights: Send + Sync {
     fn names(&self) -> Vec<String>;
     fn shape(&self, name: &str) -> Option<&[usize]>;
     /// Row-major floats, whatever the file stores.

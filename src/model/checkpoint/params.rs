@@ -6,7 +6,7 @@ use super::Weights;
 use crate::model::config::ModelConfig;
 
 pub const EMBED: &str = "model.embed_tokens.weight";
-pub const NORM: &str = "model.norm.weight";
+pub(crate) const NORM: &str = "model.norm.weight";
 pub const HEAD: &str = "lm_head.weight";
 
 /// Name and shape of every parameter, in the order of the forward pass. Matrices are `[out, in]`.
@@ -42,7 +42,7 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
 
 /// Names that files carry and nobody needs: rotary buffers of old checkpoints, and the head of a tied model
 /// (`transformers` ties it over whatever is stored).
-pub fn is_tolerated(name: &str, config: &ModelConfig) -> bool {
+pub(crate) fn is_tolerated(name: &str, config: &ModelConfig) -> bool {
     name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
 }
 

@@ -9,7 +9,7 @@ use crate::random::normal;
 
 /// What a new row is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RowInit {
+pub(crate) enum RowInit {
     /// The mean of the old rows.
     Mean,
     /// The mean of these old rows: one seed token, or several whose meaning the new one combines.
@@ -18,7 +18,7 @@ pub enum RowInit {
 
 /// Sets `table`, `[rows, width]`, to `rows` rows. Rows beyond the old ones, if any, are the mean of the old ones (what
 /// `resize_token_embeddings` starts from), so that a padded row is never far out.
-pub fn resize_rows(table: &mut HostTensor, rows: usize) -> Result<()> {
+pub(crate) fn resize_rows(table: &mut HostTensor, rows: usize) -> Result<()> {
     let (old, width) = check(table)?;
     ensure!(rows > 0, "cannot resize a table of {old} rows to none");
     let mean = if rows > old { source(table, &RowInit::Mean)? } else { vec![] };
@@ -33,7 +33,7 @@ pub fn resize_rows(table: &mut HostTensor, rows: usize) -> Result<()> {
 /// Sets row `row` to its source plus normal noise of `jitter` times the source's root mean square. The noise depends
 /// on `seed` and `row` alone, not on the order of calls; the same seed on embedding and head gives different noise
 /// only if the caller gives different seeds.
-pub fn init_row(table: &mut HostTensor, row: usize, init: &RowInit, jitter: f32, seed: u64) -> Result<()> {
+pub(crate) fn init_row(table: &mut HostTensor, row: usize, init: &RowInit, jitter: f32, seed: u64) -> Result<()> {
     let (rows, width) = check(table)?;
     ensure!(row < rows, "cannot set row {row} of a table of {rows}: resize it first");
     ensure!(jitter.is_finite() && jitter >= 0.0, "the jitter of a new row must be at least 0, found {jitter}");

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::host::{Dtype, HostTensor, count};
 use super::{Weights, map_file};
 
-pub const SINGLE: &str = "model.safetensors";
-pub const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// The format's own bound; more is a damaged length field.
 const MAX_HEADER: usize = 100_000_000;
@@ -113,7 +113,7 @@ impl<T> OneLine<T> for Result<T> {
 }
 
 /// The weights of a Hugging Face folder.
-pub struct SafetensorsFolder {
+pub(crate) struct SafetensorsFolder {
     /// The index where there is one, else the single file: what an error about a missing name points at.
     listing: PathBuf,
     files: Vec<SafetensorsFile>,

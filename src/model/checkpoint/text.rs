@@ -96,7 +96,7 @@ impl Checkpoint {
 
     /// Ids that end a generation: those of `config.json` and those of `generation_config.json` (instruct models often
     /// list more there), in that order.
-    pub fn stop_ids(&self) -> Result<Vec<u32>> {
+    pub(crate) fn stop_ids(&self) -> Result<Vec<u32>> {
         let mut ids = self.config.eos_token_ids.clone();
         let generation = self.generation_config()?.unwrap_or_default();
         let found = &generation["eos_token_id"];

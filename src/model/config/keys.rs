@@ -44,16 +44,16 @@ impl<'a> Keys<'a> {
         Ok(map.map(|map| Keys { origin: self.origin, path: key, map }))
     }
 
-    pub fn need_usize(&self, key: &str) -> Result<usize> {
+    pub(crate) fn need_usize(&self, key: &str) -> Result<usize> {
         self.usize(key)?.ok_or_else(|| self.missing(key))
     }
 
-    pub fn need_f64(&self, key: &str) -> Result<f64> {
+    pub(crate) fn need_f64(&self, key: &str) -> Result<f64> {
         self.f64(key)?.ok_or_else(|| self.missing(key))
     }
 
     /// One id or a list; negative ids mean "none" (old Llama configs write -1).
-    pub fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
         let Some(found) = self.get(key) else {
             return Ok(vec![]);
         };
@@ -89,7 +89,7 @@ impl<'a> Keys<'a> {
 }
 
 /// JSON on one line, cut where it gets long.
-pub fn brief(value: &Value) -> String {
+pub(crate) fn brief(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),

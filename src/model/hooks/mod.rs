@@ -20,7 +20,8 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 pub use point::{HookPoint, Kind};
-pub use spec::{HookSpec, Select, parse_specs};
+pub(crate) use spec::parse_specs;
+pub use spec::{HookSpec, Select};
 
 use super::span::{Span, Step};
 
@@ -200,7 +201,7 @@ impl<'h> Hooks<'h> {
     }
 
     /// Whether anything stands at `point`, so that a value nobody asked for is never computed.
-    pub fn wants(&self, point: HookPoint) -> bool {
+    pub(crate) fn wants(&self, point: HookPoint) -> bool {
         self.entries.iter().any(|entry| entry.points.contains(&point))
     }
 

@@ -80,7 +80,7 @@ impl Kind {
     }
 
     /// The axis that counts positions of the span.
-    pub fn position_axis(self) -> usize {
+    pub(crate) fn position_axis(self) -> usize {
         match self {
             Kind::AttnScores | Kind::Pattern => 2,
             _ => 1,

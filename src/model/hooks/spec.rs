@@ -23,7 +23,7 @@ pub enum Select {
 }
 
 impl Select {
-    pub fn admits(&self, position: usize, step: Step) -> bool {
+    pub(crate) fn admits(&self, position: usize, step: Step) -> bool {
         let is = |wanted: Option<usize>, have: usize| wanted.is_none_or(|w| w == have);
         match (self, step) {
             (Select::All, _) | (Select::Prompt, Step::Prompt) => true,
@@ -85,7 +85,7 @@ impl fmt::Display for HookSpec {
 ///
 /// # Errors
 /// An element that does not parse.
-pub fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
+pub(crate) fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
     let mut depth = 0_usize;
     let parts = list.split(|c| {
         match c {

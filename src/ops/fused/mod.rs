@@ -21,7 +21,7 @@ pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
 #[backend_extension(Flex, Autodiff)]
-pub trait Fused: Backend {
+pub(crate) trait Fused: Backend {
     /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
     /// Gradients of `x` and `weight`.
@@ -93,7 +93,7 @@ pub trait Fused: Backend {
 
 /// What is fused outside autodiff only.
 #[backend_extension(Flex)]
-pub trait Inference: Backend {
+pub(crate) trait Inference: Backend {
     /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
     /// A weight and its two moments after a step; all of one shape.

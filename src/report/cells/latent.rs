@@ -7,7 +7,7 @@ use crate::schema::{ExitGroup, ExitRow, InterventionRow, ResponseRow};
 use crate::stats::Estimate;
 
 /// The row of a mode on all steps at full dose.
-pub fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a InterventionRow> {
+pub(crate) fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a InterventionRow> {
     folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
 }
 

@@ -15,20 +15,21 @@ use crate::schema::{
 };
 use crate::stats::Estimate;
 
-pub use latent::intervention_row;
-pub use quality::subject_key;
-pub use switch::{depth, random_event, repeats_a_layer};
+pub(crate) use latent::intervention_row;
+pub(crate) use quality::subject_key;
+pub use switch::depth;
+pub(crate) use switch::{random_event, repeats_a_layer};
 
 /// Whose numbers.
 #[derive(Clone, Copy)]
-pub struct Cells<'a> {
+pub(crate) struct Cells<'a> {
     pub folder: &'a Folder,
     /// Answers where the paper's table does not say which checkpoint it is of.
     pub checkpoint: &'a str,
 }
 
 /// Whether the cells under a label are of one checkpoint that the paper's rows and columns do not name.
-pub fn per_checkpoint(label: &str) -> bool {
+pub(crate) fn per_checkpoint(label: &str) -> bool {
     ["tab:intervention", "tab:exit", "tab:gen-analysis", "tab:per-subject", "sec:appendix-gen"].contains(&label)
 }
 

@@ -159,7 +159,7 @@ fn mean(values: &[f64]) -> Option<Estimate> {
 }
 
 /// `level:1` → `level1`; `subject:Counting & Probability` → `counting_probability`, as the paper's rows are named here.
-pub fn subject_key(group: &str) -> String {
+pub(crate) fn subject_key(group: &str) -> String {
     match group.split_once(':') {
         Some(("level", level)) => format!("level{level}"),
         Some(("subject", subject)) => {

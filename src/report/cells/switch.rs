@@ -49,7 +49,7 @@ impl Cells<'_> {
 }
 
 /// What the paper calls random positions: the random sample, or all others in rows that have none.
-pub fn random_event(folder: &Folder, checkpoint: &str) -> Event {
+pub(crate) fn random_event(folder: &Folder, checkpoint: &str) -> Event {
     let sampled = folder.rows::<TeacherForcedRow>(checkpoint).iter().any(|r| r.event == Event::Random);
     if sampled { Event::Random } else { Event::Other }
 }
@@ -60,7 +60,7 @@ pub fn depth(rows: &[ProbeRow]) -> Option<usize> {
 }
 
 /// Whether another row of tab:probe already shows the layer of ours that a row's offset falls on.
-pub fn repeats_a_layer(row: &str, depth: usize) -> bool {
+pub(crate) fn repeats_a_layer(row: &str, depth: usize) -> bool {
     let stands = paper_layers(depth);
     row.trim_start_matches('-').parse().is_ok_and(|offset: usize| stands.iter().all(|&(o, _)| o != offset))
 }

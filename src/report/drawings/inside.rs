@@ -192,7 +192,7 @@ fn grid(cells: &[(usize, usize, Estimate)]) -> Option<Grid> {
 
 /// Rows of a lens at latent steps, each with its step; where switching was both free and forced, those of the first that is
 /// there.
-pub fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: Lens) -> Vec<(usize, &'a LensRow)> {
+pub(crate) fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: Lens) -> Vec<(usize, &'a LensRow)> {
     let rows = folder.rows::<LensRow>(checkpoint).iter().filter(|r| r.lens == lens);
     let rows: Vec<(usize, &LensRow)> = rows.filter_map(|r| Some((r.step?, r))).collect();
     let switching = rows.first().map(|(_, r)| r.switching);

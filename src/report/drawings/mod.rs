@@ -6,7 +6,7 @@ mod length;
 mod probes;
 mod training;
 
-pub use inside::lens_rows;
+pub(crate) use inside::lens_rows;
 
 use super::cells::sources;
 use super::figures::Figure;

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
 /// Family name the figures ask for; an SVG viewer without it falls back to what [`FALLBACK`] lists.
-pub const FAMILY: &str = "DejaVu Sans";
+pub(crate) const FAMILY: &str = "DejaVu Sans";
 pub(super) const FALLBACK: &str = "DejaVu Sans, Verdana, sans-serif";
 
 static REGULAR: &[u8] = include_bytes!("../../../fixtures/fonts/DejaVuSans-subset.ttf");

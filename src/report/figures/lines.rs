@@ -62,7 +62,7 @@ impl Line {
     }
 
     /// Marked points with bars, not joined.
-    pub fn scatter(name: &str, points: Vec<Point>) -> Self {
+    pub(crate) fn scatter(name: &str, points: Vec<Point>) -> Self {
         Self { joined: false, ..Self::bars(name, points) }
     }
 }

@@ -31,7 +31,6 @@ pub use heatmap::HeatMap;
 pub use histogram::Histogram;
 pub use lines::{Interval, Line, LineChart, Point};
 use scene::Scene;
-pub use style::PALETTE;
 use style::WIDTH;
 
 use crate::store::write_atomic;

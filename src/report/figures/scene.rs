@@ -58,7 +58,7 @@ impl Scene {
     }
 
     /// Puts another scene under this one.
-    pub fn append_below(&mut self, other: Scene) {
+    pub(crate) fn append_below(&mut self, other: Scene) {
         let dy = self.height;
         let down = |(x, y): At| (x, y + dy);
         self.height += other.height;

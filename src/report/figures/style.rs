@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 /// Okabe & Ito's colours in an order that keeps neighbours far apart for colour-blind and grey-scale readers; yellow is left
 /// out (too light for lines on white).
-pub const PALETTE: [RGBColor; 7] = [
+pub(crate) const PALETTE: [RGBColor; 7] = [
     RGBColor(0, 114, 178),   // blue
     RGBColor(213, 94, 0),    // vermilion
     RGBColor(0, 158, 115),   // bluish green

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Identity, Named};
 use crate::stats::Estimate;
 
-pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement, shares};
+pub(crate) use patching::shares;
+pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
 
 /// How a solution is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -108,7 +108,7 @@ impl Named for HeadPatchRow {
 ///
 /// # Errors
 /// As the bootstrap's.
-pub fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatchRow>> {
+pub(crate) fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatchRow>> {
     let mut maps: BTreeMap<(Form, PatchMode), Vec<&PatchedNodeRow>> = BTreeMap::new();
     rows.iter().for_each(|row| maps.entry((row.form, row.mode)).or_default().push(row));
     let mut out = vec![];

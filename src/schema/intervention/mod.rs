@@ -13,13 +13,13 @@ use crate::stats::Estimate;
 pub use steps::Steps;
 
 /// The unchanged run.
-pub const NORMAL: &str = "normal";
+pub(crate) const NORMAL: &str = "normal";
 /// The unchanged run in batches of another size, from its prompts: greedy decoding must not notice.
-pub const NULL_BATCH: &str = "null_batch";
+pub(crate) const NULL_BATCH: &str = "null_batch";
 /// Two sampled runs with other seeds: how much answers move when nothing is done. Draw 0 is what draw 1 is compared with.
-pub const NULL_SEED: &str = "null_seed";
+pub(crate) const NULL_SEED: &str = "null_seed";
 /// What the answers' own noise is measured with.
-pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
+pub(crate) const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
 
 /// What happens to the latents of a block after a replaced one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ impl Named for Observation {
 
 impl Observation {
     /// The file of a run without `all` among its steps.
-    pub const STEPS: &'static str = "observations_steps";
+    pub(crate) const STEPS: &'static str = "observations_steps";
 
     /// What tells observations of a run apart, and the order in which they are kept.
     pub fn key(&self) -> (usize, usize, usize) {
@@ -181,10 +181,10 @@ impl Named for InterventionRow {
 
 impl InterventionRow {
     /// The file of a run without `all` among its steps.
-    pub const STEPS: &'static str = "latent_intervention_steps";
+    pub(crate) const STEPS: &'static str = "latent_intervention_steps";
 
     /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.steps == Steps::All
             && self.dose.is_none_or(|dose| dose == 1.0)
             && matches!(self.at, At::Both | At::Embedding)
@@ -220,7 +220,7 @@ impl Named for KnownValueRow {
 
 impl KnownValueRow {
     /// The file of a run without `all` among its steps.
-    pub const STEPS: &'static str = "known_value_steps";
+    pub(crate) const STEPS: &'static str = "known_value_steps";
     /// As in an observation's `mode`.
-    pub const MODE: &'static str = "known_value";
+    pub(crate) const MODE: &'static str = "known_value";
 }

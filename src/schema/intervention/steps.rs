@@ -17,7 +17,7 @@ pub enum Steps {
 }
 
 impl Steps {
-    pub fn admits(self, step: usize) -> bool {
+    pub(crate) fn admits(self, step: usize) -> bool {
         match self {
             Steps::All => true,
             Steps::Only(k) => step == k,

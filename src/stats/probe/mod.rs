@@ -24,7 +24,8 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 pub use grouped::GroupedProtocol;
-pub use paper::{PAPER_LAYERS, PaperProtocol, PaperScore, paper_layer, paper_layers};
+pub(crate) use paper::{PAPER_LAYERS, paper_layer, paper_layers};
+pub use paper::{PaperProtocol, PaperScore};
 pub use score::{Control, GroupedScore};
 pub use value::{ValueProtocol, ValueScore};
 

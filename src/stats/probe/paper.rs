@@ -8,18 +8,18 @@ use super::super::{Estimate, LEVEL, Logistic, Split, holdout, wilson};
 use super::{ProbeData, balance, pick};
 
 /// Layers of the paper's model, Qwen3-8B.
-pub const PAPER_LAYERS: usize = 36;
+pub(crate) const PAPER_LAYERS: usize = 36;
 /// The layers it probes, counted from the last one (which is 1), earliest first.
 const PAPER_OFFSETS: [usize; 7] = [24, 20, 16, 12, 8, 4, 1];
 
 /// The layer (from 1) of a model of `depth` layers after which the same share of layers is passed as at the paper's offset.
-pub fn paper_layer(offset: usize, depth: usize) -> usize {
+pub(crate) fn paper_layer(offset: usize, depth: usize) -> usize {
     ((2 * passed(offset) * depth + PAPER_LAYERS) / (2 * PAPER_LAYERS)).clamp(1, depth.max(1))
 }
 
 /// The paper's offsets in a model of `depth` layers, as (offset, layer), earliest first. Where several offsets fall on one
 /// layer it stands for the nearest of them, the earlier one at a tie, and the others are left out.
-pub fn paper_layers(depth: usize) -> Vec<(usize, usize)> {
+pub(crate) fn paper_layers(depth: usize) -> Vec<(usize, usize)> {
     let off = |offset: usize| (paper_layer(offset, depth) * PAPER_LAYERS).abs_diff(passed(offset) * depth);
     let mut out: Vec<(usize, usize)> = vec![];
     for offset in PAPER_OFFSETS {

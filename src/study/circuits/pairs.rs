@@ -32,7 +32,7 @@ pub struct Pair {
 }
 
 /// Two questions.
-pub type Prompts = (Vec<u32>, Vec<u32>);
+pub(crate) type Prompts = (Vec<u32>, Vec<u32>);
 
 /// The prompts of the first `candidates` problems of the recipe's task, each with its twin.
 ///
@@ -69,7 +69,7 @@ struct Line {
 ///
 /// # Errors
 /// A file that cannot be read, and a line that is not such an object.
-pub fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
+pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
     let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
     let mut out = vec![];

@@ -63,7 +63,7 @@ pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
 }
 
 /// Values of one row: by point and position, heads side by side.
-pub type Held = HashMap<(HookPoint, usize), Vec<f32>>;
+pub(crate) type Held = HashMap<(HookPoint, usize), Vec<f32>>;
 
 /// Runs rows of any lengths and keeps what stands at `points` at the positions that `wanted` names (index of the row,
 /// position).

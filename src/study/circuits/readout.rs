@@ -33,7 +33,7 @@ impl Rivals {
 ///
 /// # Errors
 /// A device that cannot hand its data over.
-pub fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
     let index: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
     let table = model.embed_tokens.val();
     let index = Tensor::<1, Int>::from_data(TensorData::new(index, [tokens.len()]), &table.device());
@@ -49,7 +49,7 @@ pub fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
 ///
 /// # Errors
 /// A device that cannot hand its data over.
-pub fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
+pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
     host(model.norm.weight.val())
 }
 

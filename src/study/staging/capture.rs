@@ -17,7 +17,7 @@ use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Select};
 ///
 /// # Errors
 /// A point that does not exist, places that are not sorted, and whatever the model returns.
-pub fn capture(
+pub(crate) fn capture(
     model: &Decoder,
     source: &dyn LatentSource,
     sequences: &[Sequence],

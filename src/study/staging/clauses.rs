@@ -3,7 +3,7 @@
 use crate::text::Sample;
 
 /// Tokens of the response that begin a clause.
-pub fn clause_starts(sample: &Sample) -> Vec<usize> {
+pub(crate) fn clause_starts(sample: &Sample) -> Vec<usize> {
     if sample.clauses.is_empty() {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();
     }

@@ -44,7 +44,7 @@ impl Reading {
 ///
 /// # Errors
 /// As the model's.
-pub fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
+pub(crate) fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
     let ids = subject.corpus.switch;
@@ -59,7 +59,7 @@ pub fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Result<Ve
 ///
 /// # Errors
 /// As the model's.
-pub fn logits_at<R: Send>(
+pub(crate) fn logits_at<R: Send>(
     subject: &Subject,
     sequences: &[Sequence],
     wanted: impl Fn(&Sequence) -> Vec<usize> + Sync,
@@ -97,7 +97,7 @@ fn of_row<R>(
 ///
 /// # Errors
 /// The first that fails.
-pub fn in_batches<R: Send>(
+pub(crate) fn in_batches<R: Send>(
     model: &Decoder,
     sequences: &[Sequence],
     threads: usize,

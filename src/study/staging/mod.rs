@@ -4,7 +4,7 @@
 //! positions (teacher-forced statistics, the window around `<swi>`, probes, differences between checkpoints) reads these
 //! rows, so that they speak of the same positions. Knows ids; the model is met in [`logits`] and [`capture`].
 
-pub mod capture;
+pub(crate) mod capture;
 mod clauses;
 mod events;
 pub mod logits;
@@ -22,7 +22,7 @@ use crate::method::curriculum::staged;
 use clauses::clause_starts;
 
 /// All held-out solutions, in the order of the problems.
-pub struct Staged {
+pub(crate) struct Staged {
     pub sequences: Vec<Sequence>,
     pub solutions: Vec<Solution>,
     /// Whether the task names the clauses of its solutions. If not, clauses are sentences, and a span begins anywhere.
@@ -38,7 +38,7 @@ impl Staged {
 
 /// What stands where in one sequence. Positions count from the prompt's first token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Solution {
+pub(crate) struct Solution {
     pub prompt: usize,
     /// Positions whose next token is an annotated `<swi>`, one a span.
     pub boundaries: Vec<usize>,
@@ -58,7 +58,7 @@ impl Solution {
 ///
 /// # Errors
 /// No span in any of them: there is no boundary to look at.
-pub fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
+pub(crate) fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
     let (ids, latent) = (subject.corpus.switch, &subject.recipe.latent);
     let (mut sequences, mut solutions) = (vec![], vec![]);
     for (problem, (sample, spans)) in tagged.iter().enumerate() {

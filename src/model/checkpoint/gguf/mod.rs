@@ -19,8 +19,6 @@ use super::{HostTensor, Weights, map_file};
 use crate::model::config::{Family, ModelConfig};
 use parse::{Contents, Info, Value};
 
-pub use quant::GgmlType;
-
 /// An opened GGUF.
 pub struct GgufFile {
     path: PathBuf,

@@ -21,13 +21,13 @@ pub enum Value {
 
 /// A tensor's place. `shape` is in PyTorch's order: the file's is reversed, fastest axis first.
 #[derive(Clone, Debug)]
-pub struct Info {
+pub(crate) struct Info {
     pub shape: Vec<usize>,
     pub kind: GgmlType,
     pub range: Range<usize>,
 }
 
-pub struct Contents {
+pub(crate) struct Contents {
     pub meta: BTreeMap<String, Value>,
     pub tensors: BTreeMap<String, Info>,
 }

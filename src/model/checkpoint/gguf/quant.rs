@@ -9,7 +9,7 @@ use super::super::host::Dtype;
 
 /// A ggml tensor type, by its number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GgmlType {
+pub(crate) enum GgmlType {
     Plain(Dtype),
     Q4_0,
     Q4_1,
@@ -52,7 +52,7 @@ const NAMES: [(u32, &str); 31] = [
 ];
 
 impl GgmlType {
-    pub fn from_number(number: u32) -> Result<Self> {
+    pub(crate) fn from_number(number: u32) -> Result<Self> {
         Ok(match number {
             0 => GgmlType::Plain(Dtype::F32),
             1 => GgmlType::Plain(Dtype::F16),
@@ -71,7 +71,7 @@ impl GgmlType {
     }
 
     /// Values in a block.
-    pub fn block_len(self) -> usize {
+    pub(crate) fn block_len(self) -> usize {
         match self {
             GgmlType::Plain(_) => 1,
             _ => 32,
@@ -79,7 +79,7 @@ impl GgmlType {
     }
 
     /// Bytes of a block.
-    pub fn block_bytes(self) -> usize {
+    pub(crate) fn block_bytes(self) -> usize {
         match self {
             GgmlType::Plain(dtype) => dtype.size(),
             GgmlType::Q4_0 => 18,
@@ -89,7 +89,7 @@ impl GgmlType {
     }
 
     /// Bytes of a row of `width` values, which must be whole blocks.
-    pub fn row_bytes(self, width: usize) -> Option<usize> {
+    pub(crate) fn row_bytes(self, width: usize) -> Option<usize> {
         (width.is_multiple_of(self.block_len()))
             .then(|| width / self.block_len())
             .and_then(|n| n.checked_mul(self.block_bytes()))
@@ -117,7 +117,7 @@ impl GgmlType {
     }
 
     /// A matrix `[rows, width]` to floats, row `r` of the result from row `source(r)` of the file. Threaded.
-    pub fn dequantise(self, bytes: &[u8], width: usize, source: impl Fn(usize) -> usize + Sync) -> Vec<f32> {
+    pub(crate) fn dequantise(self, bytes: &[u8], width: usize, source: impl Fn(usize) -> usize + Sync) -> Vec<f32> {
         let row_bytes = self.row_bytes(width).unwrap_or(0);
         if width == 0 || row_bytes == 0 {
             return vec![];

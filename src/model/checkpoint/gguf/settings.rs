@@ -75,7 +75,7 @@ impl<'a> Keys<'a> {
         Ok(Some(n as usize))
     }
 
-    pub fn token_id(&self, name: &str) -> Result<Option<u32>> {
+    pub(crate) fn token_id(&self, name: &str) -> Result<Option<u32>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let id = self.usize(&key)?;
         id.map(|n| {

@@ -215,7 +215,7 @@ fn post_processor(keys: &Keys, parts: &Parts) -> Result<PostProcessorWrapper> {
 }
 
 /// `tokenizer_config.json` for `transformers`: the generic fast class, the named special tokens, the chat template.
-pub fn config_json(keys: &Keys) -> Result<Value> {
+pub(crate) fn config_json(keys: &Keys) -> Result<Value> {
     let mut out = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false });
     let Some(parts) = Parts::read(keys)? else {
         return Ok(out);

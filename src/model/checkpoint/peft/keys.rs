@@ -9,10 +9,10 @@ use anyhow::{Result, anyhow, bail, ensure};
 use super::super::SafetensorsFile;
 
 /// What PEFT puts before the base model's own path.
-pub const PREFIX: &str = "base_model.model.";
+pub(crate) const PREFIX: &str = "base_model.model.";
 
 /// Weight → keys of (A, B).
-pub type FactorKeys = BTreeMap<String, (String, String)>;
+pub(crate) type FactorKeys = BTreeMap<String, (String, String)>;
 
 /// Sorts the keys into factors and replaced weights.
 pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<(FactorKeys, BTreeMap<String, String>)> {

@@ -24,8 +24,8 @@ pub use overlay::Apply;
 pub(super) use overlay::Overlay;
 pub use save::save_adapter;
 
-pub const WEIGHTS: &str = "adapter_model.safetensors";
-pub const SETTINGS: &str = "adapter_config.json";
+pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
+pub(crate) const SETTINGS: &str = "adapter_config.json";
 
 /// The two matrices of one weight.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ impl Adapter {
     }
 
     /// Weights that are replaced whole.
-    pub fn replaced_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn replaced_names(&self) -> impl Iterator<Item = &str> {
         self.replaced.keys().map(String::as_str)
     }
 
@@ -193,7 +193,7 @@ impl Adapter {
 
 impl Factors {
     /// W + s·B·A, in place. `weight` is `[out, in]`; sums run in 64 bits, so the order of the rank does not show.
-    pub fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
+    pub(crate) fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
         let (out, width, r) = (self.b.rows(), self.a.width(), self.b.width());
         ensure!(
             weight.shape == [out, width] && self.a.rows() == r,

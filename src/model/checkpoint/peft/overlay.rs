@@ -20,7 +20,7 @@ pub enum Apply {
 }
 
 /// The base's weights seen through an adapter, in the shapes of the joint configuration.
-pub struct Overlay {
+pub(crate) struct Overlay {
     base: Arc<dyn Weights>,
     adapter: Arc<Adapter>,
     apply: Apply,
