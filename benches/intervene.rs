@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use switchyard::interventions::{ALL, Draw, Intervention, Later, Material, Replacement, Replacements, Steps};
+use switchyard::interventions::{Draw, Intervention, Later, Material, Replacement, Replacements, Steps, all};
 use switchyard::latent::{Blocks, Channel, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
 use switchyard::study::Study;
@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     let material = Material { bank: &sweep.bank, siblings: &[], swaps: &[], model, exit: &[] };
     let mut made: Made = vec![];
     for (name, dose) in MODES {
-        let about = ALL.iter().find(|a| a.name == name).with_context(|| format!("no mode {name}"))?;
+        let about = all().find(|a| a.name == name).with_context(|| format!("no mode {name}"))?;
         for step in 0..4 {
             for number in 0..5 {
                 let draw = Draw { number, seed: number as u64, dose };

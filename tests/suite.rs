@@ -8,6 +8,7 @@ mod circuits;
 mod cli;
 mod common;
 mod experiments;
+mod extend;
 mod figures;
 mod fused;
 mod grade;

@@ -1,8 +1,23 @@
 //! A token's embedding instead of the state: of `</swi>`, or of the token that the state would say.
 
-use super::Intervention;
+use super::{About, Intervention};
 use crate::model::hooks::Place;
 use crate::model::{Activation, Decoder};
+
+pub(super) const ABOUT: &[About] = &[
+    About {
+        name: "embedding",
+        random: false,
+        doses: &[],
+        make: |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() }),
+    },
+    About {
+        name: "embedding_argmax",
+        random: false,
+        doses: &[],
+        make: |m, _| Box::new(ArgmaxEmbedding { model: m.model }),
+    },
+];
 
 /// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
 /// those of text, which a model that has only ever seen states there may treat as noise.

@@ -2,9 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{Bank, Intervention};
+use super::{About, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
+
+pub(super) const ABOUT: &[About] = &[About {
+    name: "known_value",
+    random: true,
+    doses: &[],
+    make: |m, d| Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] }),
+}];
 
 /// Which block of a problem is exchanged, and for which of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,12 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::{Intervention, norm};
+use super::{About, Intervention, norm};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
+
+pub(super) const ABOUT: &[About] =
+    &[About { name: "random_norm", random: true, doses: &[], make: |_, d| Box::new(RandomNorm { seed: d.seed }) }];
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. One draw per
 /// place, keyed by seed, problem, block and step.

@@ -1,7 +1,14 @@
 //! The state times a factor: dose–response in norm.
 
-use super::Intervention;
+use super::{About, Intervention};
 use crate::model::hooks::Place;
+
+pub(super) const ABOUT: &[About] = &[About {
+    name: "scale",
+    random: false,
+    doses: &[0.25, 0.5, 0.75, 1.25, 1.5, 2.0],
+    make: |_, d| Box::new(Scale { factor: d.dose as f32 }),
+}];
 
 /// Misleads: a pre-norm decoder divides its input by its norm before every block, so a factor acts only through the
 /// residual sum, where it changes how much of the state survives beside what the blocks add. 0 is `zero`, 1 is inert.

@@ -1,8 +1,15 @@
 //! The state of the same block and step in another, sampled rollout of the same problem.
 
-use super::{Bank, Intervention};
+use super::{About, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
+
+pub(super) const ABOUT: &[About] = &[About {
+    name: "sibling",
+    random: true,
+    doses: &[],
+    make: |m, d| Box::new(Sibling { bank: &m.siblings[d.number] }),
+}];
 
 /// The gentlest swap: same problem, same place, other noise. Where `resample` breaks the answer and this does not, it is
 /// the content of the problem that is carried. Misleads where rollouts part early: the same block number may then work on

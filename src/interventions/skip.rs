@@ -5,4 +5,4 @@ use crate::latent::{Start, Switching};
 
 /// Misleads: it takes away the block *and* makes the model go on from a place where it wanted one; a model trained on both
 /// forms writes the step as text and loses nothing, which shows that text can do it, not that latents did nothing.
-pub(crate) const SKIP: Rule = Rule { name: "skip", start: Start::Switch, switching: Switching::Suppressed };
+pub(super) const ABOUT: Rule = Rule { name: "skip", start: Start::Switch, switching: Switching::Suppressed };

@@ -5,5 +5,4 @@ use crate::latent::{Start, Switching};
 
 /// Misleads as `skip` does; on the problems that switch of their own accord the difference to normal is the benefit *for
 /// those*, which the model chose.
-pub(crate) const SUPPRESS_SWITCH: Rule =
-    Rule { name: "suppress_switch", start: Start::Switch, switching: Switching::Suppressed };
+pub(super) const ABOUT: Rule = Rule { name: "suppress_switch", start: Start::Switch, switching: Switching::Suppressed };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::interventions::{ALL, About, FORCE_SWITCH, RULES, Rule, Steps};
+use crate::interventions::{self, About, FORCE_SWITCH, RULES, Rule, Steps};
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 
 /// The default modes: the paper's four, and the controls it lacks.
@@ -62,7 +62,7 @@ pub(crate) fn all_modes(generated: bool) -> Vec<String> {
 /// Every name that [`cells`] takes.
 pub fn names() -> Vec<&'static str> {
     let rules = RULES.iter().map(|r| r.name);
-    [NORMAL].into_iter().chain(NULLS).chain(rules).chain(ALL.iter().map(|a| a.name)).collect()
+    [NORMAL].into_iter().chain(NULLS).chain(rules).chain(interventions::all().map(|a| a.name)).collect()
 }
 
 /// Rows in the order of the modes, *normal* first whether named or not; each mode at each of its doses and steps.
@@ -96,7 +96,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
             cells.push(once(name, action));
             continue;
         }
-        let Some(about) = ALL.iter().find(|a| a.name == name) else {
+        let Some(about) = interventions::all().find(|a| a.name == name) else {
             bail!("unknown mode `{written}`: there are {}", names().join(", "));
         };
         ensure!(dose.is_none() || !about.doses.is_empty(), "mode `{written}`: {name} has no dose");

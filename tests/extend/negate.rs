@@ -1,10 +1,13 @@
 //! A stranger's intervention: every latent input with its sign turned.
 
-use super::Intervention;
+use super::{About, Intervention};
 use crate::model::hooks::Place;
 
+pub(super) const ABOUT: &[About] =
+    &[About { name: "negate", random: false, doses: &[], make: |_, _| Box::new(Negate) }];
+
 #[derive(Clone, Copy, Debug)]
-pub struct Negate;
+struct Negate;
 
 impl Intervention for Negate {
     fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {

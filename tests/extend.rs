@@ -1,0 +1,71 @@
+//! A stranger's task, method, experiment and intervention (`tests/extend/`): each is one file and one line in a list. They are
+//! added to a copy of the crate, compiled and run there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// File of ours, room, list, and the line that is added to it.
+const ADDED: [(&str, &str, &str, &str); 4] = [
+    ("parity_bits", "tasks", "families! {", "parity_bits::ParityBits,"),
+    ("dots", "method", "methods! {", "dots::Dots,"),
+    ("negate", "interventions", "interventions! {", "negate,"),
+    ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),
+];
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("sources").map(|entry| entry.expect("an entry")) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { copy(&from, &to) } else { write(&to, &fs::read(&from).expect("a source")) }
+    }
+}
+
+/// Leaves a file that is the same alone, so that cargo compiles only what changed since the last time.
+fn write(to: &Path, bytes: &[u8]) {
+    if fs::read(to).ok().as_deref() != Some(bytes) {
+        fs::write(to, bytes).expect("a file");
+    }
+}
+
+#[test]
+fn a_stranger_adds_a_file_and_a_line_each() {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Always the same folder: cargo would keep the build of every new one.
+    let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
+    // What is compiled in stands beside the sources.
+    for folder in ["src", "experiments", "fixtures/fonts"] {
+        copy(&ours.join(folder), &copied.join(folder));
+    }
+    for file in ["Cargo.lock", "fixtures/paper_tables.toml"] {
+        write(&copied.join(file), &fs::read(ours.join(file)).expect("a file"));
+    }
+    let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
+    // The copy has no tests or benches of ours.
+    let kept = |section: &&str| !section.starts_with("[test]]") && !section.starts_with("[bench]]");
+    let manifest: Vec<&str> = manifest.split("\n[").filter(kept).collect();
+    write(&copied.join("Cargo.toml"), manifest.join("\n[").as_bytes());
+
+    for (name, room, list, line) in ADDED {
+        let file = fs::read(ours.join("tests/extend").join(name).with_extension("rs")).expect("a template");
+        write(&copied.join("src").join(room).join(name).with_extension("rs"), &file);
+        let lists = copied.join("src").join(room).join("mod.rs");
+        let text = fs::read_to_string(&lists).expect("a list");
+        assert_eq!(text.matches(list).count(), 1, "src/{room}/mod.rs has one list that begins with `{list}`");
+        write(&lists, text.replace(list, &format!("{list} {line}")).as_bytes());
+    }
+    let tests = fs::read(ours.join("tests/extend/together.rs")).expect("the test inside");
+    write(&copied.join("src/together.rs"), &tests);
+    let lib = copied.join("src/lib.rs");
+    let text = fs::read_to_string(&lib).expect("lib.rs");
+    write(&lib, format!("{text}\n#[cfg(test)]\nmod together;\n").as_bytes());
+
+    // Without optimisation of our own crate: it is compiled once and runs for seconds.
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--offline", "--lib", "--config", "profile.dev.package.switchyard.opt-level=0", "together::"])
+        .current_dir(&copied)
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}

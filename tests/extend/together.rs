@@ -1,0 +1,37 @@
+//! The stranger's four files at work in one run: the method is trained on the task, the experiment and the intervention are
+//! run on what was trained. `tests/extend.rs` compiles this inside a copy of the crate.
+
+use crate::experiments::{ALL, Run, Settings, latent_intervention};
+use crate::machine::Machine;
+use crate::recipe::Recipe;
+use crate::store::{RowWriter, read_flat};
+use crate::study::Study;
+use crate::train::pipeline::{Ended, Options, run};
+
+#[test]
+fn a_stranger_trains_measures_and_intervenes() {
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let out = temporary.path().join("run");
+    let mut recipe = Recipe::resolve("smoke", &["task={ family = \"parity-bits\" }".into()]).expect("a recipe");
+    recipe.methods = vec!["dots".into()];
+    recipe.check().expect("the method and the task are known");
+    let Machine { device, threads, .. } = Machine::default();
+    let options = Options { out: out.clone(), resume: false, only: vec![], threads, command: "test".into(), device };
+    let Ended::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
+    assert!(results.iter().any(|phase| phase.phase == "dots"));
+
+    let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");
+    let experiment = ALL.iter().find(|e| e.name == "block_length").expect("the experiment is listed");
+    let Run::One(measure) = experiment.run else { panic!("it was listed as of one checkpoint") };
+    let mut writer = RowWriter::create(temporary.path(), "block_length").expect("a folder");
+    let said = measure(&study, &Settings::default(), &mut writer).expect("measures");
+    let rows = read_flat(&writer.finish().expect("rows").parquet).expect("rows");
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["latent_steps.value"], 2.0, "the method's block has two steps");
+    assert!(said.starts_with('2'), "{said}");
+
+    let config = latent_intervention::Config { modes: vec!["negate".into()], ..Default::default() };
+    let summary = latent_intervention::rows(&study, &config).expect("intervenes");
+    let negate = summary.rows.iter().find(|row| row.mode == "negate").expect("the mode is listed");
+    assert!(negate.mean_change > 0.0, "turned vectors are elsewhere");
+}
