@@ -95,6 +95,7 @@ pub fn evaluate(
     if traces.iter().any(|trace| trace.end == End::Cancelled) {
         return Err(Stopped.into());
     }
+    traces.iter().try_for_each(Trace::ensure_finite)?;
     Ok((score(&traces, corpus)?, traces))
 }
 

@@ -32,6 +32,9 @@
 //! width, `F` feed-forward width. A *span* is a run of positions handed to the model in one call; a *block* is
 //! `<swi> … </swi>`; a *step* is one latent position inside a block.
 
+// Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
+#![deny(unsafe_code)]
+
 pub mod commands;
 pub mod corpus;
 pub mod evaluation;

@@ -1,6 +1,6 @@
 //! What a user sees while it works: a bar on a terminal, plain lines otherwise; and Ctrl-C.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Raised by the first Ctrl-C; a second one ends the process at once.
+/// Raised by the first Ctrl-C, or by the SIGTERM that a scheduler sends before it kills; a second one ends the process at once.
 pub fn stop_flag() -> &'static AtomicBool {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
@@ -18,10 +18,20 @@ pub fn stop_flag() -> &'static AtomicBool {
             if STOP.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
             }
-            eprintln!("\nstopping after this step (Ctrl-C again to stop at once)");
+            say("\nstopping after this step (Ctrl-C again to stop at once)");
         });
     });
     &STOP
+}
+
+/// A line for whoever watches, on stderr. That nobody can read it any more (a closed pipe, a full disk) ends no work.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// A line of what was asked for, on stdout; as [`say`].
+pub fn show(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// What a computation that the user cut short returns: nothing of it may be taken for a result.
@@ -70,7 +80,7 @@ impl Progress {
             self.last = Some(Instant::now());
             let per = self.started.elapsed().as_secs_f64() / (done.saturating_sub(self.first)).max(1) as f64;
             let eta = per * self.total.saturating_sub(done) as f64;
-            eprintln!("{}: {done}/{} ({eta:.0} s left) {message}", self.name, self.total);
+            say(&format!("{}: {done}/{} ({eta:.0} s left) {message}", self.name, self.total));
         }
     }
 

@@ -9,6 +9,7 @@ mod cli;
 mod common;
 mod experiments;
 mod extend;
+mod faults;
 mod figures;
 mod fused;
 mod grade;

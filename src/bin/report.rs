@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use switchyard::commands::{completions, exit, print};
 use switchyard::grade::pairs;
+use switchyard::progress::show;
 use switchyard::report::folder::Folder;
 use switchyard::report::{curves, render};
 
@@ -80,16 +81,16 @@ fn report(args: &Args) -> Result<()> {
 
 fn grade(pairs: &Path, out: &Path) -> Result<()> {
     let s = pairs::grade_file(pairs, out)?;
-    println!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display());
+    show(&format!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display()));
     if s.labelled > 0 {
-        println!("agrees with \"expected\" in {} of {}", s.agree, s.labelled);
+        show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));
     }
     Ok(())
 }
 
 fn draw(run: &Path) -> Result<()> {
     for figure in curves::draw(run)? {
-        println!("{}\n{}", figure.svg.display(), figure.png.display());
+        show(&format!("{}\n{}", figure.svg.display(), figure.png.display()));
     }
     Ok(())
 }

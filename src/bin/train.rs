@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use switchyard::commands::{completions, device::MachineArgs};
 use switchyard::machine::Machine;
-use switchyard::progress::stop_flag;
+use switchyard::progress::{say, show, stop_flag};
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
 
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     match args.machine.compute(|machine| go(&args, machine)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say(&format!("error: {error:#}"));
             ExitCode::from(2)
         }
     }
@@ -68,7 +68,7 @@ fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
     set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
     if args.method == ["list"] {
         for method in switchyard::method::ALL {
-            println!("{:<16} {}", method.name(), method.about());
+            show(&format!("{:<16} {}", method.name(), method.about()));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -91,12 +91,12 @@ fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
     match run(recipe, options)? {
         Ended::Finished(_) => {
             for figure in switchyard::report::curves::draw(std::path::Path::new(&out))? {
-                println!("  {}", figure.png.display());
+                show(&format!("  {}", figure.png.display()));
             }
             Ok(ExitCode::SUCCESS)
         }
         Ended::Stopped => {
-            eprintln!("stopped; go on with the same command and --resume (run folder {out})");
+            say(&format!("stopped; go on with the same command and --resume (run folder {out})"));
             Ok(ExitCode::from(130))
         }
     }

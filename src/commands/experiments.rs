@@ -14,7 +14,7 @@ use super::results::setup;
 use super::targets::Targets;
 use crate::experiments::{Experiment, Run, Settings};
 use crate::machine::Machine;
-use crate::progress::{Progress, stop_flag};
+use crate::progress::{Progress, say, stop_flag};
 use crate::store::{IDENTITY, Manifest, RowWriter, command};
 use crate::study::Study;
 
@@ -67,7 +67,7 @@ impl Experiments {
             match self.make(job)? {
                 Ok(()) => made.push(&job.name),
                 Err(error) => {
-                    eprintln!("{}: not run: {error:#}", job.name);
+                    say(&format!("{}: not run: {error:#}", job.name));
                     failed.push(format!("{} ({error:#})", job.name));
                 }
             }

@@ -15,7 +15,7 @@ use crate::experiments::{Experiment, Files, Fit, Run, Settings};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
 use crate::machine::Machine;
-use crate::progress::Stopped;
+use crate::progress::{Stopped, say};
 use crate::schema::BlockOrigin;
 use crate::store::command;
 use crate::study::Causal;
@@ -98,7 +98,7 @@ impl Intervene {
         // What cannot be run on one checkpoint is refused before work on another.
         for dry in [true, false] {
             for study in &studies {
-                let say = |what: &str| eprintln!("intervene: {}: {what}", study.subject.name);
+                let say = |what: &str| say(&format!("intervene: {}: {what}", study.subject.name));
                 let decoding = Sweep::settings(study);
                 let causal = Causal::new(study, &decoding, blocks, &say);
                 for &experiment in &chosen {
@@ -143,7 +143,7 @@ impl Intervene {
             }
             Err(error) if error.is::<Stopped>() => Err(error.context("the same command with --resume goes on")),
             Err(error) => {
-                eprintln!("{}-{}: not run: {error:#}", experiment.name, files.checkpoint);
+                say(&format!("{}-{}: not run: {error:#}", experiment.name, files.checkpoint));
                 Ok(Some(format!("{}-{}: {error:#}", experiment.name, files.checkpoint)))
             }
         }

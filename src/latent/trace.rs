@@ -1,6 +1,6 @@
 //! What a decode leaves behind: every position, what it was and how likely. Enough to replay it.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::sequence::{Sequence, SwitchIds};
@@ -83,6 +83,19 @@ pub struct Block {
 }
 
 impl Trace {
+    /// # Errors
+    /// A row that ended because the model's logits were not finite: neither right nor wrong.
+    pub(crate) fn ensure_finite(&self) -> Result<()> {
+        ensure!(
+            self.end != End::NonFinite,
+            "problem {}: the logits after {} response tokens are not finite (NaN or infinity); `probe activations` shows \
+             where they begin",
+            self.problem,
+            self.positions.len()
+        );
+        Ok(())
+    }
+
     pub fn truncated(&self) -> bool {
         self.end == End::Budget
     }

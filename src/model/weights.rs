@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::SeedableRng;
@@ -85,6 +85,17 @@ impl Decoder {
         let mut visitor = List { names: Names::default(), out: vec![] };
         self.visit(&mut visitor);
         visitor.out
+    }
+
+    /// # Errors
+    /// A weight with a value that is not finite, by name: every number computed from it would be noise.
+    pub(crate) fn ensure_finite(&self) -> Result<()> {
+        let mut visitor = NotFinite { names: Names::default(), found: None };
+        self.visit(&mut visitor);
+        match visitor.found {
+            Some(name) => bail!("the weight `{name}` holds a value that is not finite (NaN or infinity)"),
+            None => Ok(()),
+        }
     }
 
     /// The same decoder with another number of token rows in embedding and head: cut, or extended with `rows`.
@@ -232,6 +243,29 @@ impl ModuleVisitor for Collect {
         match data.and_then(|data| HostTensor::new(shape, data)) {
             Ok(host) => self.out.push((name, host)),
             Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+/// The first parameter that holds a value that is not finite.
+struct NotFinite {
+    names: Names,
+    found: Option<String>,
+}
+
+impl ModuleVisitor for NotFinite {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let whole = || param.val().is_finite().all().into_data().iter::<bool>().all(|finite| finite);
+        if self.found.is_none() && !whole() {
+            self.found = Some(self.names.hugging_face());
         }
     }
 }

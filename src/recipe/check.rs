@@ -4,6 +4,9 @@ use anyhow::{Result, ensure};
 
 use super::Recipe;
 
+/// More problems than anyone has, and few enough to be held.
+pub(crate) const MOST_ROWS: usize = 10_000_000;
+
 impl Recipe {
     /// # Errors
     /// Settings that contradict each other, by name.
@@ -22,7 +25,10 @@ impl Recipe {
             self.pretrained.is_some() || self.base.steps > 0,
             "base.steps must be above 0 without a pretrained model"
         );
-        ensure!(self.data.rows > 0, "data.rows must be at least 1, found 0");
+        check_name(&self.name)?;
+        for (key, n) in [("data.rows", self.data.rows), ("evaluation.problems", self.evaluation.problems)] {
+            ensure!((1..=MOST_ROWS).contains(&n), "{key} must be from 1 to {MOST_ROWS}, found {n}");
+        }
         if let Some(task) = &self.task {
             task.check()?;
         }
@@ -45,7 +51,6 @@ impl Recipe {
             ("grpo.questions", self.grpo.questions),
             ("grpo.inner_epochs", self.grpo.inner_epochs),
             ("optimizer.accumulate", self.optimizer.accumulate),
-            ("evaluation.problems", self.evaluation.problems),
             ("evaluation.batch", self.evaluation.batch),
             ("evaluation.max_new_tokens", self.evaluation.max_new_tokens),
             ("evaluation.k_cap", self.evaluation.k_cap),
@@ -84,6 +89,11 @@ impl Recipe {
             self.no_cot.steps > 0 || !self.methods.iter().any(|m| m == "no_cot"),
             "no_cot.steps must be at least 1 where `methods` has no_cot, found 0"
         );
+        self.check_optimizer()?;
+        ensure!(
+            !self.latent.stages.is_empty() || !self.methods.iter().any(|m| m.starts_with("switch")),
+            "latent.stages is empty: phase 2 of `switch` needs at least one stage"
+        );
         let spans = &self.annotate.spans;
         ensure!(
             spans.latents_per_token == self.latent.c && spans.max_stage == self.latent.k_max,
@@ -95,4 +105,27 @@ impl Recipe {
         );
         Ok(())
     }
+
+    fn check_optimizer(&self) -> Result<()> {
+        let o = &self.optimizer;
+        for (key, beta) in [("optimizer.beta_1", o.beta_1), ("optimizer.beta_2", o.beta_2)] {
+            ensure!((0.0..1.0).contains(&beta), "{key} must be at least 0 and below 1, found {beta}");
+        }
+        for (key, value) in [("optimizer.clip", o.clip), ("optimizer.epsilon", o.epsilon)] {
+            ensure!(value.is_finite() && value > 0.0, "{key} must be a positive number, found {value}");
+        }
+        let decay = o.weight_decay;
+        ensure!(decay.is_finite() && decay >= 0.0, "optimizer.weight_decay must be at least 0, found {decay}");
+        Ok(())
+    }
+}
+
+/// A recipe's name is that of its folders.
+fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    ensure!(
+        !name.is_empty() && !name.starts_with('.') && name.chars().all(plain),
+        "name = {name:?}: a recipe's name must be letters, digits, '-', '_' and '.', and not begin with '.'"
+    );
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::write_atomic;
+use super::{Lock, write_atomic};
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
 pub(crate) struct Manifest {
@@ -40,6 +40,10 @@ impl Manifest {
     /// # Errors
     /// A disk that cannot be written.
     pub fn add(&mut self, name: &str, setup: Value, command: &str, threads: usize, seconds: f64) -> Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        // What other processes have added since this one read it stays.
+        let _lock = Lock::wait(folder)?;
+        self.entries = Self::open(folder)?.entries;
         let seconds = (seconds * 10.0).round() / 10.0;
         let entry = json!({ "command": command, "setup": setup, "threads": threads, "seconds": seconds });
         self.entries.insert(name.to_owned(), entry);
@@ -63,5 +67,21 @@ pub fn commit() -> String {
     match out {
         Ok(out) if out.status.success() => String::from_utf8_lossy(&out.stdout).trim().to_owned(),
         _ => "unknown".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_two_processes_are_both_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut one, mut other) =
+            (Manifest::open(folder.path()).expect("none yet"), Manifest::open(folder.path()).expect("none yet"));
+        one.add("a", json!(1), "probe a", 2, 0.1).expect("written");
+        other.add("b", json!(2), "probe b", 2, 0.1).expect("written");
+        let both = Manifest::open(folder.path()).expect("a manifest");
+        assert!(both.has("a", &json!(1)) && both.has("b", &json!(2)));
     }
 }

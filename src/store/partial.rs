@@ -1,13 +1,13 @@
 //! What an experiment has written before it is finished: `<name>.rows.tmp`, one JSON object a line, on disk as it comes.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail, ensure};
 
 use super::flat::FlatRow;
+use super::{json, write_atomic};
 
 /// The file of rows so far.
 pub(crate) struct Partial {
@@ -28,24 +28,39 @@ impl Partial {
         let (rows, whole) = if keep && path.exists() { read(&path)? } else { (vec![], 0) };
         // Nothing that was kept is written again: only the line that a kill cut short is taken off.
         let file = OpenOptions::new().create(true).append(true).open(&path).with_context(what)?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
+        }
         file.set_len(whole).with_context(what)?;
         Ok((Self { path, file }, rows))
     }
 
+    /// The same with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
+    /// between the two loses nothing.
+    pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
+        let (old, _) = Self::open(folder, name, true)?;
+        write_atomic(&old.path, &lines(rows)?)?;
+        Ok(Self::open(folder, name, true)?.0)
+    }
+
     /// Appends rows; they are on disk when this returns.
     pub fn append(&mut self, rows: &[FlatRow]) -> Result<()> {
-        let mut lines = vec![];
-        for row in rows {
-            serde_json::to_writer(&mut lines, row).context("cannot encode a row")?;
-            lines.push(b'\n');
-        }
-        self.file.write_all(&lines).with_context(|| format!("cannot write {}", self.path.display()))
+        self.file.write_all(&lines(rows)?).with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// Removes the file: its rows are in a finished one, or not wanted.
     pub fn remove(self) -> Result<()> {
         fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
     }
+}
+
+fn lines(rows: &[FlatRow]) -> Result<Vec<u8>> {
+    let mut lines = vec![];
+    for row in rows {
+        serde_json::to_writer(&mut lines, row).context("cannot encode a row")?;
+        lines.push(b'\n');
+    }
+    Ok(lines)
 }
 
 /// Whole lines of an unfinished run, and how many bytes they are; a last line without its newline was being written when
@@ -55,45 +70,9 @@ fn read(path: &Path) -> Result<(Vec<FlatRow>, u64)> {
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
     let text = std::str::from_utf8(&bytes[..whole]).with_context(|| format!("{}: not text", path.display()))?;
     let row = |(i, line): (usize, &str)| {
-        let row =
-            serde_json::from_str(line).with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))?;
-        Ok(exact(line, row))
+        json::from_str(line).with_context(|| format!("{}, line {}: not a row", path.display(), i + 1))
     };
     Ok((text.lines().enumerate().map(row).collect::<Result<_>>()?, whole as u64))
-}
-
-/// A row with its floats as they were written. serde_json reads some of them one unit in the last place off (unless its
-/// feature `float_roundtrip` is on), and a resumed run must end with the same bytes.
-fn exact(line: &str, mut row: FlatRow) -> FlatRow {
-    let mut floats = floats(line).into_iter();
-    for value in row.values_mut().filter(|v| v.is_f64()) {
-        if let Some(number) = floats.next().and_then(serde_json::Number::from_f64) {
-            *value = Value::Number(number);
-        }
-    }
-    row
-}
-
-/// The numbers with a point or an exponent in a line of JSON, outside strings, in order.
-fn floats(line: &str) -> Vec<f64> {
-    let (mut found, mut number, mut quoted, mut escaped) = (vec![], String::new(), false, false);
-    for c in line.chars() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' if quoted => escaped = true,
-            '"' => quoted = !quoted,
-            '0'..='9' | '+' | '-' | '.' | 'e' | 'E' if !quoted => {
-                number.push(c);
-                continue;
-            }
-            _ => {}
-        }
-        if number.contains(['.', 'e', 'E']) {
-            found.extend(number.parse::<f64>());
-        }
-        number.clear();
-    }
-    found
 }
 
 #[cfg(test)]
@@ -123,5 +102,23 @@ mod tests {
             ["b", "e"].iter().all(|k| a[*k].as_f64().map(f64::to_bits) == b[*k].as_f64().map(f64::to_bits)) && a == b
         };
         assert!(rows.iter().zip(&read).all(|(a, b)| same(a, b)));
+    }
+
+    #[test]
+    fn replaced_rows_are_whole_or_the_old_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rows: Vec<FlatRow> =
+            (0..5).map(|i| serde_json::json!({ "step": i }).as_object().cloned().expect("an object")).collect();
+        let (mut partial, _) = Partial::open(folder.path(), "x", false).expect("a file");
+        partial.append(&rows).expect("writes");
+        let held = || Partial::open(folder.path(), "x", true).expect("a file").1;
+        // A folder in the place of the new file: it cannot be written, and the old rows stay.
+        let blocked = folder.path().join("x.rows.tmp.tmp");
+        fs::create_dir(&blocked).expect("a folder");
+        assert!(Partial::replacing(folder.path(), "x", &rows[..3]).is_err());
+        assert_eq!(held(), rows);
+        fs::remove_dir(&blocked).expect("removed");
+        Partial::replacing(folder.path(), "x", &rows[..3]).expect("writes").append(&rows[4..]).expect("writes");
+        assert_eq!(held(), [&rows[..3], &rows[4..]].concat());
     }
 }

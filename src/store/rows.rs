@@ -51,6 +51,12 @@ impl RowWriter {
         Self::open(folder, name, true)
     }
 
+    /// Goes on behind exactly these rows, whatever an unfinished run left. What it left stays until they are on disk.
+    pub(crate) fn replacing(folder: &Path, name: &str, rows: Vec<FlatRow>) -> Result<Self> {
+        let partial = Partial::replacing(folder, name, &rows)?;
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: Vec::new() })
+    }
+
     fn open(folder: &Path, name: &str, keep: bool) -> Result<Self> {
         let (partial, rows) = Partial::open(folder, name, keep)?;
         Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: Vec::new() })

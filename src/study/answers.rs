@@ -27,9 +27,10 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// A token that the vocabulary does not know.
+    /// A token that the vocabulary does not know; logits that were not finite.
     pub fn outcome(&self, decoded: &Decoded, normal: Option<&Trace>) -> Result<Outcome> {
         let Decoded { trace, margins } = decoded;
+        trace.ensure_finite()?;
         let text = self.corpus.vocabulary.decode_visible(&trace.text())?;
         let answer = self.corpus.answer(&text);
         let at = self.answer_position(trace, &text, answer.as_deref())?;

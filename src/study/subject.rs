@@ -16,7 +16,7 @@ use crate::machine::Compute;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::{Decoder, Hooks};
-use crate::recipe::Recipe;
+use crate::recipe::{MOST_ROWS, Recipe};
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
@@ -70,6 +70,7 @@ impl Subject {
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
         let source = opened.checkpoint.path.clone();
         let loaded = opened.load(device)?;
+        loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let name = format!("{}/{phase}", recipe.name);
@@ -110,6 +111,7 @@ impl Subject {
             seed_token: recipe.seed_token.clone(),
             ..NewRows::default()
         })?;
+        loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let stem = Path::new(model).file_stem().map_or(model.into(), |s| s.to_string_lossy());
@@ -229,7 +231,7 @@ impl Subject {
 /// problems only.
 fn ask(recipe: &mut Recipe, data: Option<&Path>, problems: Option<usize>) -> Result<()> {
     if let Some(n) = problems {
-        ensure!(n > 0, "--problems must be at least 1, found 0");
+        ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
         recipe.evaluation.problems = n;
     }
     if let Some(path) = data {

@@ -20,6 +20,7 @@ use crate::latent::{
 };
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
+use crate::progress::say;
 use crate::recipe::{Anchor, Compute, Evaluation, Grpo};
 
 /// A rollout with what the loss needs of it.
@@ -223,7 +224,7 @@ fn of_survivors<R: Clone, T>(rollouts: &[R], pass: impl Fn(&[R]) -> Result<T>) -
             Err(error) => return Err(error),
         }
     }
-    eprintln!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len());
+    say(&format!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len()));
     ensure!(!survivors.is_empty(), "not one of {} rollouts can be replayed in this memory", rollouts.len());
     guarded(&survivors)
 }

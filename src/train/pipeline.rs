@@ -19,6 +19,7 @@ use crate::corpus::Corpus;
 use crate::method::{self, Phase, Work};
 use crate::progress::Stopped;
 use crate::recipe::Recipe;
+use crate::store::Lock;
 
 /// A run in progress.
 pub struct Run {
@@ -28,6 +29,8 @@ pub struct Run {
     pub corpus: Corpus,
     /// With autodiff.
     pub device: Device,
+    /// No other process trains in this folder.
+    pub(super) _lock: Lock,
 }
 
 /// How a run ended.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use burn::optim::GradientsParams;
 use serde_json::json;
 
@@ -135,14 +135,17 @@ pub fn run(
 /// The metrics writer of a phase, without rows of steps that are about to be run again.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A file that cannot be written; rows that are not those of the steps before `step`.
 pub(crate) fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
     let keep = metrics_before(folder, step)?;
-    let mut writer = RowWriter::create(&folder.path, METRICS)?;
-    for row in keep {
-        writer.push(&row)?;
-    }
-    Ok(writer)
+    ensure!(
+        keep.len() == step,
+        "{}: the saved state has {step} steps behind it, {METRICS} has rows of {}; a file was lost or is another run's: \
+         remove the folder to train this phase again",
+        folder.path.display(),
+        keep.len()
+    );
+    RowWriter::replacing(&folder.path, METRICS, keep)
 }
 
 /// Rows of the steps before `step`, from an unfinished run or, where it died while evaluating, the finished file.

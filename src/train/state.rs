@@ -16,7 +16,7 @@ use super::trainer::Trainer;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
 use crate::model::{Decoder, checkpoint::Checkpoint};
-use crate::store::write_atomic;
+use crate::store::{json, write_atomic};
 use crate::text::Vocabulary;
 
 /// One phase's folder.
@@ -41,6 +41,27 @@ impl PhaseFolder {
         Ok(Self { path })
     }
 
+    /// Removes what a killed process left half-written. Only the process that holds the run's lock may.
+    ///
+    /// # Errors
+    /// A folder that cannot be read or changed.
+    pub(crate) fn sweep(&self) -> Result<()> {
+        let current = self.current()?.map(|current| current.folder);
+        let failed = || format!("{}: cannot remove what a stopped run left", self.path.display());
+        for entry in fs::read_dir(&self.path).with_context(failed)? {
+            let entry = entry.with_context(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let old_state = name.starts_with("state-") && current.as_ref() != Some(&name);
+            let half_folder = name.starts_with('.') && name.contains(".partial-");
+            if entry.path().is_dir() && (old_state || half_folder) {
+                fs::remove_dir_all(entry.path()).with_context(failed)?;
+            } else if name.ends_with(".tmp") && !name.ends_with(".rows.tmp") {
+                fs::remove_file(entry.path()).with_context(failed)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Saves everything that the next step depends on, after `step` steps.
     ///
     /// # Errors
@@ -48,6 +69,11 @@ impl PhaseFolder {
     pub fn save(&self, step: usize, trainer: &Trainer, extra: Value) -> Result<()> {
         let name = format!("state-{step:07}");
         let folder = self.path.join(&name);
+        let old = self.current()?;
+        if old.as_ref().is_some_and(|old| old.folder == name) {
+            // Stopped again before the next step: the state that is there is this one, and must not be lost to a kill.
+            return Ok(());
+        }
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot replace", folder.display()))?;
         }
@@ -62,7 +88,6 @@ impl PhaseFolder {
             let synced = fs::File::open(&path).and_then(|f| f.sync_all());
             synced.with_context(|| format!("{}: cannot flush", path.display()))?;
         }
-        let old = self.current()?;
         let current = Current { folder: name.clone(), step, extra };
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
@@ -111,7 +136,7 @@ impl PhaseFolder {
             return Ok(None);
         }
         let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not a training state", path.display()))
+        json::from_str(&text).map(Some).with_context(|| format!("{}: not a training state", path.display()))
     }
 
     /// The phase's result, once it is finished.
@@ -124,7 +149,7 @@ impl PhaseFolder {
             return Ok(None);
         }
         let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
+        json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
     }
 
     /// Marks the phase finished and drops its training state.

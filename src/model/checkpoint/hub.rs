@@ -41,7 +41,11 @@ impl ModelRef {
             let mut chars = s.chars();
             chars.next().is_some_and(char::is_alphanumeric) && chars.all(|c| c.is_alphanumeric() || "-_.".contains(c))
         };
-        let looks_like_id = (2..=3).contains(&parts.len()) && parts.iter().all(|p| plain(p)) && !revision.is_empty();
+        ensure!(
+            revision.split('/').all(plain),
+            "--model {text}: the revision {revision:?} is not a branch, tag or commit (letters, digits, '-', '_', '.', '/')"
+        );
+        let looks_like_id = (2..=3).contains(&parts.len()) && parts.iter().all(|p| plain(p));
         match parts.as_slice() {
             [org, name] if looks_like_id && !is_gguf => {
                 Ok(ModelRef::Hub { id: format!("{org}/{name}"), revision: revision.to_string(), file: None })
@@ -148,9 +152,43 @@ fn shards(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(str::to_string)).collect();
     names.sort();
     names.dedup();
+    // hf-hub writes to where a name leads: one with a folder in it could lead out of the cache.
+    let plain =
+        |name: &String| !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.ends_with(".safetensors");
+    if let Some(bad) = names.iter().find(|name| !plain(name)) {
+        bail!("{}: lists {bad:?}, which is not the plain name of a .safetensors file", index.display());
+    }
     Ok(names)
 }
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_and_revisions_stay_in_the_cache() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let index = folder.path().join(INDEX);
+        let list = |name: &str| {
+            let text = serde_json::json!({ "weight_map": { "a": name, "b": "model-00002.safetensors" } }).to_string();
+            std::fs::write(&index, text).expect("an index");
+            shards(&index)
+        };
+        assert_eq!(list("model-00001.safetensors").expect("plain").len(), 2);
+        for hostile in
+            ["../../evil.safetensors", "/etc/evil.safetensors", "a/b.safetensors", ".hidden.safetensors", "run.sh"]
+        {
+            let error = list(hostile).expect_err("refused").to_string();
+            assert!(error.contains(hostile), "{error}");
+        }
+        assert!(ModelRef::parse("org/name@v1.0/rc-2").is_ok());
+        for revision in ["../../x", "a//b", "", "a/../b", ".."] {
+            let error = ModelRef::parse(&format!("org/name@{revision}")).expect_err("refused").to_string();
+            assert!(error.contains("revision"), "{error}");
+        }
+    }
 }

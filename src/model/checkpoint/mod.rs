@@ -115,5 +115,7 @@ impl Checkpoint {
 fn map_file(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
-    unsafe { Mmap::map(&file) }.with_context(|| format!("{}: cannot map into memory", path.display()))
+    #[allow(unsafe_code)]
+    let map = unsafe { Mmap::map(&file) };
+    map.with_context(|| format!("{}: cannot map into memory", path.display()))
 }

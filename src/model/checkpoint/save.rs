@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
@@ -75,38 +75,26 @@ pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path
         );
     }
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
-    let sibling = |role: &str| parent.join(format!(".{}.{role}-{}", name.to_string_lossy(), std::process::id()));
-    let temp = Scratch(sibling("partial"));
-    fs::create_dir(&temp.0).with_context(|| format!("{}: cannot create", temp.0.display()))?;
-    fill(&temp.0)?;
-    sync_dir(&temp.0)?;
-    let old = sibling("old");
+    // A name of its own: the number of a process may be another's in another container.
+    let prefix = format!(".{}.partial-", name.to_string_lossy());
+    let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
+    let scratch = scratch.with_context(|| format!("{}: cannot create a folder", parent.display()))?;
+    let (new, old) = (scratch.path().join("new"), scratch.path().join("old"));
+    fs::create_dir(&new).with_context(|| format!("{}: cannot create", new.display()))?;
+    fill(&new)?;
+    sync_dir(&new)?;
     if occupied {
         fs::rename(dir, &old).with_context(|| format!("{}: cannot move the old folder aside", dir.display()))?;
     }
-    if let Err(e) = fs::rename(&temp.0, dir) {
-        if occupied {
-            fs::rename(&old, dir).ok();
-        }
-        return Err(anyhow!("{}: cannot move the finished folder into place: {e}", dir.display()));
+    if let Err(e) = fs::rename(&new, dir) {
+        let back = !occupied || fs::rename(&old, dir).is_ok();
+        let kept = if back { String::new() } else { format!("; the old one is in {}", scratch.keep().display()) };
+        return Err(anyhow!("{}: cannot move the finished folder into place: {e}{kept}", dir.display()));
     }
     sync_dir(parent)?;
     // Only now is the old folder dispensable.
-    if occupied {
-        fs::remove_dir_all(&old)
-            .or_else(|_| fs::remove_file(&old))
-            .with_context(|| format!("{}: cannot remove the replaced folder", old.display()))?;
-    }
-    Ok(())
-}
-
-/// A folder that is removed when dropped; one that was renamed away is no longer there to remove.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
+    let at = scratch.path().to_path_buf();
+    scratch.close().with_context(|| format!("{}: cannot remove what was replaced", at.display()))
 }
 
 /// Makes the names in a folder durable. Not every platform can open a folder; there it is left to the system.

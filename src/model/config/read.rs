@@ -11,6 +11,11 @@ use super::{Family, Llama3Scaling, ModelConfig};
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
+    // A pipe or a device would be waited for without end.
+    ensure!(
+        !path.exists() || path.is_file(),
+        "{origin}: expected a file, the model's config.json, and found something else"
+    );
     let text =
         std::fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
     let value: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;

@@ -376,8 +376,11 @@ fn soon(values: &[f32], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        #[allow(unsafe_code)]
         // SAFETY: a prefetch reads nothing that the program sees, and an address that is not mapped is ignored.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(at).cast()) };
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(at).cast())
+        };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (values, at);

@@ -20,10 +20,12 @@ macro_rules! vectorised {
                     body($($arg),*);
                 }
                 if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512dq") {
+                    #[allow(unsafe_code)]
                     // SAFETY: the processor has AVX-512.
                     return unsafe { widest($($arg),*) };
                 }
                 if std::arch::is_x86_feature_detected!("avx2") {
+                    #[allow(unsafe_code)]
                     // SAFETY: the processor has AVX2.
                     return unsafe { wide($($arg),*) };
                 }

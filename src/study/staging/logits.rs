@@ -1,6 +1,6 @@
 //! The head at chosen positions of known rows, in batches that bound memory, on threads.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::Staged;
 use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
@@ -88,6 +88,10 @@ fn of_row<R>(
         // [n, D] → [1, n, V]
         let logits = model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).try_into_vec_as::<f32>();
         let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
+        if let Some(at) = logits.iter().position(|x| !x.is_finite()) {
+            let (problem, position) = (sequence.row, chunk[at / vocab]);
+            bail!("problem {problem}: the logits at position {position} are not finite (NaN or infinity)");
+        }
         out.extend(chunk.iter().zip(logits.chunks(vocab)).map(|(&p, l)| read(sequence, p, l)));
     }
     Ok(out)

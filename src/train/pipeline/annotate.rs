@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use super::Run;
 use super::supervised::ANNOTATOR_WINDOW;
 use crate::evaluation::response_entropies;
-use crate::progress::Progress;
+use crate::progress::{Progress, say};
 use crate::store::write_atomic;
 use crate::text::annotate::annotate as annotate_corpus;
 use crate::train::state::PhaseFolder;
@@ -18,10 +18,10 @@ pub(super) fn run(run: &Run) -> Result<()> {
     let base = PhaseFolder::open(run.path(), "base")?;
     let name = if base.path.join("annotator").exists() { "annotator" } else { "checkpoint" };
     if run.recipe.base.annotator_accuracy > 0.0 && name == "checkpoint" {
-        eprintln!(
+        say(&format!(
             "annotate: the base never reached token accuracy {} over {ANNOTATOR_WINDOW} steps; the finished base scores the corpus",
             run.recipe.base.annotator_accuracy
-        );
+        ));
     }
     let model = base.import(name, &run.device.clone().inner())?;
     let source = format!("base/{name}, {}, seed {}", run.recipe.name, run.recipe.seed);
@@ -36,10 +36,10 @@ pub(super) fn run(run: &Run) -> Result<()> {
     )?;
     progress.finish();
     let summary = &annotation.summary;
-    eprintln!(
+    say(&format!(
         "annotate: {} spans in {} samples ({} without), threshold {:.3} nats",
         summary.spans, summary.samples, summary.samples_without_span, summary.threshold
-    );
+    ));
     if summary.spans == 0 {
         bail!("annotate: no span was tagged in {} samples; loosen annotate.spans", summary.samples);
     }

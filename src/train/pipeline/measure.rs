@@ -9,6 +9,7 @@ use crate::evaluation::evaluate;
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Switching};
 use crate::model::Decoder;
+use crate::progress::say;
 use crate::store::write_atomic;
 use crate::train::state::PhaseFolder;
 
@@ -52,7 +53,7 @@ impl Run {
             notes: vec![],
             stages: vec![],
         };
-        eprintln!("{phase}: accuracy {}, switch rate {}", result.scores.accuracy, result.scores.switch_rate);
+        say(&format!("{phase}: accuracy {}, switch rate {}", result.scores.accuracy, result.scores.switch_rate));
         Ok(result)
     }
 }

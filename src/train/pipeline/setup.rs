@@ -17,9 +17,11 @@ use crate::model::Decoder;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
+use crate::progress::say;
 use crate::recipe::Recipe;
-use crate::store::{commit, hex, write_atomic};
+use crate::store::{Lock, commit, hex, write_atomic};
 use crate::text::Vocabulary;
+use crate::train::state::PhaseFolder;
 
 /// What the command line adds to a recipe.
 #[derive(Clone, Debug)]
@@ -54,7 +56,10 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
         );
         same_threads(&root.join("manifest.json"), options.threads)?;
     }
-    fs::create_dir_all(&root).with_context(|| format!("{}: cannot make the run folder", root.display()))?;
+    let lock = Lock::take(&root, &options.command)?;
+    if options.resume {
+        sweep(&root)?;
+    }
     let vocabulary = match &recipe.pretrained {
         Some(model) => {
             let vocabulary = Opened::open(model, None, Apply::Merged)?.vocabulary;
@@ -64,20 +69,31 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     };
     let corpus = Corpus::build(&recipe, vocabulary)?;
     if corpus.dropped > 0 {
-        eprintln!(
+        say(&format!(
             "{} of {} training problems are longer than data.max_tokens = {} and were dropped",
             corpus.dropped,
             corpus.dropped + corpus.train.len(),
             recipe.data.max_tokens
-        );
+        ));
     }
     recipe.optimizer.dtype.check(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
-    let run = Run { recipe, options, root, corpus, device };
+    let run = Run { recipe, options, root, corpus, device, _lock: lock };
     write_atomic(&recipe_path, text.as_bytes())?;
     write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest(&run)?)?)?;
     Ok(run)
+}
+
+/// Removes what a killed process left half-written.
+fn sweep(root: &Path) -> Result<()> {
+    for entry in fs::read_dir(root).with_context(|| format!("{}: cannot list", root.display()))? {
+        let path = entry.with_context(|| format!("{}: cannot list", root.display()))?.path();
+        if path.is_dir() {
+            PhaseFolder { path }.sweep()?;
+        }
+    }
+    PhaseFolder { path: root.to_path_buf() }.sweep()
 }
 
 /// A run's batches are dealt to as many workers as it began with: with another number its sums are rounded another way.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use crate::evaluation::{Outcome, Scores};
+use crate::progress::show;
 use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::RowWriter;
@@ -132,15 +133,15 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
         writer.push(&row)?;
     }
     writer.finish()?;
-    println!("{text}\n{notes}");
+    show(&format!("{text}\n{notes}"));
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "sft");
     if let Some(last) = last {
         let (root, folder) = (run.root.display(), run.root.join(&last.phase).join("checkpoint"));
-        println!(
+        show(&format!(
             "Next:\n  cargo run --bin probe -- {root}\n  cargo run --bin intervene -- {root}\n  \
              cargo run --bin probe -- generate --model {} --prompt '…'",
             folder.display()
-        );
+        ));
     }
     Ok(())
 }

@@ -1,0 +1,69 @@
+//! One process at a time in a folder or at a file. The system lets go of a lock when its process ends, however it ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Held until dropped.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes `<folder>/.lock`; `doing` is what another process is told.
+    ///
+    /// # Errors
+    /// A folder in which another process works, by its number and what it is doing; one that cannot be written.
+    pub fn take(folder: &Path, doing: &str) -> Result<Self> {
+        let mut file = open(folder)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                file.read_to_string(&mut owner).ok();
+                let owner = if owner.is_empty() { "another process".into() } else { owner };
+                bail!("{}: {owner} works here: wait for its end, or name another folder", folder.display());
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("{}: cannot lock", folder.display()));
+            }
+        }
+        // Only for the other's message: without it the lock holds all the same.
+        let _ = file.set_len(0).and_then(|()| write!(file, "process {} ({doing})", std::process::id()));
+        Ok(Self { _file: file })
+    }
+
+    /// Takes `<folder>/.lock` when it is free: for work that lasts no time.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn wait(folder: &Path) -> Result<Self> {
+        let file = open(folder)?;
+        file.lock().with_context(|| format!("{}: cannot lock", folder.display()))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn open(folder: &Path) -> Result<File> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+    let path = folder.join(".lock");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    file.with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_is_there_and_gets_in_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = Lock::take(folder.path(), "train smoke").expect("free");
+        let refused = Lock::take(folder.path(), "probe").err().expect("taken").to_string();
+        assert!(refused.contains(&format!("process {} (train smoke)", std::process::id())), "{refused}");
+        drop(first);
+        Lock::wait(folder.path()).expect("free again");
+    }
+}
