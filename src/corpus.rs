@@ -137,6 +137,18 @@ impl Row {
         Self::new(&sample.prompt, &sample.response, end)
     }
 
+    /// The response from its token `from` on: what stands before is gone.
+    pub fn rest(sample: &Sample, from: usize, end: u32) -> Self {
+        Self::new(&sample.prompt, &sample.response[from..], end)
+    }
+
+    /// The same with these tokens between prompt and response. They are not learnt.
+    #[must_use]
+    pub fn after(self, block: &[u32]) -> Self {
+        let (prompt, response) = self.ids.split_at(self.prompt);
+        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len() }
+    }
+
     /// The final answer only (the no-CoT control).
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Typed recipes: what `train` runs. A preset, then a TOML file, then `--set key=value`; checked once, before any work.
 
+mod baselines;
 mod check;
 mod evaluation;
 mod grpo;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+pub use baselines::{Coconut, Icot, Pause};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
@@ -71,6 +73,12 @@ pub struct Recipe {
     pub grpo: Grpo,
     #[serde(default)]
     pub no_cot: NoCot,
+    #[serde(default)]
+    pub icot: Icot,
+    #[serde(default)]
+    pub pause: Pause,
+    #[serde(default)]
+    pub coconut: Coconut,
     #[serde(default)]
     pub evaluation: Evaluation,
     #[serde(default)]

@@ -17,6 +17,7 @@ mod interventions;
 mod known_answers;
 mod latent;
 mod lenses;
+mod methods;
 mod observations;
 mod paper;
 mod parity;

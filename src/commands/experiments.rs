@@ -12,11 +12,11 @@ use super::device::MachineArgs;
 use super::print;
 use super::results::setup;
 use super::targets::Targets;
-use crate::experiments::{Experiment, Run, Settings};
+use crate::experiments::{Run, Settings};
 use crate::machine::Machine;
 use crate::progress::{Progress, say, stop_flag};
 use crate::store::{IDENTITY, Manifest, RowWriter, command};
-use crate::study::Study;
+use crate::study::{DoesNotApply, Study};
 
 /// Run the paper's observational experiments on checkpoints.
 #[derive(Args, Clone, Debug)]
@@ -37,6 +37,8 @@ struct Job<'a> {
     name: String,
     /// Whose folder and manifest it goes to.
     study: &'a Study,
+    /// Whether the user named the experiment: then it is an error where the checkpoint has nothing of what it asks about.
+    named: bool,
     setup: Value,
     work: Work<'a>,
 }
@@ -53,10 +55,10 @@ impl Experiments {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
-        let chosen = self.chosen.experiments("probe")?;
+        self.chosen.experiments("probe")?;
         let settings = self.chosen.settings()?;
         let studies = self.targets.open(machine)?;
-        let jobs = jobs(&studies, &chosen, &settings)?;
+        let jobs = jobs(&studies, &self.chosen, &settings)?;
         let (mut failed, mut made) = (vec![], vec![]);
         let mut progress = Progress::new("probe", jobs.len(), 0);
         for (i, job) in jobs.iter().enumerate() {
@@ -66,6 +68,9 @@ impl Experiments {
             progress.update(i, &job.name);
             match self.make(job)? {
                 Ok(()) => made.push(&job.name),
+                Err(error) if error.is::<DoesNotApply>() && !job.named => {
+                    eprintln!("{}: left out: {error:#}", job.name)
+                }
                 Err(error) => {
                     say(&format!("{}: not run: {error:#}", job.name));
                     failed.push(format!("{} ({error:#})", job.name));
@@ -109,15 +114,17 @@ impl Experiments {
 }
 
 /// Every experiment on every checkpoint, then what compares two phases of one run.
-fn jobs<'a>(studies: &'a [Study], chosen: &[&'a Experiment], settings: &'a Settings) -> Result<Vec<Job<'a>>> {
+fn jobs<'a>(studies: &'a [Study], chosen: &Chosen, settings: &'a Settings) -> Result<Vec<Job<'a>>> {
+    let experiments = chosen.experiments("probe")?;
     let weights: Vec<String> = studies.iter().map(|study| study.subject.fingerprint()).collect::<Result<_>>()?;
     let mut jobs = vec![];
     for (study, weights) in studies.iter().zip(&weights) {
-        for &experiment in chosen {
+        for &experiment in &experiments {
             let Run::One(run) = experiment.run else { continue };
             jobs.push(Job {
                 name: format!("{}-{}", experiment.name, study.subject.short_name()),
                 study,
+                named: chosen.names(experiment),
                 setup: setup(study, weights, experiment.settings(settings)),
                 work: Box::new(move |rows| run(study, settings, rows)),
             });
@@ -128,18 +135,19 @@ fn jobs<'a>(studies: &'a [Study], chosen: &[&'a Experiment], settings: &'a Setti
         if first.subject.run.is_none() || first.subject.run != second.subject.run {
             continue;
         }
-        for &experiment in chosen {
+        for &experiment in &experiments {
             let Run::Pair(run) = experiment.run else { continue };
             let against = json!({ "against": setup(first, &weights[i], experiment.settings(settings)) });
             jobs.push(Job {
                 name: format!("{}-{}-{}", experiment.name, first.subject.short_name(), second.subject.short_name()),
                 study: second,
+                named: chosen.names(experiment),
                 setup: setup(second, &weights[i + 1], against),
                 work: Box::new(move |rows| run(first, second, settings, rows)),
             });
         }
     }
-    let names: Vec<&str> = chosen.iter().map(|e| e.name).collect();
+    let names: Vec<&str> = experiments.iter().map(|e| e.name).collect();
     ensure!(!jobs.is_empty(), "{} needs two phases of one run: name them with --phase", names.join(", "));
     Ok(jobs)
 }

@@ -16,18 +16,19 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
     let mut blocks = trace.blocks().into_iter();
+    let mut open = false;
     for position in &trace.positions {
-        match position.kind {
-            Kind::Text => text.push(position.token),
-            Kind::Swi => {
-                append(&mut out, &decode(&text, vocabulary)?);
-                text.clear();
-                if let Some(block) = blocks.next() {
-                    append(&mut out, &chip(&block.p_exit, block.forced, colour));
-                }
+        let inside = matches!(position.kind, Kind::Swi | Kind::Latent);
+        if position.kind == Kind::Text {
+            text.push(position.token);
+        } else if inside && !open {
+            append(&mut out, &decode(&text, vocabulary)?);
+            text.clear();
+            if let Some(block) = blocks.next() {
+                append(&mut out, &chip(&block.p_exit, block.forced, colour));
             }
-            _ => {}
         }
+        open = inside;
     }
     append(&mut out, &decode(&text, vocabulary)?);
     Ok(out)

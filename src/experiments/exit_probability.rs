@@ -76,6 +76,7 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
 
 /// The number of problems, and every latent step of every trace.
 fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
+    study.chooses_blocks()?;
     let (scores, traces) = study.decoded()?;
     let exit = study.subject.corpus.switch.swi_end;
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();

@@ -46,6 +46,12 @@ pub trait Controller: Send + Sync {
         false
     }
 
+    /// Whether a block stands between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
+    /// logits of its last one choose the next token of text.
+    fn marked(&self) -> bool {
+        true
+    }
+
     /// What happens after a latent step.
     fn closes(&self, at: &InBlock) -> Closing;
 }
@@ -59,8 +65,20 @@ pub enum Blocks {
     Learnt,
     /// There are none: `<swi>` is masked.
     Never,
-    /// One of exactly `steps` latents directly after the prompt, and no other (Coconut, pause tokens).
+    /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
     AfterPrompt { steps: usize },
+    /// The same without `<swi>` and `</swi>` around it (pause tokens).
+    Pause { steps: usize },
+}
+
+impl Blocks {
+    /// Latents of the one block that stands after every prompt; `None` where blocks stand elsewhere, or there are none.
+    pub fn after_prompt(&self) -> Option<usize> {
+        match *self {
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } if steps > 0 => Some(steps),
+            _ => None,
+        }
+    }
 }
 
 impl Controller for Blocks {
@@ -69,12 +87,16 @@ impl Controller for Blocks {
     }
 
     fn opens(&self, at: &InText) -> bool {
-        matches!(self, Blocks::AfterPrompt { steps: 1.. }) && at.visible == 0 && at.blocks == 0
+        self.after_prompt().is_some() && at.visible == 0 && at.blocks == 0
+    }
+
+    fn marked(&self) -> bool {
+        !matches!(self, Blocks::Pause { .. })
     }
 
     fn closes(&self, at: &InBlock) -> Closing {
         let last = match *self {
-            Blocks::AfterPrompt { steps } => steps,
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
             Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return Closing::Drawn,
             Blocks::Learnt | Blocks::Never => at.k_cap,
         };

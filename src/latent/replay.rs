@@ -87,7 +87,8 @@ impl<'m> Replay<'m> {
                     response,
                     flat: row * width + column,
                     token: next.token,
-                    full_softmax: in_block,
+                    // An exit is drawn from the full softmax; after a block without markers, text is chosen as text.
+                    full_softmax: in_block && next.kind != Kind::Text,
                 };
                 if next.kind.is_sampled() {
                     decided.push(place);

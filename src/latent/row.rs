@@ -100,11 +100,12 @@ impl Row {
         }
         match (self.mode, how.switch) {
             (Mode::Block { block, step }, Some(ids)) => self.in_block(logits, how, ids, block, step),
-            _ => self.in_text(logits, how),
+            _ => self.in_text(logits, how, false),
         }
     }
 
-    fn in_text(&mut self, logits: &[f32], how: &Decode) -> Piece {
+    /// `after_block`: these logits are a latent's, and its block closed without a token; text comes next, not another block.
+    fn in_text(&mut self, logits: &[f32], how: &Decode, after_block: bool) -> Piece {
         let settings = how.settings;
         let mut masked = settings.masked.clone();
         let may_open = self.switching != Switching::Suppressed;
@@ -119,9 +120,15 @@ impl Row {
             &scaled
         };
         let at = InText { visible: self.visible, blocks: self.blocks, entropy };
-        let force = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
+        let opens = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
+        let marked = how.controller.marked();
+        if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked)
+            && let Some(piece) = self.open_unmarked(ids)
+        {
+            return piece;
+        }
         let token = match how.switch {
-            Some(ids) if force => ids.swi,
+            Some(ids) if opens && marked => ids.swi,
             _ => sampling::draw(at_temperature, &settings.sampling, self.key()),
         };
         let is_swi = how.switch.is_some_and(|ids| ids.swi == token);
@@ -145,6 +152,18 @@ impl Row {
             self.blocks += 1;
         }
         self.push_visible(position, how)
+    }
+
+    /// Opens a block that no `<swi>` stands before: with its first latent. `None` where every block is closed as it opens.
+    fn open_unmarked(&mut self, ids: SwitchIds) -> Option<Piece> {
+        if self.hold {
+            self.held = true;
+            return Some(Piece::default());
+        }
+        let block = self.blocks;
+        self.blocks += 1;
+        self.force_at = None;
+        (self.switching != Switching::Empty).then(|| self.latent(ids, block, 0))
     }
 
     fn in_block(&mut self, logits: &[f32], how: &Decode, ids: SwitchIds, block: usize, step: usize) -> Piece {
@@ -175,9 +194,17 @@ impl Row {
             };
             if let Some(kind) = kind {
                 self.mode = Mode::Text;
+                if !how.controller.marked() {
+                    return self.in_text(logits, how, true);
+                }
                 return self.push_visible(Position::closing(ids.swi_end, kind, logprob), how);
             }
         }
+        self.latent(ids, block, step)
+    }
+
+    /// Feeds the latent `step` of a block.
+    fn latent(&mut self, ids: SwitchIds, block: usize, step: usize) -> Piece {
         let latent =
             Position { token: ids.latent, kind: Kind::Latent, logprob: None, entropy: None, p_swi: None, p_exit: None };
         self.trace.positions.push(latent);

@@ -100,6 +100,11 @@ impl Trace {
         self.end == End::Budget
     }
 
+    /// Positions of prompt and response.
+    pub fn length(&self) -> usize {
+        self.prompt.len() + self.positions.len()
+    }
+
     /// Response tokens without latents, boundary tokens included.
     pub fn visible(&self) -> Vec<u32> {
         self.positions.iter().filter(|p| p.kind != Kind::Latent).map(|p| p.token).collect()
@@ -119,14 +124,18 @@ impl Trace {
     }
 
     pub fn switched(&self) -> bool {
-        self.positions.iter().any(|p| p.kind == Kind::Swi)
+        self.positions.iter().any(|p| matches!(p.kind, Kind::Swi | Kind::Latent))
     }
 
     pub fn blocks(&self) -> Vec<Block> {
-        let (mut blocks, mut after) = (vec![], 0);
+        let (mut blocks, mut after, mut open) = (vec![], 0, false);
         for position in &self.positions {
+            let inside = matches!(position.kind, Kind::Swi | Kind::Latent);
+            if inside && !open {
+                blocks.push(Block { after, p_exit: vec![], forced: false });
+            }
+            open = inside;
             match position.kind {
-                Kind::Swi => blocks.push(Block { after, p_exit: vec![], forced: false }),
                 Kind::Latent => {
                     if let Some(block) = blocks.last_mut() {
                         block.p_exit.extend(position.p_exit);

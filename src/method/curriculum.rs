@@ -1,4 +1,5 @@
-//! Phase 2's curriculum (method §4): how a tagged response looks at stage k. Knows ids, not tensors.
+//! How a response looks at stage k of a curriculum: SWITCH's phase 2 (method §4), and the one block of the methods that think
+//! before they answer. Knows ids, not tensors.
 
 use std::ops::Range;
 
@@ -13,6 +14,14 @@ pub fn latents(span: &Range<usize>, k: usize, settings: &Latent) -> usize {
 /// Text tokens that latents stand for at stage `k`.
 fn replaced(span: &Range<usize>, k: usize, settings: &Latent) -> usize {
     k.min(span.len()).min(settings.k_max)
+}
+
+/// One block of `latents` steps between its markers; without latents there is none.
+pub fn block(latents: usize, ids: SwitchIds) -> Vec<u32> {
+    if latents == 0 {
+        return vec![];
+    }
+    [vec![ids.swi], vec![ids.latent; latents], vec![ids.swi_end]].concat()
 }
 
 /// A response at stage `k`. `keep_text[m]` leaves span m as tagged text. Spans are in order and do not overlap.

@@ -11,6 +11,7 @@ pub(crate) mod curriculum;
 pub mod objective;
 mod phase;
 mod schedule;
+mod stages;
 
 pub use objective::{CrossEntropy, LossSums, Objective};
 pub use phase::{Context, Export, Phase, Supervised, Work};
@@ -47,6 +48,9 @@ methods! {
     switch::Switch,
     switch_brevity::SwitchBrevity,
     no_cot::NoCot,
+    icot::Icot,
+    pause::Pause,
+    coconut::Coconut,
     fixed_embedding::FixedEmbedding,
 }
 

@@ -26,7 +26,7 @@ impl Method for NoCot {
     }
 }
 
-fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
     let (base, steps) = (&recipe.base, recipe.no_cot.steps);
     let rows: Vec<Row> = corpus.train.iter().map(|s| Row::answer_only(s, corpus.end)).collect::<Result<_>>()?;
     Ok(Supervised {

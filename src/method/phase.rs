@@ -65,7 +65,7 @@ pub struct Supervised<'a> {
 }
 
 /// A checkpoint on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Export {
     /// After this many steps.
     pub after: usize,
@@ -73,4 +73,13 @@ pub struct Export {
     pub name: String,
     /// The stage of the curriculum that ends here: it is measured when the phase is done.
     pub stage: Option<usize>,
+    /// How it reasons, where that is not how the finished checkpoint does.
+    pub reasoning: Option<Reasoning>,
+}
+
+impl Export {
+    /// The end of stage `k`.
+    pub fn stage(after: usize, k: usize) -> Self {
+        Self { after, name: format!("stage-{k}"), stage: Some(k), reasoning: None }
+    }
 }

@@ -11,6 +11,7 @@ use super::curriculum::{latents, staged};
 use super::objective::CrossEntropy;
 use super::phase::{Context, Export, Phase, RowAt, Supervised, Work};
 use super::schedule::LrSchedule;
+use super::stages::Stages;
 use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Reasoning, Source};
@@ -95,22 +96,12 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
     let Context { recipe, corpus, tagged } = context;
     let settings = &recipe.latent;
     let lengths = lengths_of(&corpus.train);
-    let per_epoch = per_epoch(lengths.len(), settings.batch);
-    let mut stages = vec![];
-    for stage in &settings.stages {
-        let steps = stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
-        stages.extend(std::iter::repeat_n(stage.k, steps));
-    }
-    let steps = stages.len();
-    let last = settings.stages.last().map_or(0, |s| s.k);
-    let last_from = stages.iter().rposition(|&k| k != last).map_or(0, |i| i + 1);
-    let ends = (1..steps).filter(|&i| stages[i] != stages[i - 1]);
-    let mut exports: Vec<Export> = ends
-        .map(|after| Export { after, name: format!("stage-{}", stages[after - 1]), stage: Some(stages[after - 1]) })
-        .collect();
+    let stages = Stages::new(&settings.stages, per_epoch(lengths.len(), settings.batch));
+    let (steps, last, last_from) = (stages.steps(), stages.last(), stages.last_from());
+    let mut exports: Vec<Export> = stages.ends().map(|(after, k)| Export::stage(after, k)).collect();
     if recipe.grpo.from_step > 0 {
         let after = last_from + recipe.grpo.from_step;
-        exports.push(Export { after, name: GRPO_START.into(), stage: None });
+        exports.push(Export { after, name: GRPO_START.into(), stage: None, reasoning: None });
     }
     let row: RowAt = Box::new(move |step, i| {
         let mut rng = sample_rng(recipe.seed, "latent", step, i);
@@ -118,7 +109,7 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
             return Ok(row_at(context, i, &[], &[], 0));
         }
         let smooth = rng.random::<f64>() < settings.smoothing;
-        let k = if smooth { rng.random_range(0..=last) } else { stages[step] };
+        let k = if smooth { rng.random_range(0..=last) } else { stages.at(step) };
         let keep: Vec<bool> = tagged[i].spans.iter().map(|_| rng.random::<f64>() < settings.keep_text).collect();
         Ok(row_at(context, i, &tagged[i].spans, &keep, k))
     });

@@ -1,8 +1,8 @@
 //! What a recipe must satisfy, with the name of what does not.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::Recipe;
+use super::{Icot, Recipe};
 
 /// More problems than anyone has, and few enough to be held.
 pub(crate) const MOST_ROWS: usize = 10_000_000;
@@ -39,6 +39,7 @@ impl Recipe {
             ("latent.keep_text", self.latent.keep_text),
             ("latent.smoothing", self.latent.smoothing),
             ("base.annotator_accuracy", self.base.annotator_accuracy),
+            ("coconut.smoothing", self.coconut.smoothing),
         ] {
             ensure!((0.0..=1.0).contains(&share), "{key} must be between 0 and 1, found {share}");
         }
@@ -48,6 +49,10 @@ impl Recipe {
             ("latent.batch", self.latent.batch),
             ("latent.c", self.latent.c),
             ("latent.k_max", self.latent.k_max),
+            ("icot.batch", self.icot.batch),
+            ("coconut.batch", self.coconut.batch),
+            ("coconut.c", self.coconut.c),
+            ("coconut.max_stage", self.coconut.max_stage),
             ("grpo.questions", self.grpo.questions),
             ("grpo.inner_epochs", self.grpo.inner_epochs),
             ("optimizer.accumulate", self.optimizer.accumulate),
@@ -73,27 +78,30 @@ impl Recipe {
             ("base.learning_rate", self.base.learning_rate),
             ("boundary.learning_rate", self.boundary.learning_rate),
             ("latent.learning_rate", self.latent.learning_rate),
+            ("icot.learning_rate", self.icot.learning_rate),
+            ("coconut.learning_rate", self.coconut.learning_rate),
             ("grpo.learning_rate", self.grpo.learning_rate),
         ] {
             ensure!(lr.is_finite() && lr > 0.0, "{key} must be a positive number, found {lr}");
         }
-        for (i, stage) in self.latent.stages.iter().enumerate() {
-            ensure!(
-                (stage.steps > 0) != (stage.epochs > 0.0),
-                "latent.stages[{i}]: give one of `steps` and `epochs`, found steps = {}, epochs = {}",
-                stage.steps,
-                stage.epochs
-            );
+        for (key, stages) in [("latent", &self.latent.stages), ("coconut", &self.coconut.stages)] {
+            for (i, stage) in stages.iter().enumerate() {
+                ensure!(
+                    (stage.steps > 0) != (stage.epochs > 0.0),
+                    "{key}.stages[{i}]: give one of `steps` and `epochs`, found steps = {}, epochs = {}",
+                    stage.steps,
+                    stage.epochs
+                );
+            }
         }
+        let Icot { remove_per_epoch, smoothing, .. } = self.icot;
         ensure!(
-            self.no_cot.steps > 0 || !self.methods.iter().any(|m| m == "no_cot"),
-            "no_cot.steps must be at least 1 where `methods` has no_cot, found 0"
+            remove_per_epoch.is_finite() && remove_per_epoch >= 0.0,
+            "icot.remove_per_epoch must be 0 or above, found {remove_per_epoch}"
         );
         self.check_optimizer()?;
-        ensure!(
-            !self.latent.stages.is_empty() || !self.methods.iter().any(|m| m.starts_with("switch")),
-            "latent.stages is empty: phase 2 of `switch` needs at least one stage"
-        );
+        ensure!(smoothing > 0.0, "icot.smoothing (λ) must be above 0, `inf` for none, found {smoothing}");
+        self.check_methods()?;
         let spans = &self.annotate.spans;
         ensure!(
             spans.latents_per_token == self.latent.c && spans.max_stage == self.latent.k_max,
@@ -116,6 +124,22 @@ impl Recipe {
         }
         let decay = o.weight_decay;
         ensure!(decay.is_finite() && decay >= 0.0, "optimizer.weight_decay must be at least 0, found {decay}");
+        Ok(())
+    }
+
+    /// Every method that is named has something to do.
+    fn check_methods(&self) -> Result<()> {
+        for (key, methods, there) in [
+            ("no_cot.steps must be at least 1", ["no_cot", "pause"].as_slice(), self.no_cot.steps > 0),
+            ("icot.steps or icot.epochs must be above 0", &["icot"], self.icot.steps > 0 || self.icot.epochs > 0.0),
+            ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
+            ("coconut.stages must not be empty", &["coconut"], !self.coconut.stages.is_empty()),
+        ] {
+            let named = methods.iter().find(|name| self.methods.iter().any(|m| m == *name));
+            if let (false, Some(name)) = (there, named) {
+                bail!("{key} where `methods` has {name}: set it, or leave the method out");
+            }
+        }
         Ok(())
     }
 }

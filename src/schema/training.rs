@@ -17,7 +17,10 @@ pub(crate) struct StepRow {
     pub token_accuracy: f64,
     pub grad_norm: f64,
     pub learning_rate: f64,
+    /// Learnt.
     pub tokens: usize,
+    /// Fed: prompts, responses and latents.
+    pub positions: usize,
     pub latents: usize,
     pub tokens_per_s: f64,
     pub skipped: usize,
@@ -43,6 +46,10 @@ pub(crate) struct GrpoStepRow {
     pub skipped_groups: usize,
     pub dropped_rollouts: usize,
     pub tokens: usize,
+    /// Optimiser steps: inner epochs, none where nothing could be learnt.
+    pub updates: usize,
+    /// Fed for the gradient: prompts and responses of the rollouts that are learnt from, in every inner epoch.
+    pub positions: usize,
     pub loss: f64,
     pub ratio: f64,
     pub clip_share: f64,
@@ -71,6 +78,10 @@ pub struct PhaseRow {
     pub visible_tokens: Option<Estimate>,
     pub latent_calls: Option<Estimate>,
     pub truncated: Estimate,
+    /// Optimiser steps behind the checkpoint, those of the phases that it starts from included; absent in old rows.
+    pub train_steps: Option<usize>,
+    /// Positions fed in these steps: prompts, responses and latents.
+    pub train_positions: Option<usize>,
 }
 
 impl Named for PhaseRow {

@@ -12,5 +12,5 @@ mod subject;
 pub mod sweep;
 
 pub use causal::Causal;
-pub use open::Study;
+pub use open::{DoesNotApply, Study};
 pub use subject::{Subject, Tagged};

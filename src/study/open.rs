@@ -13,6 +13,11 @@ use crate::latent::{Switching, Trace};
 use crate::machine::Machine;
 use crate::schema::Identity;
 
+/// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DoesNotApply(String);
+
 /// A checkpoint under examination.
 pub struct Study {
     pub subject: Subject,
@@ -60,11 +65,27 @@ impl Study {
         Identity { checkpoint: self.subject.name.clone(), dataset: self.subject.dataset(), n, seed: self.seed }
     }
 
+    /// Whether the model can say where its blocks stand and how long they are.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] where one block of one length follows every prompt.
+    pub fn chooses_blocks(&self) -> Result<()> {
+        let Subject { name, reasoning, .. } = &self.subject;
+        match reasoning.blocks.after_prompt() {
+            Some(steps) => {
+                let why = "it chooses neither where to switch nor how long to stay";
+                Err(DoesNotApply(format!("{name}: {steps} latents follow every prompt: {why}")).into())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
     ///
     /// # Errors
-    /// A run without annotation, a solution that cannot be scored.
+    /// [`DoesNotApply`] where blocks do not stand at spans; a run without annotation, a solution that cannot be scored.
     pub fn tagged(&self) -> Result<&[Tagged]> {
+        self.chooses_blocks()?;
         if self.tagged.get().is_none() {
             let tagged = self.subject.tag_held_out(&self.device).context("tagging the held-out solutions")?;
             let _ = self.tagged.set(tagged);

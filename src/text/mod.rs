@@ -3,6 +3,7 @@
 //! problem → prompt text (`templates`) → ids (`vocabulary`); base-model entropies → spans → tagged solutions (`annotate`).
 
 pub mod annotate;
+pub mod clauses;
 pub mod entropies;
 pub mod formats;
 pub mod problems;

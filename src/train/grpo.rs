@@ -149,7 +149,7 @@ fn rollouts_of(how: Decode, (problem, prompt, _): (usize, &[u32], &str), grpo: &
             survivors?.into_iter().flatten().collect()
         }
     };
-    let fits = |t: &Trace| t.prompt.len() + t.positions.len() <= grpo.max_positions && t.end != End::NonFinite;
+    let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
     Ok(traces.into_iter().filter(fits).collect())
 }
 

@@ -37,7 +37,10 @@ pub struct StepStats {
     pub loss: f64,
     pub accuracy: f64,
     pub norm: f64,
+    /// Learnt.
     pub tokens: usize,
+    /// Fed.
+    pub positions: usize,
 }
 
 /// One optimiser step on the mean cross-entropy of `rows`.
@@ -67,7 +70,8 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
     let grads = shards::sum_gradients(&trainer.model, gradients);
     let loss = loss / total as f64;
     let norm = trainer.apply(grads, loss, lr)?;
-    Ok(StepStats { loss, accuracy: correct as f64 / total as f64, norm, tokens: total })
+    let positions = rows.iter().map(|r| r.ids.len()).sum();
+    Ok(StepStats { loss, accuracy: correct as f64 / total as f64, norm, tokens: total, positions })
 }
 
 /// Runs a phase from where its folder says it was. `rows_of(step)` makes a step's batch; `after(step, …)` sees each
@@ -100,8 +104,7 @@ pub fn run(
         }
         let lr = sft.schedule.at(at);
         let stats = step(trainer, sft, &rows, lr)?;
-        let fed: usize = rows.iter().map(|r| r.ids.len()).sum();
-        let speed = fed as f64 / started.elapsed().as_secs_f64();
+        let speed = stats.positions as f64 / started.elapsed().as_secs_f64();
         let latents = rows.iter().flat_map(|r| &r.ids).filter(|&&id| id == sft.latent_token).count();
         metrics.push(&StepRow {
             phase: sft.name.into(),
@@ -111,6 +114,7 @@ pub fn run(
             grad_norm: stats.norm,
             learning_rate: lr,
             tokens: stats.tokens,
+            positions: stats.positions,
             latents,
             tokens_per_s: speed,
             skipped: trainer.skipped,
@@ -146,6 +150,11 @@ pub(crate) fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWrite
         keep.len()
     );
     RowWriter::replacing(&folder.path, METRICS, keep)
+}
+
+/// The sum of a column of counts.
+pub fn sum(rows: &[FlatRow], column: &str) -> usize {
+    rows.iter().filter_map(|row| row.get(column)?.as_u64()).sum::<u64>() as usize
 }
 
 /// Rows of the steps before `step`, from an unfinished run or, where it died while evaluating, the finished file.

@@ -19,6 +19,27 @@ use crate::model::{Decoder, checkpoint::Checkpoint};
 use crate::store::{json, write_atomic};
 use crate::text::Vocabulary;
 
+/// The training behind a checkpoint, that of the checkpoints before it included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trained {
+    /// Optimiser steps.
+    pub steps: usize,
+    /// Positions fed: prompts, responses and latents.
+    pub positions: usize,
+}
+
+impl Trained {
+    /// `steps` and `positions` more.
+    #[must_use]
+    pub fn and(self, steps: usize, positions: usize) -> Self {
+        Self { steps: self.steps + steps, positions: self.positions + positions }
+    }
+}
+
+/// What is written beside the weights: how a checkpoint reasons, and what is behind it.
+const TRAINED: &str = "trained.json";
+
 /// One phase's folder.
 #[derive(Clone, Debug)]
 pub struct PhaseFolder {
@@ -165,7 +186,7 @@ impl PhaseFolder {
         Ok(())
     }
 
-    /// Writes a Hugging Face folder `<phase>/<name>`, and beside the weights how they reason.
+    /// Writes a Hugging Face folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained.
     ///
     /// # Errors
     /// A full disk.
@@ -175,9 +196,13 @@ impl PhaseFolder {
         model: &Decoder,
         vocabulary: &Vocabulary,
         reasoning: &Reasoning,
+        trained: Trained,
     ) -> Result<PathBuf> {
         let folder = self.path.join(name);
-        let files = vec![(reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?)];
+        let files = vec![
+            (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
+            (TRAINED.to_owned(), serde_json::to_vec_pretty(&trained)?),
+        ];
         let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
         let mut config = model.config().clone();
         config.bos_token_id = vocabulary.bos();
@@ -194,6 +219,16 @@ impl PhaseFolder {
     /// A folder that is not there or not whole.
     pub fn import(&self, name: &str, device: &Device) -> Result<Decoder> {
         Decoder::load(&Checkpoint::open_folder(self.path.join(name))?, device)
+    }
+
+    /// How long what [`Self::export`] wrote was trained.
+    ///
+    /// # Errors
+    /// A folder without it.
+    pub fn trained(&self, name: &str) -> Result<Trained> {
+        let path = self.path.join(name).join(TRAINED);
+        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))
     }
 
     /// How what [`Self::export`] wrote reasons.

@@ -6,5 +6,5 @@ mod gradients;
 mod hooks;
 mod latent;
 mod recorder;
-mod reference;
+pub mod reference;
 mod smollm2;

@@ -1,7 +1,9 @@
 //! Who is exchanged for whom, and what the answer must then be: the plan of the `known_value` intervention.
 //!
-//! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. Only problems that
-//! the normal run answers right take part, so that what their blocks should hold is what they were seen to use.
+//! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. One block after the
+//! prompt stands for all steps that the text does not write: it holds the result of the last of them, and where it is
+//! exchanged the answer should become the donor's. Only problems that the normal run answers right take part, so that what
+//! their blocks should hold is what they were seen to use.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +84,12 @@ pub fn plan(
     let mut held: Vec<Held> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
         let (i, problem) = (trace.problem, &subject.corpus.test[trace.problem]);
-        for (block, step) in blocks(trace, problem, &subject.corpus.vocabulary)? {
+        let vocabulary = &subject.corpus.vocabulary;
+        let blocks = match subject.reasoning.blocks.after_prompt() {
+            Some(_) => unwritten(trace, problem, vocabulary)?.map(|step| (0, step)).into_iter().collect(),
+            None => blocks(trace, problem, vocabulary)?,
+        };
+        for (block, step) in blocks {
             let value = problem.steps[step].value.number();
             held.extend(value.map(|value| Held { problem: i, block, step, value }));
         }
@@ -119,6 +126,15 @@ pub fn plan(
         plans.push(plan);
     }
     Ok(plans)
+}
+
+/// The last step that a response does not write, where its text is the end of the solution.
+fn unwritten(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Option<usize>> {
+    let text = vocabulary.decode_visible(&trace.text())?;
+    let (words, gold) = (text.split_whitespace().count(), problem.solution.split_whitespace().count());
+    let ends = text.split_whitespace().rev().zip(problem.solution.split_whitespace().rev()).all(|(a, b)| a == b);
+    let from = gold.checked_sub(words).filter(|_| ends);
+    Ok(from.and_then(|from| problem.steps.iter().rposition(|step| step.words.end <= from)))
 }
 
 /// `(block, step of the solution)` for the blocks of a trace that stand where a step's clause begins, as long as its text

@@ -3,16 +3,21 @@
 //! Every tagged clause is a step of its problem, and its block stands for it. At each latent step of the block the stream
 //! is probed for the clause's own result (`s_j`) and for the result before it (`s_j-1`, an operand), over all blocks and
 //! layers; and, at the last layer, for the results of step 1, step 2, … apart. The text after the block, which would say
-//! the result, has not been read yet.
+//! the result, has not been read yet. Where one block after the prompt stands for the whole chain (Coconut, pause tokens), each
+//! of its latents is probed for the result of every step.
+
+use std::rc::Rc;
 
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
 use super::{Config, point};
+use crate::latent::{Controller, Sequence};
 use crate::model::{HookPoint, Step};
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
 use crate::study::staging::capture::capture;
+use crate::text::Problem;
 
 /// One latent position.
 struct Latent {
@@ -20,10 +25,31 @@ struct Latent {
     position: usize,
     /// From 1.
     step: usize,
-    /// The step of the problem that its block stands for, from 0.
-    clause: usize,
-    own: usize,
-    before: Option<usize>,
+    /// The step of the problem that its block stands for, from 0; `None`: for all of them.
+    clause: Option<usize>,
+    /// Results of the problem's steps, where they are known numbers.
+    values: Rc<[Option<usize>]>,
+}
+
+impl Latent {
+    /// The result of the step that its block stands for.
+    fn own(&self) -> Option<usize> {
+        self.of(self.clause?)
+    }
+
+    /// The result before that.
+    fn before(&self) -> Option<usize> {
+        self.of(self.clause?.checked_sub(1)?)
+    }
+
+    /// The result of one step, where its block stands for it.
+    fn of_clause(&self, clause: usize) -> Option<usize> {
+        if self.clause.is_some_and(|own| own != clause) { None } else { self.of(clause) }
+    }
+
+    fn of(&self, step: usize) -> Option<usize> {
+        self.values.get(step).copied().flatten()
+    }
 }
 
 /// All probes, layer by layer. Data without known values has no rows and is no error.
@@ -36,7 +62,7 @@ pub fn probe(
     layers: &[usize],
     push: &mut dyn FnMut(ProbeRow) -> Result<()>,
 ) -> Result<()> {
-    let latents = latents(study)?;
+    let (sequences, latents) = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
     if places.is_empty() {
         return Ok(());
@@ -48,7 +74,7 @@ pub fn probe(
     for layers in layers.chunks(fit) {
         let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
         let source = &study.subject.reasoning.source;
-        let captured = capture(model, source, &study.staged()?.sequences, &points, &places, study.threads)?;
+        let captured = capture(model, source, &sequences, &points, &places, study.threads)?;
         for (&layer, features) in layers.iter().zip(&captured) {
             let probe = Probe { study, config, latents: &latents, features, layer, depth };
             probe.targets(push)?;
@@ -57,16 +83,45 @@ pub fn probe(
     Ok(())
 }
 
-/// Latent positions of blocks whose values are known numbers, in the order of their positions.
-fn latents(study: &Study) -> Result<Vec<Latent>> {
+/// The rows, and their latent positions in blocks whose values are known numbers, in the order of their positions.
+fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
+    match study.subject.reasoning.blocks.after_prompt() {
+        Some(steps) => after_prompt(study, steps),
+        None => at_spans(study),
+    }
+}
+
+fn values(problem: &Problem) -> Rc<[Option<usize>]> {
+    problem.steps.iter().map(|s| s.value.number().and_then(|n| usize::try_from(n).ok())).collect()
+}
+
+/// One block after every prompt.
+fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Latent>)> {
+    let corpus = &study.subject.corpus;
+    let swi = study.subject.reasoning.blocks.marked().then_some(corpus.switch.swi);
+    let (mut sequences, mut out) = (vec![], vec![]);
+    for (problem, prompt) in corpus.test_prompts.iter().enumerate() {
+        let block = swi.into_iter().chain(std::iter::repeat_n(corpus.switch.latent, steps));
+        let ids: Vec<u32> = prompt.iter().copied().chain(block).collect();
+        let (values, first) = (values(&corpus.test[problem]), ids.len() - steps);
+        let latent =
+            |step| Latent { problem, position: first + step, step: step + 1, clause: None, values: values.clone() };
+        if values.iter().any(Option::is_some) {
+            out.extend((0..steps).map(latent));
+        }
+        sequences.push(Sequence::new(problem, ids, prompt.len(), Some(corpus.switch.latent))?);
+    }
+    Ok((sequences, out))
+}
+
+/// Blocks in the place of tagged clauses.
+fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let mut out = vec![];
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
-        let steps = &study.subject.corpus.test[problem].steps;
-        let values: Vec<Option<usize>> =
-            steps.iter().map(|s| s.value.number().and_then(|n| usize::try_from(n).ok())).collect();
+        let values = values(&study.subject.corpus.test[problem]);
         // A clause that was not found among the tokens would shift the others.
-        if sample.clauses.len() != steps.len() {
+        if sample.clauses.len() != values.len() {
             continue;
         }
         let sequence = &staged.sequences[problem];
@@ -76,12 +131,12 @@ fn latents(study: &Study) -> Result<Vec<Latent>> {
             let Some(clause) = sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end) else {
                 continue;
             };
-            let Some(own) = values[clause] else { continue };
-            let before = clause.checked_sub(1).and_then(|c| values[c]);
-            out.push(Latent { problem, position, step: step + 1, clause, own, before });
+            if values[clause].is_some() {
+                out.push(Latent { problem, position, step: step + 1, clause: Some(clause), values: values.clone() });
+            }
         }
     }
-    Ok(out)
+    Ok((staged.sequences.clone(), out))
 }
 
 struct Probe<'a> {
@@ -96,15 +151,13 @@ struct Probe<'a> {
 impl Probe<'_> {
     fn targets(&self, push: &mut dyn FnMut(ProbeRow) -> Result<()>) -> Result<()> {
         let steps = self.latents.iter().map(|l| l.step).max().unwrap_or(0);
-        let clauses = self.latents.iter().map(|l| l.clause + 1).max().unwrap_or(0);
+        let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
         for step in 1..=steps {
-            let own = |l: &Latent| (l.step == step).then_some(l.own);
-            self.target(&format!("value:s_j@{step}"), own, push)?;
-            let before = |l: &Latent| if l.step == step { l.before } else { None };
-            self.target(&format!("value:s_j-1@{step}"), before, push)?;
+            let at = |l: &Latent, value: Option<usize>| value.filter(|_| l.step == step);
+            self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()), push)?;
+            self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()), push)?;
             for clause in (0..clauses).filter(|_| self.layer == self.depth) {
-                let of_clause = |l: &Latent| own(l).filter(|_| l.clause == clause);
-                self.target(&format!("value:s{}@{step}", clause + 1), of_clause, push)?;
+                self.target(&format!("value:s{}@{step}", clause + 1), |l| at(l, l.of_clause(clause)), push)?;
             }
         }
         Ok(())

@@ -59,6 +59,10 @@ fn trace(checkpoint: &str, rows: &[&PositionRow], problem: usize) -> String {
                 let _ = write!(body, " <span class=\"chip\"><b class=\"p\" tabindex=\"0\" title=\"{tip}\">swi</b>");
             }
             PositionKind::Latent => {
+                if !open {
+                    (step, open) = (0, true);
+                    body += " <span class=\"chip\">";
+                }
                 step += 1;
                 let p = row.p_exit.unwrap_or(0.0).clamp(0.0, 1.0);
                 let _ = write!(body, "<i class=\"p\" tabindex=\"0\" style=\"--p:{p:.3}\" title=\"{tip}\">{step}</i>");
@@ -70,6 +74,10 @@ fn trace(checkpoint: &str, rows: &[&PositionRow], problem: usize) -> String {
                 let _ = write!(body, "<b class=\"p\" tabindex=\"0\" title=\"{tip}\">{word}</b>{close} ");
             }
             PositionKind::Text => {
+                if open {
+                    open = false;
+                    body += "</span> ";
+                }
                 let h = (row.entropy.unwrap_or(0.0) / FULL).clamp(0.0, 1.0);
                 let word = &row.token;
                 let space = if word.starts_with(char::is_whitespace) || word.trim().is_empty() { " " } else { "" };

@@ -5,7 +5,6 @@
 //! rows, so that they speak of the same positions. Knows ids; the model is met in [`logits`] and [`capture`].
 
 pub(crate) mod capture;
-mod clauses;
 mod events;
 pub mod logits;
 
@@ -19,7 +18,7 @@ pub use logits::Reading;
 use super::subject::{Subject, Tagged};
 use crate::latent::{Sequence, SwitchIds};
 use crate::method::curriculum::staged;
-use clauses::clause_starts;
+use crate::text::clauses::clause_starts;
 
 /// All held-out solutions, in the order of the problems.
 pub(crate) struct Staged {

@@ -11,7 +11,7 @@ use crate::latent::{Reasoning, Switching};
 use crate::model::Decoder;
 use crate::progress::say;
 use crate::store::write_atomic;
-use crate::train::state::PhaseFolder;
+use crate::train::state::{PhaseFolder, Trained};
 
 /// A phase that takes over a checkpoint inside another: measured like any other.
 pub(super) fn take(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
@@ -21,7 +21,7 @@ pub(super) fn take(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
     }
     let source = PhaseFolder::open(run.path(), from)?;
     let model = source.import(phase, &run.device.clone().inner())?;
-    let result = run.measure(&folder, phase, &model, &source.reasoning(phase)?)?;
+    let result = run.measure(&folder, phase, &model, &source.reasoning(phase)?, source.trained(phase)?)?;
     folder.finish(&result)?;
     Ok(result)
 }
@@ -34,9 +34,10 @@ impl Run {
         phase: &str,
         model: &Decoder,
         reasoning: &Reasoning,
+        trained: Trained,
     ) -> Result<PhaseResult> {
         let model = model.clone().materialize();
-        folder.export("checkpoint", &model, self.vocabulary(), reasoning)?;
+        folder.export("checkpoint", &model, self.vocabulary(), reasoning, trained)?;
         let model = self.recipe.optimizer.dtype.apply(model);
         let evaluated = |switching| {
             evaluate(&model, &self.corpus, &self.recipe.evaluation, reasoning, switching, self.options.threads)
@@ -48,6 +49,7 @@ impl Run {
         let result = PhaseResult {
             phase: phase.to_owned(),
             source: reasoning.source.name(),
+            trained,
             scores,
             text_only,
             notes: vec![],

@@ -10,6 +10,7 @@ use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::RowWriter;
 use crate::store::write_atomic;
+use crate::train::state::Trained;
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,7 @@ pub struct PhaseResult {
     pub phase: String,
     /// What entered at latent positions.
     pub source: String,
+    pub trained: Trained,
     pub scores: Scores,
     /// The same checkpoint with `<swi>` masked.
     pub text_only: Option<Scores>,
@@ -30,14 +32,16 @@ pub struct PhaseResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub k: usize,
+    pub trained: Trained,
     pub scores: Scores,
 }
 
 /// Markdown, one row a phase.
 pub fn table(results: &[PhaseResult]) -> String {
     let mut out = String::from(
-        "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | truncated |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | truncated | \
+         training steps | training positions |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for line in lines(results) {
         out += &line.markdown();
@@ -49,6 +53,7 @@ pub fn table(results: &[PhaseResult]) -> String {
 struct Line<'a> {
     name: String,
     source: &'a str,
+    trained: Trained,
     scores: &'a Scores,
     text_only: Option<&'a Scores>,
 }
@@ -58,10 +63,10 @@ fn lines(results: &[PhaseResult]) -> Vec<Line<'_>> {
     for r in results {
         for stage in &r.stages {
             let name = format!("{}, stage {}", r.phase, stage.k);
-            all.push(Line { name, source: &r.source, scores: &stage.scores, text_only: None });
+            all.push(Line { name, source: &r.source, trained: stage.trained, scores: &stage.scores, text_only: None });
         }
         let text_only = r.text_only.as_ref();
-        all.push(Line { name: r.phase.clone(), source: &r.source, scores: &r.scores, text_only });
+        all.push(Line { name: r.phase.clone(), source: &r.source, trained: r.trained, scores: &r.scores, text_only });
     }
     all
 }
@@ -72,13 +77,15 @@ impl Line<'_> {
         let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
         let text = self.text_only.map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
         format!(
-            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} |\n",
+            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} | {} | {} |\n",
             self.name,
             scores.accuracy,
             scores.switch_rate,
             scores.visible_tokens,
             scores.latent_calls,
-            scores.truncated
+            scores.truncated,
+            self.trained.steps,
+            self.trained.positions
         )
     }
 }
@@ -110,6 +117,8 @@ pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> 
             visible_tokens: mean(|o| o.visible_tokens),
             latent_calls: mean(|o| o.latent_calls),
             truncated: wilson(*truncated, outcomes.len(), LEVEL)?,
+            train_steps: Some(line.trained.steps),
+            train_positions: Some(line.trained.positions),
         })
     };
     lines(results).into_iter().map(row).collect()

@@ -5,12 +5,12 @@ use anyhow::{Result, bail};
 use super::Run;
 use super::summary::{PhaseResult, Stage};
 use crate::evaluation::evaluate;
-use crate::latent::Switching;
+use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
 use crate::method::{Context, Supervised};
 use crate::text::tagging::{Tagged, read_tagged};
 use crate::train::sft::{self, Sft, StepStats};
-use crate::train::state::PhaseFolder;
+use crate::train::state::{PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
 
 /// Steps of the window over which the annotator's token accuracy is averaged.
@@ -29,9 +29,12 @@ pub(super) fn run(
     let tagged = run.tagged()?;
     let what = declare(Context { recipe: &run.recipe, corpus: &run.corpus, tagged: &tagged })?;
     let plain = run.device.clone().inner();
-    let model = match what.from {
-        Some(before) => PhaseFolder::open(run.path(), before)?.import("checkpoint", &plain)?,
-        None => run.initial_model()?,
+    let (model, before) = match what.from {
+        Some(before) => {
+            let before = PhaseFolder::open(run.path(), before)?;
+            (before.import("checkpoint", &plain)?, before.trained("checkpoint")?)
+        }
+        None => (run.initial_model()?, Trained::default()),
     };
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
@@ -47,36 +50,44 @@ pub(super) fn run(
         checkpoint_every: run.recipe.checkpoint.every,
     };
     let rows_of = |step| batches.indices(step).into_iter().map(|i| (what.row)(step, i)).collect();
-    let mut window = window_of(&folder)?;
+    let (mut window, mut positions) = behind(&folder)?;
     let after = |done: usize, stats: &StepStats, trainer: &Trainer| {
         window.push(stats.accuracy);
+        positions += stats.positions;
+        let trained = before.and(done, positions);
+        let export = |name: &str, reasoning: &Reasoning| {
+            folder.export(name, &trainer.frozen(), run.vocabulary(), reasoning, trained).map(drop)
+        };
         if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
-            folder.export("annotator", &trainer.frozen(), run.vocabulary(), &what.reasoning)?;
+            export("annotator", &what.reasoning)?;
         }
-        for export in what.exports.iter().filter(|export| export.after == done) {
-            folder.export(&export.name, &trainer.frozen(), run.vocabulary(), &what.reasoning)?;
+        for on_the_way in what.exports.iter().filter(|export| export.after == done) {
+            export(&on_the_way.name, on_the_way.reasoning.as_ref().unwrap_or(&what.reasoning))?;
         }
         Ok(())
     };
     if !sft::run(&sft, &mut trainer, &folder, rows_of, after)? {
         return Ok(None);
     }
-    let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning)?;
+    let trained = before.and(what.steps, positions);
+    let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning, trained)?;
     for export in &what.exports {
         let Some(k) = export.stage else { continue };
         let model = run.recipe.optimizer.dtype.apply(folder.import(&export.name, &plain)?);
         let (settings, threads) = (&run.recipe.evaluation, run.options.threads);
-        let (scores, _) = evaluate(&model, &run.corpus, settings, &what.reasoning, Switching::Free, threads)?;
-        result.stages.push(Stage { k, scores });
+        let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
+        let (scores, _) = evaluate(&model, &run.corpus, settings, &reasoning, Switching::Free, threads)?;
+        result.stages.push(Stage { k, trained, scores });
     }
     folder.finish(&result)?;
     Ok(Some(result))
 }
 
-/// Token accuracies of the steps that will not be run again.
-fn window_of(folder: &PhaseFolder) -> Result<Vec<f64>> {
+/// Token accuracies of the steps that will not be run again, and the positions that were fed in them.
+fn behind(folder: &PhaseFolder) -> Result<(Vec<f64>, usize)> {
     let rows = sft::metrics_before(folder, folder.step()?)?;
-    Ok(rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect())
+    let accuracies = rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect();
+    Ok((accuracies, sft::sum(&rows, "positions")))
 }
 
 /// Whether the last steps were accurate enough for an annotator.

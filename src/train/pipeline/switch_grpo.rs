@@ -20,8 +20,8 @@ use crate::stats::Flips;
 use crate::store::{FlatRow, RowWriter};
 use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
 use crate::train::hacking::{self, Watch};
-use crate::train::sft::metrics_from;
-use crate::train::state::PhaseFolder;
+use crate::train::sft::{metrics_from, sum};
+use crate::train::state::{PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
 
 pub(super) fn run(
@@ -49,6 +49,8 @@ pub(super) fn run(
     let mut progress = Progress::new(phase, settings.steps, from);
     let mut watch = Watch::new(settings.early_stop_window, watched(&metrics));
     let mut notes = vec![];
+    let begun = start.trained("checkpoint")?;
+    let trained = |metrics: &RowWriter| begun.and(sum(metrics.rows(), "updates"), sum(metrics.rows(), "positions"));
     for step in from..settings.steps {
         let started = Instant::now();
         let (sampled, epochs, cosines) =
@@ -70,7 +72,7 @@ pub(super) fn run(
         let stopped = stop_flag().load(Ordering::SeqCst);
         let done = step + 1;
         if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps {
-            keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning)?;
+            keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning, trained(&metrics))?;
         }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
             folder.save(done, &trainer, json!({}))?;
@@ -88,8 +90,9 @@ pub(super) fn run(
         }
     }
     progress.finish();
+    let trained = trained(&metrics);
     metrics.finish()?;
-    let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning)?;
+    let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning, trained)?;
     notes.push(compare(&before, &result)?);
     result.notes = notes;
     folder.finish(&result)?;
@@ -97,9 +100,9 @@ pub(super) fn run(
 }
 
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
-fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning) -> Result<()> {
+fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: Trained) -> Result<()> {
     let folder = PhaseFolder::open(run.path(), name)?;
-    folder.export("checkpoint", &trainer.frozen().materialize(), run.vocabulary(), reasoning).map(drop)
+    folder.export("checkpoint", &trainer.frozen().materialize(), run.vocabulary(), reasoning, trained).map(drop)
 }
 
 /// What the watch saw of the steps that are not run again.
@@ -192,6 +195,8 @@ fn row(
         skipped_groups: sampled.skipped_groups,
         dropped_rollouts: sampled.dropped,
         tokens: last.map_or(0, |(parts, _)| parts.tokens),
+        updates: epochs.len(),
+        positions: epochs.len() * sampled.rollouts.iter().map(|r| r.trace.length()).sum::<usize>(),
         loss: of(&|p| p.loss),
         ratio: of(&|p| p.ratio),
         clip_share: of(&|p| p.clip_share),

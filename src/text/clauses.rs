@@ -1,6 +1,9 @@
-//! Where a clause begins: those that the task names, or sentences where the text names none.
+//! Where a clause begins: those that the task names, or sentences where the text names none; and the steps of a chain of
+//! thought, which begin there.
 
-use crate::text::Sample;
+use std::ops::Range;
+
+use super::Sample;
 
 /// Tokens of the response that begin a clause.
 pub(crate) fn clause_starts(sample: &Sample) -> Vec<usize> {
@@ -8,6 +11,15 @@ pub(crate) fn clause_starts(sample: &Sample) -> Vec<usize> {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();
     }
     sample.clauses.iter().map(|clause| clause.start).collect()
+}
+
+/// The steps of the chain of thought, one after the other: each goes up to where the next clause begins, the last up to the
+/// final answer. `None` where no final answer is marked.
+pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
+    let end = sample.answer.as_ref()?.start;
+    let inner = clause_starts(sample).into_iter().filter(|&start| start > 0 && start < end);
+    let edges: Vec<usize> = std::iter::once(0).chain(inner).chain([end]).collect();
+    Some(edges.windows(2).map(|edge| edge[0]..edge[1]).filter(|step| !step.is_empty()).collect())
 }
 
 /// After `.`, `!`, `?`, `;`, `:` with white space behind it, or after a line break.
@@ -50,5 +62,10 @@ mod tests {
         assert_eq!(starts, ["He", " She", "none", " all"]);
         let tagged = Sample { clauses: vec![2..5, 7..9], ..sample };
         assert_eq!(clause_starts(&tagged), [2, 7]);
+        assert_eq!(steps(&tagged), None, "no final answer is marked");
+        let answered = Sample { answer: Some(11..13), ..tagged };
+        assert_eq!(steps(&answered), Some(vec![0..2, 2..7, 7..11]));
+        let named = Sample { clauses: vec![0..4, 5..9], answer: Some(9..13), ..answered };
+        assert_eq!(steps(&named), Some(vec![0..5, 5..9]));
     }
 }

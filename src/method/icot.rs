@@ -1,0 +1,140 @@
+//! iCoT, stepwise internalisation (Deng et al. 2024): the chain of thought goes token by token from the left, until the
+//! answer alone is left, and the model must have taken in what it no longer writes.
+//!
+//! As in the public code: after every `steps per epoch / remove_per_epoch` steps one more token is scheduled to go, each
+//! sample loses o more with p(o) ∝ e^{−λo}, and the optimiser forgets its state whenever the schedule moves while there is
+//! text left. The tokens that follow keep no gap: their positions move up. Ours: once the schedule stands still, the learning
+//! rate falls as a cosine, as in SWITCH's phase 2, so that both are trained alike.
+
+use anyhow::{Context as _, Result};
+use rand::Rng;
+
+use super::Method;
+use super::batches::{lengths_of, per_epoch, sample_rng};
+use super::objective::CrossEntropy;
+use super::phase::{Context, Phase, Supervised, Work};
+use super::schedule::LrSchedule;
+use crate::corpus::Row;
+use crate::latent::Reasoning;
+use crate::recipe::{self, Recipe};
+use crate::text::Sample;
+
+pub struct Icot;
+
+impl Method for Icot {
+    fn name(&self) -> &'static str {
+        "icot"
+    }
+
+    fn about(&self) -> &'static str {
+        "the chain of thought removed token by token from the left (Deng et al. 2024)"
+    }
+
+    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
+        vec![super::text_cot::BASE, Phase { name: "icot", work: Work::Supervised(icot) }]
+    }
+}
+
+fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+    let settings = &recipe.icot;
+    let lengths = lengths_of(&corpus.train);
+    let per_epoch = per_epoch(lengths.len(), settings.batch);
+    let steps = settings.steps.max((settings.epochs * per_epoch as f64).ceil() as usize);
+    let chains: Vec<usize> = corpus.train.iter().map(chain).collect::<Result<_>>()?;
+    let removal = Removal::new(settings, per_epoch, chains.iter().copied().max().unwrap_or(0));
+    let resets = removal.moves(steps);
+    let cosine_from = resets.last().copied().unwrap_or(0);
+    let row = move |step: usize, i: usize| {
+        let offset = offset(settings.smoothing, sample_rng(recipe.seed, "icot", step, i).random());
+        Ok(Row::rest(&corpus.train[i], removal.at(step).saturating_add(offset).min(chains[i]), corpus.end))
+    };
+    Ok(Supervised {
+        from: Some("base"),
+        stream: "icot",
+        steps,
+        batch: settings.batch,
+        lengths,
+        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps },
+        row: Box::new(row),
+        objective: Box::new(CrossEntropy::text()),
+        reasoning: Reasoning::text("icot"),
+        exports: vec![],
+        resets,
+        annotator_accuracy: 0.0,
+    })
+}
+
+/// Tokens of the chain of thought: what stands before the final answer.
+fn chain(sample: &Sample) -> Result<usize> {
+    let answer = sample.answer.as_ref().with_context(|| {
+        format!("problem {}: no final answer is marked in its solution, so iCoT cannot be trained", sample.id)
+    })?;
+    Ok(answer.start)
+}
+
+/// How many tokens are scheduled to go.
+#[derive(Clone, Copy, Debug)]
+struct Removal {
+    /// Steps after which one more token goes; `None`: never.
+    every: Option<usize>,
+    /// From this many tokens on, all go.
+    all_from: usize,
+    /// Tokens of the longest chain.
+    longest: usize,
+}
+
+impl Removal {
+    fn new(settings: &recipe::Icot, per_epoch: usize, longest: usize) -> Self {
+        let rate = settings.remove_per_epoch;
+        let every = (rate > 0.0).then(|| ((per_epoch as f64 / rate).round() as usize).max(1));
+        let all_from = if settings.remove_all_from == 0 { usize::MAX } else { settings.remove_all_from };
+        Self { every, all_from, longest }
+    }
+
+    /// Before the smoothing, at a step from 0.
+    fn at(&self, step: usize) -> usize {
+        let removed = self.every.map_or(0, |every| step / every);
+        if removed >= self.all_from { self.longest } else { removed.min(self.longest) }
+    }
+
+    /// The steps at which more goes than before.
+    fn moves(&self, steps: usize) -> Vec<usize> {
+        (1..steps).filter(|&step| self.at(step) > self.at(step - 1)).collect()
+    }
+}
+
+/// o with p(o) = (1 − e^{−λ}) e^{−λo}, from a number drawn evenly from [0, 1).
+fn offset(lambda: f64, uniform: f64) -> usize {
+    (-(1.0 - uniform).ln() / lambda).floor() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_go_on_schedule() {
+        let settings = recipe::Icot { remove_per_epoch: 2.0, ..recipe::Icot::default() };
+        let removal = Removal::new(&settings, 5, 3);
+        let at = |removal: &Removal| (0..11).map(|step| removal.at(step)).collect::<Vec<_>>();
+        // 5 / 2 steps a token, rounded to 3; at most the longest chain.
+        assert_eq!(at(&removal), [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]);
+        assert_eq!(removal.moves(30), [3, 6, 9]);
+        let all = Removal::new(&recipe::Icot { remove_all_from: 2, ..settings.clone() }, 5, 9);
+        assert_eq!(at(&all), [0, 0, 0, 1, 1, 1, 9, 9, 9, 9, 9]);
+        assert_eq!(all.moves(30), [3, 6]);
+        let none = Removal::new(&recipe::Icot { remove_per_epoch: 0.0, ..settings }, 5, 9);
+        assert_eq!((none.at(1000), none.moves(1000)), (0, vec![]));
+    }
+
+    #[test]
+    fn offsets_fall_off_as_the_public_code_draws_them() {
+        let draws = |lambda| (0..10_000).map(move |i| offset(lambda, f64::from(i) / 10_000.0));
+        for (lambda, o) in [(4.0_f64, 0), (4.0, 1), (0.5, 0), (0.5, 3)] {
+            let share = draws(lambda).filter(|&drawn| drawn == o).count() as f64 / 10_000.0;
+            let expected = (1.0 - (-lambda).exp()) * (-lambda * o as f64).exp();
+            assert!((share - expected).abs() < 2e-4, "λ {lambda}, o {o}: {share} against {expected}");
+        }
+        assert!(draws(f64::INFINITY).all(|o| o == 0), "no smoothing");
+    }
+}

@@ -1,0 +1,342 @@
+//! Methods against PyTorch (fixtures/make_methods.py), against each other where one is the other's special case, and their
+//! latents under the same experiments as SWITCH's.
+
+use std::path::Path;
+use std::process::Command;
+
+use burn::optim::GradientsParams;
+use burn::tensor::Device;
+use serde::Deserialize;
+use switchyard::corpus::{Corpus, Row};
+use switchyard::experiments::latent_intervention;
+use switchyard::experiments::layer_probe;
+use switchyard::interventions::Steps;
+use switchyard::latent::{
+    Blocks, Decode, DecodeSettings, FixedEmbedding, Request, SwitchIds, Switching, Trace, decode, replay, trace::Kind,
+};
+use switchyard::method::{Context, Supervised, Work, by_name};
+use switchyard::model::gradients::gradients_by_name;
+use switchyard::model::{Decoder, Hooks};
+use switchyard::recipe::{Optimizer, Recipe};
+use switchyard::study::{DoesNotApply, Study};
+use switchyard::text::tagging::Tagged;
+use switchyard::text::{Sample, Template, Vocabulary};
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::trainer::Trainer;
+
+use crate::parity::reference::{compare_gradients, fixture, read, tiny};
+
+const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
+/// Closes a response.
+const END: u32 = 92;
+
+#[derive(Deserialize)]
+struct Written {
+    prompt: Vec<u32>,
+    steps: Vec<Vec<u32>>,
+    answer: Vec<u32>,
+}
+
+/// The samples of the fixture, as a corpus of four.
+fn corpus() -> Corpus {
+    let text = std::fs::read_to_string(fixture("methods/samples.json")).expect("the fixture");
+    let written: Vec<Written> = serde_json::from_str(&text).expect("samples");
+    let sample = |(i, w): (usize, Written)| {
+        let mut clauses = vec![];
+        for step in &w.steps {
+            let from = clauses.last().map_or(0, |c: &std::ops::Range<usize>| c.end);
+            clauses.push(from..from + step.len());
+        }
+        let chain = w.steps.concat();
+        Sample {
+            id: i.to_string(),
+            prompt: w.prompt,
+            answer: Some(chain.len()..chain.len() + w.answer.len()),
+            response: [chain, w.answer].concat(),
+            solution: String::new(),
+            offsets: vec![],
+            clauses,
+        }
+    };
+    Corpus {
+        vocabulary: Vocabulary::from_words(["0".to_owned()]).expect("a vocabulary"),
+        switch: IDS,
+        template: Template::Words,
+        end: END,
+        train: written.into_iter().enumerate().map(sample).collect(),
+        train_answers: vec![],
+        test: vec![],
+        test_prompts: vec![],
+        dropped: 0,
+        exact_answers: true,
+    }
+}
+
+/// The first clause of every sample but the first is tagged.
+fn tagged(corpus: &Corpus) -> Vec<Tagged> {
+    let spans = |i: usize, s: &Sample| if i == 0 { vec![] } else { vec![s.clauses[0].clone()] };
+    let tagged = |(i, s): (usize, &Sample)| Tagged {
+        id: s.id.clone(),
+        spans: spans(i, s),
+        latents: 0,
+        tagged_solution: String::new(),
+    };
+    corpus.train.iter().enumerate().map(tagged).collect()
+}
+
+fn recipe(set: &[&str]) -> Recipe {
+    let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+    Recipe::resolve("smoke", &set).expect("a recipe")
+}
+
+/// What a method declares of the phase of this name.
+fn declared<'a>(method: &str, phase: &str, context: Context<'a>) -> Supervised<'a> {
+    let phases = by_name(method).expect("a method").phases(context.recipe);
+    let found = phases.into_iter().find(|p| p.name == phase).expect("a phase");
+    let Work::Supervised(declare) = found.work else { panic!("{phase} learns from no rows") };
+    declare(context).expect("a declaration")
+}
+
+fn rows(what: &Supervised, step: usize) -> Vec<Row> {
+    (0..what.lengths.len()).map(|i| (what.row)(step, i).expect("a row")).collect()
+}
+
+#[test]
+fn losses_and_gradients_are_pytorchs() {
+    let (corpus, reference) = (corpus(), read("methods/reference.safetensors"));
+    let recipe = recipe(&[
+        "icot.batch=4",
+        "icot.remove_per_epoch=1",
+        "icot.smoothing=inf",
+        "pause.tokens=3",
+        "coconut.c=2",
+        "coconut.max_stage=3",
+        "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]",
+    ]);
+    let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
+    // Four samples are one batch: iCoT removes a token a step.
+    for (name, method, step) in
+        [("icot", "icot", 3), ("pause", "pause", 0), ("coconut", "coconut", 0), ("coconut_rest", "coconut", 1)]
+    {
+        let what = declared(method, method, context);
+        let model = tiny("qwen3_tied", &Device::flex().autodiff());
+        let sums = what.objective.sums(&model, &rows(&what, step), IDS.latent).expect("a loss");
+        let value = |key: &str| reference[&format!("{name}.{key}")].data[0];
+        assert_eq!(sums.tokens, value("tokens") as usize, "{name}: learnt tokens");
+        let loss = sums.loss.div_scalar(sums.tokens as f64);
+        let (ours, theirs) = (loss.clone().into_scalar::<f32>(), value("loss"));
+        assert!((ours - theirs).abs() <= 1e-5 * theirs, "{name}: loss {ours}, PyTorch {theirs}");
+        if name == "coconut_rest" {
+            continue;
+        }
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let grads = gradients_by_name(&model, &grads).expect("gradients");
+        let worst = compare_gradients(&grads, &reference, name, 1e-4);
+        println!("{name}: loss {:.1e}, gradients {worst:.1e}", (ours - theirs).abs() / theirs);
+    }
+}
+
+/// The weights after three steps, as bits.
+fn trained(what: &Supervised) -> Vec<Vec<u32>> {
+    let mut trainer = Trainer::new(tiny("qwen3_tied", &Device::flex().autodiff()), &Optimizer::default());
+    for step in 0..3 {
+        if what.resets.contains(&step) {
+            trainer.forget();
+        }
+        let sft = Sft {
+            name: "test",
+            steps: 3,
+            schedule: what.schedule,
+            latent_token: IDS.latent,
+            objective: what.objective.as_ref(),
+            resets: &[],
+            accumulate: 1,
+            threads: 2,
+            checkpoint_every: 3,
+        };
+        sft::step(&mut trainer, &sft, &rows(what, step), 1e-2).expect("a step");
+    }
+    let weights = trainer.frozen().export().expect("weights");
+    weights.into_iter().map(|(_, tensor)| tensor.data.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+#[test]
+fn special_cases_are_the_other_method_bit_for_bit() {
+    let corpus = corpus();
+    let tagged = tagged(&corpus);
+    let cases = [
+        // One phase, the settings that make it the other, the other.
+        (("coconut", "coconut"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
+        (("icot", "icot"), vec!["icot.remove_per_epoch=0", "icot.smoothing=inf"], ("text_cot", "base")),
+        (("pause", "pause"), vec!["pause.tokens=0"], ("no_cot", "no_cot")),
+        (
+            ("switch", "sft"),
+            vec!["latent.keep_text=1", "latent.untagged=0", "boundary.untagged=0"],
+            ("switch", "boundary"),
+        ),
+    ];
+    let phase = |(method, phase): (&str, &str), set: &[&str]| {
+        let recipe = recipe(set);
+        let what = declared(method, phase, Context { recipe: &recipe, corpus: &corpus, tagged: &tagged });
+        (trained(&what), what.reasoning.blocks)
+    };
+    for (special, set, other) in cases {
+        let (ours, blocks) = phase(special, &set);
+        let (theirs, _) = phase(other, &set);
+        assert!(ours == theirs, "{special:?} with {set:?} is not {other:?}");
+        // As it is set otherwise it is another: the comparison could fail.
+        let (usual, _) = phase(special, &[]);
+        assert!(usual != theirs, "{special:?} is {other:?} whatever its settings");
+        if special.0 != "switch" {
+            assert_eq!(blocks.after_prompt(), None, "{special:?}: decoded with a block");
+        }
+    }
+}
+
+#[test]
+fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
+    let corpus = corpus();
+    let recipe = recipe(&["coconut.stages=[{k=1,steps=4},{k=2,steps=5}]", "icot.batch=4", "icot.remove_per_epoch=0.5"]);
+    let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
+    let coconut = declared("coconut", "coconut", context);
+    assert_eq!((coconut.resets.as_slice(), coconut.steps), ([4].as_slice(), 9));
+    // What is kept at the end of a stage is decoded as that stage was trained.
+    let blocks: Vec<_> = coconut.exports.iter().map(|e| (e.after, e.reasoning.as_ref().map(|r| r.blocks))).collect();
+    assert_eq!(blocks, [(4, Some(Blocks::AfterPrompt { steps: 2 }))]);
+    assert_eq!(coconut.reasoning.blocks, Blocks::AfterPrompt { steps: 4 });
+    // A token every second step, until the longest chain (11 tokens) is gone.
+    assert_eq!(declared("icot", "icot", context).resets, (1..12).map(|n| 2 * n).collect::<Vec<_>>());
+}
+
+/// Rows of a random model with three pauses after the prompt.
+fn paused(model: &Decoder, switching: Switching, temperature: f64) -> Vec<Trace> {
+    let settings = settings(switching, temperature);
+    let requests: Vec<Request> =
+        (0..3).map(|i| Request { problem: i, prompt: vec![3, 1 + i as u32, 7], rollout: 0 }).collect();
+    decode(pauses(model, &settings), &requests, 2, &mut Hooks::none()).expect("decodes")
+}
+
+fn settings(switching: Switching, temperature: f64) -> DecodeSettings {
+    let mut settings = DecodeSettings { max_new_tokens: 6, stop: vec![END], switching, ..DecodeSettings::default() };
+    settings.sampling.temperature = temperature;
+    settings
+}
+
+fn pauses<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
+    Decode {
+        model,
+        source: &FixedEmbedding { token: IDS.latent },
+        controller: &Blocks::Pause { steps: 3 },
+        switch: Some(IDS),
+        settings,
+        cancel: None,
+    }
+}
+
+#[test]
+fn pauses_stand_between_prompt_and_text_with_no_marker() {
+    let model = tiny("qwen3_tied", &Device::flex());
+    for switching in [Switching::Free, Switching::Forced] {
+        for trace in paused(&model, switching, 0.0) {
+            let kinds: Vec<Kind> = trace.positions.iter().map(|p| p.kind).collect();
+            assert_eq!(kinds[..4], [Kind::Latent, Kind::Latent, Kind::Latent, Kind::Text], "{switching:?}");
+            assert!(kinds[3..].iter().all(|k| *k == Kind::Text), "{switching:?}: {kinds:?}");
+            assert_eq!((trace.latent_calls(), trace.blocks().len(), trace.switched()), (3, 1, true));
+            // By the definition: a pause is one more token with an embedding of its own.
+            let ids: Vec<u32> = [trace.prompt.clone(), vec![IDS.latent; 3]].concat();
+            let lengths = switchyard::model::Span::prompts(&[ids.len()], false);
+            let embedded = model.embed(std::slice::from_ref(&ids)).expect("ids in the table");
+            let hidden = model.hidden(embedded, &lengths, &mut model.cache(1), &mut Hooks::none()).expect("a pass");
+            let logits = model.unembed(hidden.narrow(1, ids.len() - 1, 1)).try_into_vec_as::<f32>().expect("logits");
+            let text = (0..IDS.swi).max_by(|a, b| logits[*a as usize].total_cmp(&logits[*b as usize]));
+            assert_eq!(Some(trace.positions[3].token), text);
+        }
+    }
+    for switching in [Switching::Suppressed, Switching::Empty] {
+        let traces = paused(&model, switching, 0.0);
+        assert!(traces.iter().all(|t| !t.switched() && t.visible_tokens() > 0), "{switching:?}");
+    }
+    // Sampled rows are replayed with the log-probabilities that they were drawn with.
+    let traces = paused(&model, Switching::Free, 0.9);
+    let settings = settings(Switching::Free, 0.9);
+    let replayed = replay::logprobs(pauses(&model, &settings), &traces).expect("a replay");
+    let mut compared = 0;
+    for (trace, logprobs) in traces.iter().zip(replayed) {
+        for (position, logprob) in trace.positions.iter().zip(logprobs) {
+            assert_eq!(position.logprob.is_some(), logprob.is_some(), "{:?}", position.kind);
+            if let (Some(a), Some(b)) = (position.logprob, logprob) {
+                assert!((a - b).abs() < 1e-4, "drawn with {a}, replayed with {b}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 6, "only {compared} log-probabilities");
+}
+
+/// A run of `smoke` with the methods that think before they answer.
+fn smoke(out: &Path) {
+    let methods = "coconut,pause,icot";
+    let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
+    let train = Command::new(env!("CARGO_BIN_EXE_train"))
+        .args(["--preset", "smoke", "--method", methods, "--out"])
+        .arg(out)
+        .args(set)
+        .output()
+        .expect("train runs");
+    assert!(train.status.success(), "{}", String::from_utf8_lossy(&train.stderr));
+}
+
+#[test]
+fn their_latents_go_through_the_experiments_of_switch() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    smoke(temp.path());
+    let summary = std::fs::read_to_string(temp.path().join("summary.md")).expect("a summary");
+    println!("{summary}");
+    for (phase, latents) in [("coconut", 4), ("pause", 3)] {
+        let study = Study::open(temp.path(), phase, None, 0).expect("a checkpoint");
+        let (scores, traces) = study.decoded().expect("decodes");
+        assert_eq!((scores.switch_rate.value, scores.latent_calls), (1.0, f64::from(latents)), "{phase}");
+        assert!(traces.iter().all(|t| t.blocks().len() == 1), "{phase}");
+        let modes = ["zero", "random_norm", "resample", "mean", "skip", "self_patch", "known_value"];
+        let config = latent_intervention::Config {
+            modes: modes.map(str::to_owned).to_vec(),
+            steps: vec![Steps::All],
+            draws: 2,
+            ..latent_intervention::Config::default()
+        };
+        let done = latent_intervention::rows(&study, &config);
+        if phase == "pause" {
+            // The same embedding at every pause: another problem's moves nothing, and the experiment says so.
+            let said = format!("{:#}", done.expect_err("an error"));
+            assert!(said.contains("moved nothing"), "{said}");
+        } else {
+            let rows = done.expect("the experiment").rows;
+            let names: Vec<&str> = rows.iter().map(|r| r.mode.as_str()).collect();
+            assert!(modes.iter().all(|m| names.contains(m)), "{names:?}");
+        }
+        let quick = layer_probe::Config { untrained: false, ..layer_probe::Config::default() };
+        let mut targets = vec![];
+        layer_probe::probe(&study, &quick, |row| {
+            targets.push(row.target);
+            Ok(())
+        })
+        .expect("probes");
+        assert!(targets.iter().any(|t| t == &format!("value:s1@{latents}")), "{phase}: {targets:?}");
+        assert!(targets.iter().all(|t| t.starts_with("value:s")), "{phase}: {targets:?}");
+        let error = study.staged().err().expect("no boundary is chosen");
+        assert!(error.is::<DoesNotApply>(), "{error:#}");
+    }
+    // What does not apply is left out, not failed; where the user names it, it is an error.
+    let probe = |only: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+        command
+            .arg(temp.path())
+            .args(["--phase", "coconut", "--problems", "40", "--out"])
+            .arg(temp.path().join("rows"));
+        command.args(only).output().expect("probe runs")
+    };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let named = probe(&["--only", "teacher_forced"]);
+    assert_eq!(named.status.code(), Some(2), "{}", said(&named));
+    assert!(said(&named).contains("chooses neither where to switch"), "{}", said(&named));
+}
