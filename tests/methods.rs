@@ -12,13 +12,14 @@ use switchyard::experiments::latent_intervention;
 use switchyard::experiments::layer_probe;
 use switchyard::interventions::Steps;
 use switchyard::latent::{
-    Blocks, Decode, DecodeSettings, FixedEmbedding, Request, SwitchIds, Switching, Trace, decode, replay, trace::Kind,
+    Blocks, Decode, DecodeSettings, Request, Source, SwitchIds, Switching, Trace, decode, replay, rules,
+    trace::{Kind, Position},
 };
 use switchyard::method::{Context, Supervised, Work, by_name};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks};
 use switchyard::recipe::{Optimizer, Recipe};
-use switchyard::study::{DoesNotApply, Study};
+use switchyard::study::Study;
 use switchyard::text::tagging::Tagged;
 use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
@@ -140,9 +141,6 @@ fn losses_and_gradients_are_pytorchs() {
 fn trained(what: &Supervised) -> Vec<Vec<u32>> {
     let mut trainer = Trainer::new(tiny("qwen3_tied", &Device::flex().autodiff()), &Optimizer::default());
     for step in 0..3 {
-        if what.resets.contains(&step) {
-            trainer.forget();
-        }
         let sft = Sft {
             name: "test",
             steps: 3,
@@ -225,7 +223,7 @@ fn settings(switching: Switching, temperature: f64) -> DecodeSettings {
 fn pauses<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
     Decode {
         model,
-        source: &FixedEmbedding { token: IDS.latent },
+        source: &Source::FixedEmbedding { token: IDS.latent },
         controller: &Blocks::Pause { steps: 3 },
         switch: Some(IDS),
         settings,
@@ -273,9 +271,54 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
     assert!(compared > 6, "only {compared} log-probabilities");
 }
 
-/// A run of `smoke` with the methods that think before they answer.
+#[derive(Deserialize)]
+struct Fed {
+    prompt: Vec<u32>,
+    end: u32,
+    certain: f64,
+    swireasoning: Vec<Option<u32>>,
+    soft_thinking: Vec<Option<u32>>,
+}
+
+#[test]
+fn training_free_rules_feed_what_pytorch_feeds() {
+    let text = std::fs::read_to_string(fixture("methods/decodes.json")).expect("the fixture");
+    let cases: Vec<Fed> = serde_json::from_str(&text).expect("decodes");
+    let model = tiny("qwen3_tied", &Device::flex());
+    let settings = DecodeSettings { max_new_tokens: 12, ..settings(Switching::Free, 0.0) };
+    let mut blocks = 0;
+    for Fed { prompt, end, certain, swireasoning, soft_thinking } in cases {
+        let swi = rules::SwiReasoning { window: 2, budget: 3, limit: 4, end };
+        let soft = rules::SoftThinking { certain, patience: 2, limit: 6, end };
+        for (name, source, rule, theirs) in [
+            ("swireasoning", mixture(96, 1.0), Blocks::SwiReasoning(swi), swireasoning),
+            ("soft_thinking", mixture(3, 0.6), Blocks::SoftThinking(soft), soft_thinking),
+        ] {
+            let how = Decode { source: &source, controller: &rule, ..pauses(&model, &settings) };
+            let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0 };
+            let traces = decode(how, &[request], 1, &mut Hooks::none()).expect("decodes");
+            let fed = |p: &Position| (p.kind == Kind::Text).then_some(p.token);
+            assert_eq!(
+                traces[0].positions.iter().map(fed).collect::<Vec<_>>(),
+                theirs,
+                "{name}, {prompt:?}, end {end}"
+            );
+            blocks += traces[0].blocks().len();
+            // What a checkpoint names in its reasoning.json is read back as it was.
+            let json = serde_json::to_string(&rule).expect("JSON");
+            assert_eq!(serde_json::from_str::<Blocks>(&json).expect("a rule"), rule, "{json}");
+        }
+    }
+    assert!(blocks > 40, "only {blocks} blocks");
+}
+
+fn mixture(top_k: usize, temperature: f64) -> Source {
+    Source::VocabularyMixture { top_k, temperature }
+}
+
+/// A run of `smoke` with the methods that SWITCH is compared with.
 fn smoke(out: &Path) {
-    let methods = "coconut,pause,icot";
+    let methods = "coconut,pause,icot,swireasoning,soft_thinking";
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
     let train = Command::new(env!("CARGO_BIN_EXE_train"))
         .args(["--preset", "smoke", "--method", methods, "--out"])
@@ -297,6 +340,10 @@ fn their_latents_go_through_the_experiments_of_switch() {
         let (scores, traces) = study.decoded().expect("decodes");
         assert_eq!((scores.switch_rate.value, scores.latent_calls), (1.0, f64::from(latents)), "{phase}");
         assert!(traces.iter().all(|t| t.blocks().len() == 1), "{phase}");
+        // No `<swi>` was drawn: one that the rule puts there has no log-probability.
+        let swi = |t: &Trace| t.positions.iter().filter(|p| p.kind == Kind::Swi).map(|p| p.logprob).collect::<Vec<_>>();
+        let expected = if phase == "coconut" { vec![None] } else { vec![] };
+        assert!(traces.iter().all(|t| swi(t) == expected), "{phase}");
         let modes = ["zero", "random_norm", "resample", "mean", "skip", "self_patch", "known_value"];
         let config = latent_intervention::Config {
             modes: modes.map(str::to_owned).to_vec(),
@@ -323,8 +370,15 @@ fn their_latents_go_through_the_experiments_of_switch() {
         .expect("probes");
         assert!(targets.iter().any(|t| t == &format!("value:s1@{latents}")), "{phase}: {targets:?}");
         assert!(targets.iter().all(|t| t.starts_with("value:s")), "{phase}: {targets:?}");
-        let error = study.staged().err().expect("no boundary is chosen");
-        assert!(error.is::<DoesNotApply>(), "{error:#}");
+    }
+    for phase in ["swireasoning", "soft_thinking"] {
+        let study = Study::open(temp.path(), phase, None, 0).expect("a checkpoint");
+        let config = latent_intervention::Config {
+            modes: ["zero", "resample", "skip", "self_patch"].map(str::to_owned).to_vec(),
+            ..latent_intervention::Config::default()
+        };
+        let rows = latent_intervention::rows(&study, &config).expect("the experiment").rows;
+        assert!(rows.iter().any(|r| r.mode == "skip") && rows.iter().any(|r| r.mode == "zero"), "{phase}");
     }
     // What does not apply is left out, not failed; where the user names it, it is an error.
     let probe = |only: &[&str]| {
@@ -339,4 +393,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
     let named = probe(&["--only", "teacher_forced"]);
     assert_eq!(named.status.code(), Some(2), "{}", said(&named));
     assert!(said(&named).contains("chooses neither where to switch"), "{}", said(&named));
+    let all = probe(&[]);
+    assert!(all.status.success(), "{}", said(&all));
+    assert!(said(&all).contains("teacher_forced-coconut: left out"), "{}", said(&all));
 }

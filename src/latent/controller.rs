@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::rules::{SoftThinking, SwiReasoning};
+
 /// A row in text mode, before its next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InText {
@@ -9,20 +11,37 @@ pub struct InText {
     pub visible: usize,
     /// Blocks opened so far.
     pub blocks: usize,
+    /// Tokens of text since the last block, or since the prompt.
+    pub since: usize,
     /// Entropy (nats) of the next token, masked tokens left out.
     pub entropy: f64,
+    /// The same where this text began: after the prompt, or where the last block closed.
+    pub reference: f64,
+    /// Whether thinking has ended ([`Controller::ends_thinking`]).
+    pub answering: bool,
 }
 
 /// A row inside a block, after `step` latents of it (at least one).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InBlock {
+pub struct InBlock<'a> {
     pub step: usize,
-    /// Entropy (nats) of the full softmax at the last latent.
-    pub entropy: f64,
+    /// Entropy (nats) at each latent of the block, `[step]`: of the full softmax; in a block without markers, as in text.
+    pub entropies: &'a [f64],
+    /// Entropy of the token in whose place the block opened.
+    pub reference: f64,
+    /// What the row would draw at the last latent.
+    pub drawn: u32,
     /// Whether `</swi>` is what the row would draw there.
     pub exit_drawn: bool,
     pub k_min: usize,
     pub k_cap: usize,
+}
+
+impl InBlock<'_> {
+    /// At the last latent.
+    pub fn entropy(&self) -> f64 {
+        self.entropies.last().copied().unwrap_or(self.reference)
+    }
 }
 
 /// How a block goes on.
@@ -52,12 +71,17 @@ pub trait Controller: Send + Sync {
         true
     }
 
+    /// Whether drawing this token ends thinking: no block opens from there on.
+    fn ends_thinking(&self, _token: u32) -> bool {
+        false
+    }
+
     /// What happens after a latent step.
     fn closes(&self, at: &InBlock) -> Closing;
 }
 
 /// The controllers that a checkpoint can name in its `reasoning.json`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "rule", deny_unknown_fields)]
 pub enum Blocks {
     /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
@@ -69,6 +93,11 @@ pub enum Blocks {
     AfterPrompt { steps: usize },
     /// The same without `<swi>` and `</swi>` around it (pause tokens).
     Pause { steps: usize },
+    /// By the entropy of the next token, in both directions.
+    #[serde(rename = "swireasoning")]
+    SwiReasoning(SwiReasoning),
+    /// From the first position on, until thinking ends.
+    SoftThinking(SoftThinking),
 }
 
 impl Blocks {
@@ -81,21 +110,41 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// The rule of its own that a variant stands for.
+    fn rule(&self) -> Option<&dyn Controller> {
+        match self {
+            Blocks::SwiReasoning(rule) => Some(rule),
+            Blocks::SoftThinking(rule) => Some(rule),
+            _ => None,
+        }
+    }
+}
+
 impl Controller for Blocks {
     fn model_opens(&self) -> bool {
         matches!(self, Blocks::Learnt)
     }
 
     fn opens(&self, at: &InText) -> bool {
-        self.after_prompt().is_some() && at.visible == 0 && at.blocks == 0
+        match self.rule() {
+            Some(rule) => rule.opens(at),
+            None => self.after_prompt().is_some() && at.visible == 0 && at.blocks == 0,
+        }
     }
 
     fn marked(&self) -> bool {
-        !matches!(self, Blocks::Pause { .. })
+        self.rule().map_or(!matches!(self, Blocks::Pause { .. }), Controller::marked)
+    }
+
+    fn ends_thinking(&self, token: u32) -> bool {
+        self.rule().is_some_and(|rule| rule.ends_thinking(token))
     }
 
     fn closes(&self, at: &InBlock) -> Closing {
         let last = match *self {
+            Blocks::SwiReasoning(rule) => return rule.closes(at),
+            Blocks::SoftThinking(rule) => return rule.closes(at),
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
             Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return Closing::Drawn,
             Blocks::Learnt | Blocks::Never => at.k_cap,
@@ -108,8 +157,12 @@ impl Controller for Blocks {
 mod tests {
     use super::*;
 
-    fn after(step: usize, exit_drawn: bool) -> InBlock {
-        InBlock { step, entropy: 0.0, exit_drawn, k_min: 2, k_cap: 4 }
+    fn after(step: usize, exit_drawn: bool) -> InBlock<'static> {
+        InBlock { step, entropies: &[0.0], reference: 0.0, drawn: 0, exit_drawn, k_min: 2, k_cap: 4 }
+    }
+
+    fn text(visible: usize, blocks: usize) -> InText {
+        InText { visible, blocks, since: 0, entropy: 1.0, reference: 1.0, answering: false }
     }
 
     #[test]
@@ -125,10 +178,10 @@ mod tests {
     #[test]
     fn a_block_after_the_prompt_has_its_length_whatever_the_model_says() {
         let rule = Blocks::AfterPrompt { steps: 3 };
-        assert!(rule.opens(&InText { visible: 0, blocks: 0, entropy: 1.0 }));
-        assert!(!rule.opens(&InText { visible: 1, blocks: 1, entropy: 1.0 }) && !rule.model_opens());
+        assert!(rule.opens(&text(0, 0)));
+        assert!(!rule.opens(&text(1, 1)) && !rule.model_opens());
         assert_eq!([rule.closes(&after(2, true)), rule.closes(&after(3, false))], [Closing::Stay, Closing::Forced]);
         let none = Blocks::AfterPrompt { steps: 0 };
-        assert!(!none.opens(&InText { visible: 0, blocks: 0, entropy: 1.0 }), "no latents, no block");
+        assert!(!none.opens(&text(0, 0)), "no latents, no block");
     }
 }

@@ -9,6 +9,7 @@ mod fork;
 pub mod reasoning;
 pub mod replay;
 mod row;
+pub mod rules;
 pub mod sampling;
 pub mod sequence;
 pub mod source;

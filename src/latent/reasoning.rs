@@ -78,6 +78,6 @@ impl Reasoning {
 
     /// Whether latent positions ever occur.
     pub(crate) fn has_blocks(&self) -> bool {
-        self.blocks == Blocks::Learnt || self.blocks.after_prompt().is_some()
+        !matches!(self.blocks, Blocks::Never | Blocks::AfterPrompt { steps: 0 } | Blocks::Pause { steps: 0 })
     }
 }

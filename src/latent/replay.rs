@@ -90,7 +90,7 @@ impl<'m> Replay<'m> {
                     // An exit is drawn from the full softmax; after a block without markers, text is chosen as text.
                     full_softmax: in_block && next.kind != Kind::Text,
                 };
-                if next.kind.is_sampled() {
+                if next.is_sampled() {
                     decided.push(place);
                 } else if next.kind == Kind::Latent
                     && in_block

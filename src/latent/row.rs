@@ -35,6 +35,14 @@ pub(super) struct Row {
     /// Response positions so far that are not latent.
     visible: usize,
     blocks: usize,
+    /// Tokens of text since the last block.
+    since: usize,
+    /// Entropy where the present text, or block, began; `None` before the first decision.
+    reference: Option<f64>,
+    /// Entropies of the present block.
+    entropies: Vec<f64>,
+    /// Whether thinking has ended.
+    answering: bool,
     /// What the last fed position was.
     pub at: Step,
     pub end: Option<End>,
@@ -68,6 +76,10 @@ impl Row {
             margins: vec![],
             visible: 0,
             blocks: 0,
+            since: 0,
+            reference: None,
+            entropies: vec![],
+            answering: false,
             at: Step::Prompt,
             end: None,
         }
@@ -119,17 +131,26 @@ impl Row {
             scaled = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
             &scaled
         };
-        let at = InText { visible: self.visible, blocks: self.blocks, entropy };
+        let drawn = sampling::draw(at_temperature, &settings.sampling, self.key());
+        self.answering |= how.controller.ends_thinking(drawn);
+        let at = InText {
+            visible: self.visible,
+            blocks: self.blocks,
+            since: self.since,
+            entropy,
+            reference: *self.reference.get_or_insert(entropy),
+            answering: self.answering,
+        };
         let opens = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
         let marked = how.controller.marked();
         if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked)
-            && let Some(piece) = self.open_unmarked(ids)
+            && let Some(piece) = self.open_unmarked(ids, entropy)
         {
             return piece;
         }
         let token = match how.switch {
             Some(ids) if opens && marked => ids.swi,
-            _ => sampling::draw(at_temperature, &settings.sampling, self.key()),
+            _ => drawn,
         };
         let is_swi = how.switch.is_some_and(|ids| ids.swi == token);
         if is_swi && self.hold {
@@ -139,7 +160,7 @@ impl Row {
         let position = Position {
             token,
             kind: if is_swi { Kind::Swi } else { Kind::Text },
-            logprob: Some(at_temperature[token as usize]),
+            logprob: Some(at_temperature[token as usize]).filter(|p| p.is_finite()),
             entropy: Some(entropy),
             p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
             p_exit: None,
@@ -155,7 +176,7 @@ impl Row {
     }
 
     /// Opens a block that no `<swi>` stands before: with its first latent. `None` where every block is closed as it opens.
-    fn open_unmarked(&mut self, ids: SwitchIds) -> Option<Piece> {
+    fn open_unmarked(&mut self, ids: SwitchIds, entropy: f64) -> Option<Piece> {
         if self.hold {
             self.held = true;
             return Some(Piece::default());
@@ -163,6 +184,7 @@ impl Row {
         let block = self.blocks;
         self.blocks += 1;
         self.force_at = None;
+        self.reference = Some(entropy);
         (self.switching != Switching::Empty).then(|| self.latent(ids, block, 0))
     }
 
@@ -173,17 +195,23 @@ impl Row {
             return self.push_visible(Position::closing(ids.swi_end, Kind::SwiEndForced, None), how);
         }
         if step > 0 {
-            let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &[]);
+            // Where no marker closes the block, text may come next, and what text never draws is masked.
+            let masked = if how.controller.marked() { vec![] } else { text_mask(&ids, false) };
+            let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &masked);
             if let Some(last) = self.trace.positions.last_mut() {
                 last.p_exit = Some(plain[ids.swi_end as usize].exp());
                 last.entropy = Some(entropy);
             }
+            self.entropies.push(entropy);
             let scale = settings.sampling.scale();
-            let at_temperature = if scale == 1.0 { plain } else { sampling::log_softmax(logits, scale, &[]) };
+            let at_temperature = if scale == 1.0 { plain } else { sampling::log_softmax(logits, scale, &masked) };
+            let drawn = sampling::draw(&at_temperature, &settings.sampling, self.key());
             let at = InBlock {
                 step,
-                entropy,
-                exit_drawn: sampling::draw(&at_temperature, &settings.sampling, self.key()) == ids.swi_end,
+                entropies: &self.entropies,
+                reference: self.reference.unwrap_or(entropy),
+                drawn,
+                exit_drawn: drawn == ids.swi_end,
                 k_min: settings.k_min,
                 k_cap: settings.k_cap,
             };
@@ -192,8 +220,12 @@ impl Row {
                 Closing::Forced => (Some(Kind::SwiEndForced), None),
                 Closing::Stay => (None, None),
             };
-            if let Some(kind) = kind {
+            // A text that has ended goes on in no block either.
+            let ended = !how.controller.marked() && settings.stop.contains(&drawn);
+            if let Some(kind) = kind.or(ended.then_some(Kind::SwiEndForced)) {
                 self.mode = Mode::Text;
+                (self.since, self.reference) = (0, Some(entropy));
+                self.entropies.clear();
                 if !how.controller.marked() {
                     return self.in_text(logits, how, true);
                 }
@@ -218,6 +250,7 @@ impl Row {
         self.trace.positions.push(position);
         self.at = Step::Text(self.visible);
         self.visible += 1;
+        self.since += 1;
         if how.settings.stop.contains(&token) {
             self.end = Some(End::Stop);
             return Piece::default();

@@ -16,13 +16,6 @@ pub enum Kind {
     SwiEndForced,
 }
 
-impl Kind {
-    /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss.
-    pub(crate) fn is_sampled(self) -> bool {
-        matches!(self, Kind::Text | Kind::Swi | Kind::SwiEndSampled)
-    }
-}
-
 /// Why a row ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -56,6 +49,12 @@ pub struct Position {
 }
 
 impl Position {
+    /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss. A `<swi>` that a rule
+    /// puts where the model cannot draw one has none.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.logprob.is_some() && matches!(self.kind, Kind::Text | Kind::Swi | Kind::SwiEndSampled)
+    }
+
     /// A `</swi>`.
     pub(super) fn closing(token: u32, kind: Kind, logprob: Option<f64>) -> Self {
         Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None }

@@ -51,6 +51,8 @@ methods! {
     icot::Icot,
     pause::Pause,
     coconut::Coconut,
+    swireasoning::SwiReasoning,
+    soft_thinking::SoftThinking,
     fixed_embedding::FixedEmbedding,
 }
 

@@ -24,6 +24,8 @@ pub enum Work {
     Annotate,
     /// Takes over what another phase exported under this phase's name, as it is, and measures it.
     Take { from: &'static str },
+    /// Decodes another phase's finished checkpoint by another rule: training-free methods.
+    Decode { from: &'static str, reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning> },
     /// GRPO on the checkpoint of the phase named, with these settings of the recipe.
     Grpo { from: &'static str, settings: fn(&Recipe) -> Grpo },
 }

@@ -84,3 +84,38 @@ impl Default for Coconut {
         }
     }
 }
+
+/// SwiReasoning (Shi et al. 2026), training-free: on the checkpoint of `base`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SwiReasoning {
+    /// Tokens of text before a block may open again.
+    pub window: usize,
+    /// Blocks of a response at most.
+    pub budget: usize,
+}
+
+impl Default for SwiReasoning {
+    fn default() -> Self {
+        Self { window: 512, budget: 2 }
+    }
+}
+
+/// Soft-Thinking (Zhang et al. 2025), training-free: on the checkpoint of `base`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SoftThinking {
+    /// Tokens that are mixed.
+    pub top_k: usize,
+    pub temperature: f64,
+    /// Nats below which the model counts as certain.
+    pub certain: f64,
+    /// Latents in a row at which it must be certain to go over to text; 0 never.
+    pub patience: usize,
+}
+
+impl Default for SoftThinking {
+    fn default() -> Self {
+        Self { top_k: 10, temperature: 0.6, certain: 0.01, patience: 256 }
+    }
+}

@@ -53,6 +53,7 @@ impl Recipe {
             ("coconut.batch", self.coconut.batch),
             ("coconut.c", self.coconut.c),
             ("coconut.max_stage", self.coconut.max_stage),
+            ("soft_thinking.top_k", self.soft_thinking.top_k),
             ("grpo.questions", self.grpo.questions),
             ("grpo.inner_epochs", self.grpo.inner_epochs),
             ("optimizer.accumulate", self.optimizer.accumulate),
@@ -101,6 +102,8 @@ impl Recipe {
         );
         self.check_optimizer()?;
         ensure!(smoothing > 0.0, "icot.smoothing (λ) must be above 0, `inf` for none, found {smoothing}");
+        let temperature = self.soft_thinking.temperature;
+        ensure!(temperature > 0.0, "soft_thinking.temperature must be above 0, found {temperature}");
         self.check_methods()?;
         let spans = &self.annotate.spans;
         ensure!(

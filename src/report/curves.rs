@@ -14,7 +14,8 @@ use crate::store::{FlatRow, read_flat};
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 5] = ["base", "boundary", "sft", "no_cot", "fixed_embedding"];
+pub(super) const SUPERVISED: [&str; 8] =
+    ["base", "boundary", "sft", "no_cot", "fixed_embedding", "icot", "pause", "coconut"];
 
 /// Draws every curve whose rows exist under `run`; returns the files.
 ///

@@ -15,7 +15,8 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 7] = ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding"];
+const ORDER: [&str; 10] =
+    ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding", "icot", "pause", "coconut"];
 
 /// The rows of one folder.
 pub struct Folder {

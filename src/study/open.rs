@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
 use crate::evaluation::{Scores, evaluate};
-use crate::latent::{Switching, Trace};
+use crate::latent::{Blocks, Switching, Trace};
 use crate::machine::Machine;
 use crate::schema::Identity;
 
@@ -65,19 +65,18 @@ impl Study {
         Identity { checkpoint: self.subject.name.clone(), dataset: self.subject.dataset(), n, seed: self.seed }
     }
 
-    /// Whether the model can say where its blocks stand and how long they are.
+    /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
     ///
     /// # Errors
-    /// [`DoesNotApply`] where one block of one length follows every prompt.
+    /// [`DoesNotApply`] where a rule says so.
     pub fn chooses_blocks(&self) -> Result<()> {
         let Subject { name, reasoning, .. } = &self.subject;
-        match reasoning.blocks.after_prompt() {
-            Some(steps) => {
-                let why = "it chooses neither where to switch nor how long to stay";
-                Err(DoesNotApply(format!("{name}: {steps} latents follow every prompt: {why}")).into())
-            }
-            None => Ok(()),
-        }
+        let rule = match reasoning.blocks {
+            Blocks::Learnt | Blocks::Never => return Ok(()),
+            rule => serde_json::to_string(&rule)?,
+        };
+        let why = "the model chooses neither where to switch nor how long to stay";
+        Err(DoesNotApply(format!("{name}: its blocks follow a rule ({rule}): {why}")).into())
     }
 
     /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.

@@ -168,7 +168,7 @@ pub struct LossParts {
 
 /// `N_tok`: sampled positions of all rollouts.
 pub(crate) fn sampled_tokens(rollouts: &[Rollout]) -> usize {
-    rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.kind.is_sampled()).count()
+    rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.is_sampled()).count()
 }
 
 /// Gradients of the Switch-GRPO loss. In `segmented` each wave is back-propagated and dropped before the next.

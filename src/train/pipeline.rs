@@ -81,6 +81,7 @@ impl Run {
                 Some(None)
             }
             Work::Take { from } => Some(Some(measure::take(self, phase.name, from)?)),
+            Work::Decode { from, reasoning } => Some(Some(measure::decode(self, phase.name, from, reasoning)?)),
             Work::Grpo { from, settings } => switch_grpo::run(self, phase.name, from, settings)?.map(Some),
         })
     }

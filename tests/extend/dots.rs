@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::Method;
+use super::curriculum::block;
 use super::objective::CrossEntropy;
 use super::phase::{Context, Phase, Supervised, Work};
 use super::schedule::LrSchedule;
@@ -29,14 +30,8 @@ impl Method for Dots {
 }
 
 fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
-    let ids = corpus.switch;
-    let block = [vec![ids.swi], vec![ids.latent; LATENTS], vec![ids.swi_end]].concat();
-    let row = |sample: &crate::text::Sample| {
-        let answer = Row::answer_only(sample, corpus.end)?;
-        let (prompt, response) = answer.ids.split_at(answer.prompt);
-        // The block stands before the first thing that is learnt.
-        Ok(Row { ids: [prompt, &block, response].concat(), prompt: answer.prompt + block.len() })
-    };
+    let block = block(LATENTS, corpus.switch);
+    let row = |sample| Ok(Row::answer_only(sample, corpus.end)?.after(&block));
     let rows: Vec<Row> = corpus.train.iter().map(row).collect::<Result<_>>()?;
     let steps = recipe.base.steps;
     Ok(Supervised {

@@ -5,23 +5,46 @@ use burn::module::Module;
 
 use super::Run;
 use super::summary::PhaseResult;
+use crate::corpus::Corpus;
 use crate::evaluation::evaluate;
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Switching};
 use crate::model::Decoder;
 use crate::progress::say;
+use crate::recipe::Recipe;
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, Trained};
 
 /// A phase that takes over a checkpoint inside another: measured like any other.
 pub(super) fn take(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
+    again(run, phase, from, phase, |source| source.reasoning(phase))
+}
+
+/// A phase that decodes another's finished checkpoint by a rule of its own.
+pub(super) fn decode(
+    run: &Run,
+    phase: &str,
+    from: &str,
+    reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
+) -> Result<PhaseResult> {
+    again(run, phase, from, "checkpoint", |_| reasoning(&run.recipe, &run.corpus))
+}
+
+/// Weights `name` of the phase `from`, measured as this phase.
+fn again(
+    run: &Run,
+    phase: &str,
+    from: &str,
+    name: &str,
+    reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
+) -> Result<PhaseResult> {
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
         return Ok(done);
     }
     let source = PhaseFolder::open(run.path(), from)?;
-    let model = source.import(phase, &run.device.clone().inner())?;
-    let result = run.measure(&folder, phase, &model, &source.reasoning(phase)?, source.trained(phase)?)?;
+    let model = source.import(name, &run.device.clone().inner())?;
+    let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     folder.finish(&result)?;
     Ok(result)
 }

@@ -172,7 +172,7 @@ fn row(
         .all
         .iter()
         .flat_map(|(t, _, _)| &t.positions)
-        .filter(|p| p.kind.is_sampled())
+        .filter(|p| p.is_sampled())
         .filter_map(|p| p.entropy)
         .collect();
     let (first, last) = (epochs.first(), epochs.last());

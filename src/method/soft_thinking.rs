@@ -1,0 +1,50 @@
+//! Soft-Thinking (Zhang et al. 2025): the text checkpoint as it is, thinking in mixtures of its most probable tokens until
+//! thinking ends. Training-free.
+
+use anyhow::{Context as _, Result};
+
+use super::Method;
+use super::phase::{Phase, Work};
+use super::text_cot::BASE;
+use crate::corpus::Corpus;
+use crate::latent::{Blocks, Reasoning, Source, rules};
+use crate::recipe::{self, Recipe};
+
+pub struct SoftThinking;
+
+impl Method for SoftThinking {
+    fn name(&self) -> &'static str {
+        "soft_thinking"
+    }
+
+    fn about(&self) -> &'static str {
+        "training-free: mixtures of the most probable tokens until thinking ends (Zhang et al. 2025)"
+    }
+
+    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
+        vec![BASE, Phase { name: "soft_thinking", work: Work::Decode { from: "base", reasoning } }]
+    }
+}
+
+fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
+    let recipe::SoftThinking { top_k, temperature, certain, patience } = recipe.soft_thinking;
+    let (limit, end) = (recipe.evaluation.max_new_tokens, end_of_thinking(corpus)?);
+    Ok(Reasoning {
+        source: Source::VocabularyMixture { top_k, temperature },
+        blocks: Blocks::SoftThinking(rules::SoftThinking { certain, patience, limit, end }),
+        ..Reasoning::text("soft_thinking")
+    })
+}
+
+/// What ends thinking, in this order of preference: reasoning models write the first, worked solutions one of the others
+/// before the answer.
+const ENDS: [&str; 3] = ["</think>", "####", "#"];
+
+/// The token that ends thinking.
+///
+/// # Errors
+/// A vocabulary with none of them.
+pub(super) fn end_of_thinking(corpus: &Corpus) -> Result<u32> {
+    let found = ENDS.iter().find_map(|word| corpus.vocabulary.id(word));
+    found.with_context(|| format!("the vocabulary has none of {ENDS:?}: nothing tells where thinking ends"))
+}
