@@ -31,6 +31,45 @@ fn command(binary: &str, out: &Path, args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Everything that lies in a folder.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (file, path) = (to.join(entry.file_name()), entry.path());
+        if path.is_dir() {
+            copy(&path, &file);
+        } else {
+            std::fs::copy(&path, &file).expect("a copy");
+        }
+    }
+}
+
+#[test]
+fn the_checkpoint_that_grpo_started_from_is_measured_where_rl_is_asked_about() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (run, out) = (temp.path().join("micro"), temp.path().join("rows"));
+    copy(&micro(), &run);
+    copy(&run.join("sft"), &run.join("grpo_start"));
+    let measure = |binary: &str, args: &[&str]| {
+        let mut command = Command::new(binary);
+        command.arg(&run).args(["--problems", "40", "--out"]).arg(&out).args(args);
+        let output = command.output().expect("the binary runs");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    measure(env!("CARGO_BIN_EXE_probe"), &["--only", "teacher_forced,phases"]);
+    measure(env!("CARGO_BIN_EXE_intervene"), &["--pairs", "2", "--draws", "1"]);
+    let there = |name: &str| out.join(name).with_extension("parquet").is_file();
+    for checkpoint in ["sft", "grpo_start", "grpo"] {
+        assert!(there(&format!("teacher_forced-{checkpoint}")), "{checkpoint}");
+        assert!(there(&format!("switch_benefit-{checkpoint}")), "{checkpoint}");
+    }
+    assert!(there("phases-grpo_start-grpo") && !there("phases-sft-grpo_start") && !there("phases-sft-grpo"));
+    assert!(
+        there("latent_intervention-grpo") && !there("latent_intervention-grpo_start"),
+        "minutes, and nothing about RL"
+    );
+}
+
 #[test]
 fn every_experiment_runs_in_bf16_and_says_so() {
     let temp = tempfile::tempdir().expect("a folder");

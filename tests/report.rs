@@ -4,15 +4,17 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use switchyard::recipe::Recipe;
 use switchyard::report::folder::Folder;
 use switchyard::report::paper::Paper;
 use switchyard::report::render::{default_folders, report};
-use switchyard::report::verdicts::{self, Verdict};
+use switchyard::report::verdicts::{self, Verdict, shown_p};
 use switchyard::report::{beside, own};
 use switchyard::schema::{
     AccuracyRow, ExitRow, InterventionRow, LensRow, Named, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
     ResponseRow, TeacherForcedRow, WindowRow,
 };
+use switchyard::stats::Flips;
 use switchyard::store::RowWriter;
 
 fn write(folder: &Path, name: &str, rows: &[Value]) {
@@ -261,6 +263,141 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     }
 }
 
+/// A folder that holds interventions on `n` problems, of which *skip* lost and gained some.
+fn skipping(folder: &Path, n: usize, lost: usize, gained: usize) {
+    let share = |value: f64| json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": n});
+    let row = |mode: &str, lost: usize, gained: usize| {
+        json!({"mode": mode, "steps": "all", "dose": null, "later": "recompute", "at": "both", "blocks": "own", "draws": 1,
+            "accuracy": share(0.5), "accuracy_change": share(0.0), "answer_changed": share(0.3), "lost": lost, "gained": gained,
+            "p_value": 1.0, "p_holm": 1.0, "firings": 9, "mean_change": 1.5, "n": n, "checkpoint": "toy/sft", "dataset": "toy",
+            "seed": 0})
+    };
+    let typed = [row("normal", 0, 0), row("skip", lost, gained)].map(|row| {
+        let typed: InterventionRow = serde_json::from_value(row).unwrap();
+        serde_json::to_value(typed).unwrap()
+    });
+    write(folder, "latent_intervention-sft", &typed);
+}
+
+/// Verdict, p and tests of a claim on a folder's rows.
+fn verdict(folder: &Path, id: &str) -> (Verdict, Option<f64>, String) {
+    let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(folder).unwrap());
+    let tested = verdicts::test(&paper, &folder, |_| None);
+    let found = tested.iter().find(|t| t.claim.id == id).unwrap();
+    (found.verdict, found.p, found.tests.join("; "))
+}
+
+#[test]
+fn few_problems_have_no_verdict() {
+    let reports = tempfile::tempdir().unwrap();
+    // Eight problems of which none flips: a bootstrap of the difference has no width, and once declared "not reproduced".
+    skipping(reports.path(), 8, 0, 0);
+    let (of_eight, p, test) = verdict(reports.path(), "latent-step-needed");
+    assert!(of_eight == Verdict::NotTestable && p.is_none() && test.contains("n = 8: a verdict needs 20"), "{test}");
+    skipping(reports.path(), 500, 0, 0);
+    assert_eq!(verdict(reports.path(), "latent-step-needed").0, Verdict::Undecided);
+}
+
+#[test]
+fn a_verdict_says_what_the_test_beside_it_says() {
+    let reports = tempfile::tempdir().unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    // 7 lost and 16 gained of 500: a bootstrap gives [0, .036], McNemar p = .093.
+    for (n, lost, gained) in [
+        (500, 7, 16),
+        (500, 3, 29),
+        (500, 29, 3),
+        (20, 0, 5),
+        (20, 0, 6),
+        (20, 6, 0),
+        (40, 1, 8),
+        (40, 8, 1),
+        (500, 43, 26),
+    ] {
+        skipping(reports.path(), n, lost, gained);
+        let (verdict, p, test) = verdict(reports.path(), "latent-step-needed");
+        let exact = Flips { both_right: n - lost - gained, lost, gained, both_wrong: 0 }.p_value();
+        // It is the only claim that these rows answer: there is nothing to correct for.
+        assert!((p.unwrap() - exact).abs() < 1e-12, "{lost} lost, {gained} gained: {p:?}, exact {exact}");
+        let expected = match (exact <= 0.05, lost > gained) {
+            (false, _) => Verdict::Undecided,
+            (true, true) => Verdict::Reproduced,
+            (true, false) => Verdict::NotReproduced,
+        };
+        assert_eq!(verdict, expected, "{test}");
+        assert!(test.contains(&format!("McNemar {}", shown_p(exact))), "{test}");
+        seen.insert(verdict.words());
+    }
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}
+
+#[test]
+fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
+    let committed = Path::new(".").join("reports/micro");
+    let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(&committed).unwrap());
+    let tested = verdicts::test(&paper, &folder, |_| None);
+    let with_p: Vec<_> = tested.iter().filter_map(|t| Some((t, t.p?))).collect();
+    assert!(with_p.len() > 20, "{} verdicts", with_p.len());
+    for (t, p) in &with_p {
+        let decided = matches!(t.verdict, Verdict::Reproduced | Verdict::NotReproduced);
+        assert_eq!(decided, *p <= 0.05, "{}: {:?}, p = {p}", t.claim.id, t.verdict);
+        assert!(!t.tests.is_empty() && !t.on.is_empty(), "{}", t.claim.id);
+    }
+    // Rows for these are there: zeroing any one step costs as much, and </swi> is not what the lens reads before the last.
+    for id in ["single-transition", "lens-exit-top-1"] {
+        let of: Vec<_> = tested.iter().filter(|t| t.claim.id == id).collect();
+        assert!(!of.is_empty() && of.iter().all(|t| t.verdict == Verdict::NotReproduced), "{id}: {of:?}");
+    }
+    // Two steps may lose the same number of problems: they are two comparisons all the same. MATH-500 and GSM8K are one of ours.
+    let tests = |id: &str| tested.iter().filter(|t| t.claim.id == id).map(|t| t.tests.len()).collect::<Vec<_>>();
+    assert!(tests("single-transition").iter().all(|n| *n == 4), "{:?}", tests("single-transition"));
+    assert!(tests("rl-trainable").iter().all(|n| *n <= 2), "{:?}", tests("rl-trainable"));
+}
+
+#[test]
+fn the_start_of_grpo_has_the_name_that_its_method_gives_it() {
+    let phases = switchyard::method::phases(&Recipe::resolve("micro", &[]).unwrap()).unwrap();
+    let folder = Folder::open(&Path::new(".").join("reports/micro")).unwrap();
+    assert!(phases.iter().any(|phase| phase.name == folder.start), "no phase {}", folder.start);
+}
+
+#[test]
+fn claims_about_rl_compare_with_the_checkpoint_that_it_started_from() {
+    let reports = tempfile::tempdir().unwrap();
+    let accuracy = |group: &str, share: f64| {
+        json!({"group": group, "k_min": 4, "k_cap": 5, "accuracy": about(share), "switch_rate": about(0.6), "latent_calls": about(7.0),
+            "visible_tokens": about(20.0), "truncated": about(0.02)})
+    };
+    let outcome = |i: usize, right: usize| {
+        json!({"problem": i, "id": "x", "gold": "1", "blocks": 1, "correct": i < right, "switched": true, "visible_tokens": 15, "latent_calls": 5,
+            "truncated": false, "level": 1, "subject": "mix"})
+    };
+    for (checkpoint, right) in [("sft", 45), ("grpo", 35)] {
+        let share = right as f64 / 50.0;
+        save::<AccuracyRow>(reports.path(), checkpoint, &[accuracy("all", share), accuracy("switched", share)]);
+        save::<OutcomeRow>(reports.path(), checkpoint, &(0..50).map(|i| outcome(i, right)).collect::<Vec<_>>());
+    }
+    let table = |reports: &Path| {
+        let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(reports).unwrap());
+        let tables = beside::tables(&paper, &folder).unwrap();
+        tables.into_iter().map(|b| b.table).find(|t| t.label == "tab:sft-vs-rl").unwrap().markdown()
+    };
+    let (before, _, test) = verdict(reports.path(), "rl-trainable");
+    assert!(before == Verdict::NotReproduced && test.contains("no rows of `grpo_start`"), "{test}");
+    assert!(table(reports.path()).contains("no rows of `grpo_start`"), "{}", table(reports.path()));
+    save::<AccuracyRow>(reports.path(), "grpo_start", &[accuracy("all", 0.2), accuracy("switched", 0.2)]);
+    save::<OutcomeRow>(reports.path(), "grpo_start", &(0..50).map(|i| outcome(i, 10)).collect::<Vec<_>>());
+    let (after, _, test) = verdict(reports.path(), "rl-trainable");
+    assert!(after == Verdict::Reproduced && test.contains("gained 25, lost 0"), "{test}");
+    let (_, _, test) = verdict(reports.path(), "rl-latent-accuracy");
+    assert!(test.contains("gained 25, lost 0 of the 50 problems on which both switch"), "{test}");
+    let table = table(reports.path());
+    assert!(
+        table.contains("| After SFT (curriculum) | 66.7 | 20.0") && table.contains("ours: finished Switch-SFT"),
+        "{table}"
+    );
+}
+
 #[test]
 fn verdicts_follow_the_intervals() {
     let reports = tempfile::tempdir().unwrap();
@@ -278,7 +415,7 @@ fn verdicts_follow_the_intervals() {
     assert_eq!(of("skip-costs-twice-random-norm").0, Verdict::Undecided);
     // Paired: lost 5, gained 4.
     let (verdict, test) = of("latent-step-needed");
-    assert!(verdict == Verdict::Undecided && test.contains("gained 4, lost 5, exact McNemar p = 1.0e0"), "{test}");
+    assert!(verdict == Verdict::Undecided && test.contains("gained 4, lost 5, exact McNemar p = 1.000"), "{test}");
     let (verdict, test) = of("headline-gap");
     assert!(verdict == Verdict::NotTestable && test.contains("on Qwen3-8B: `the command`"), "{test}");
     let (verdict, test) = of("brevity-tradeoff");

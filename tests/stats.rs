@@ -111,6 +111,38 @@ fn mcnemar_agrees_with_statsmodels_and_counts_flips() {
 }
 
 #[test]
+fn paired_shares_agree_with_tangos_interval_and_mcnemars_test() {
+    let mut stretched = 0;
+    for case in list(&fixture("paired")["shares"]) {
+        let count = |name: &str| num(&case[name]) as usize;
+        let (gained, lost, n, level) = (count("gained"), count("lost"), count("n"), num(&case["level"]));
+        let table = Flips { both_right: n - gained - lost, lost, gained, both_wrong: 0 };
+        let (got, low, high) = (table.change(level).unwrap(), num(&case["low"]), num(&case["high"]));
+        // An end on the other side of a 0 that the exact test leaves open stands at 0.
+        let open = table.p_value() > 1.0 - level;
+        let want = (if open { low.min(0.0) } else { low }, if open { high.max(0.0) } else { high });
+        stretched += usize::from(want != (low, high));
+        close(got.low, want.0, 1e-6);
+        close(got.high, want.1, 1e-6);
+        assert!(got.covers(got.value) && got.n == n);
+    }
+    assert!(stretched > 0, "no case where the two tests differ");
+}
+
+#[test]
+fn the_sign_flip_test_goes_through_all_signs() {
+    for case in list(&fixture("paired")["sign_flip"]) {
+        let differences: Vec<i64> = nums(&case["differences"]).into_iter().map(|d| d as i64).collect();
+        close(sign_flip(&differences), num(&case["p"]), 1e-12);
+    }
+    // One draw a problem: McNemar's.
+    let table = Flips { both_right: 9, lost: 3, gained: 11, both_wrong: 4 };
+    let ones: Vec<i64> = [vec![-1; 3], vec![1; 11], vec![0; 13]].concat();
+    close(sign_flip(&ones), table.p_value(), 1e-12);
+    assert_eq!(sign_flip(&[]), 1.0);
+}
+
+#[test]
 fn holm_agrees_with_statsmodels() {
     for case in list(&fixture("tests")["holm"]) {
         all_close(&holm(&nums(&case["p"])).unwrap(), &nums(&case["adjusted"]), 1e-12);

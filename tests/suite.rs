@@ -7,6 +7,7 @@ mod checkpoint;
 mod circuits;
 mod cli;
 mod common;
+mod coverage;
 mod experiments;
 mod extend;
 mod faults;

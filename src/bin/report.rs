@@ -36,6 +36,9 @@ struct Args {
     /// The checkpoint that stands where the paper says "after Switch-GRPO"
     #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]
     grpo: String,
+    /// The checkpoint that Switch-GRPO started from, for claims about RL
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo_start")]
+    grpo_start: String,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -71,7 +74,7 @@ fn report(args: &Args) -> Result<()> {
     let started = Instant::now();
     let paths =
         if args.folders.is_empty() { render::default_folders(Path::new("reports"))? } else { args.folders.clone() };
-    let named = |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo));
+    let named = |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
     let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");
     let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;

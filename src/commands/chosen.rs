@@ -34,6 +34,11 @@ impl Chosen {
         ALL.iter().map(|e| format!("{:<20} {:<10} {}\n", e.name, e.program(), e.about)).collect()
     }
 
+    /// Whether the user named no experiment: all are run.
+    pub(crate) fn is_open(&self) -> bool {
+        self.only.is_empty()
+    }
+
     /// Whether the user named this experiment.
     pub fn names(&self, experiment: &Experiment) -> bool {
         self.only.iter().any(|name| name == experiment.name)
@@ -53,7 +58,7 @@ impl Chosen {
                 bail!("--only: `{name}` is run by `{}`", named.program());
             }
         }
-        Ok(ALL.iter().filter(|e| e.program() == program && (self.only.is_empty() || self.names(e))).collect())
+        Ok(ALL.iter().filter(|e| e.program() == program && (self.is_open() || self.names(e))).collect())
     }
 
     /// The settings of the recipe, or the defaults.

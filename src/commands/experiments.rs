@@ -15,6 +15,7 @@ use super::targets::Targets;
 use crate::experiments::{Run, Settings};
 use crate::machine::Machine;
 use crate::progress::{Progress, say, stop_flag};
+use crate::schema::GRPO_START;
 use crate::store::{IDENTITY, Manifest, RowWriter, command};
 use crate::study::{DoesNotApply, Study};
 
@@ -58,7 +59,9 @@ impl Experiments {
         self.chosen.experiments("probe")?;
         let settings = self.chosen.settings()?;
         let studies = self.targets.open(machine)?;
-        let jobs = jobs(&studies, &self.chosen, &settings)?;
+        let all = self.chosen.is_open() && self.targets.phase.is_empty();
+        let less = settings.of_grpo_start();
+        let jobs = jobs(&studies, &self.chosen, (&settings, all.then_some(&less)))?;
         let (mut failed, mut made) = (vec![], vec![]);
         let mut progress = Progress::new("probe", jobs.len(), 0);
         for (i, job) in jobs.iter().enumerate() {
@@ -113,14 +116,24 @@ impl Experiments {
     }
 }
 
-/// Every experiment on every checkpoint, then what compares two phases of one run.
-fn jobs<'a>(studies: &'a [Study], chosen: &Chosen, settings: &'a Settings) -> Result<Vec<Job<'a>>> {
+/// Every experiment on every checkpoint, then what compares two phases of one run. `less`: settings for the checkpoint that
+/// GRPO started from, of which only part is measured then.
+fn jobs<'a>(
+    studies: &'a [Study],
+    chosen: &Chosen,
+    (all, less): (&'a Settings, Option<&'a Settings>),
+) -> Result<Vec<Job<'a>>> {
     let experiments = chosen.experiments("probe")?;
     let weights: Vec<String> = studies.iter().map(|study| study.subject.fingerprint()).collect::<Result<_>>()?;
     let mut jobs = vec![];
     for (study, weights) in studies.iter().zip(&weights) {
         for &experiment in &experiments {
             let Run::One(run) = experiment.run else { continue };
+            let less = less.filter(|_| study.subject.short_name() == GRPO_START);
+            if less.is_some() && !experiment.is_of_grpo_start() {
+                continue;
+            }
+            let settings = less.unwrap_or(all);
             jobs.push(Job {
                 name: format!("{}-{}", experiment.name, study.subject.short_name()),
                 study,
@@ -132,18 +145,20 @@ fn jobs<'a>(studies: &'a [Study], chosen: &Chosen, settings: &'a Settings) -> Re
     }
     for (i, pair) in studies.windows(2).enumerate() {
         let [first, second] = pair else { continue };
-        if first.subject.run.is_none() || first.subject.run != second.subject.run {
+        let one_run = first.subject.run.is_some() && first.subject.run == second.subject.run;
+        // GRPO's start lies inside phase 2: it comes after nothing that it could be compared with.
+        if !one_run || second.subject.short_name() == GRPO_START {
             continue;
         }
         for &experiment in &experiments {
             let Run::Pair(run) = experiment.run else { continue };
-            let against = json!({ "against": setup(first, &weights[i], experiment.settings(settings)) });
+            let against = json!({ "against": setup(first, &weights[i], experiment.settings(all)) });
             jobs.push(Job {
                 name: format!("{}-{}-{}", experiment.name, first.subject.short_name(), second.subject.short_name()),
                 study: second,
                 named: chosen.names(experiment),
                 setup: setup(second, &weights[i + 1], against),
-                work: Box::new(move |rows| run(first, second, settings, rows)),
+                work: Box::new(move |rows| run(first, second, all, rows)),
             });
         }
     }

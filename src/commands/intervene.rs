@@ -16,7 +16,7 @@ use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
 use crate::machine::Machine;
 use crate::progress::{Stopped, say};
-use crate::schema::BlockOrigin;
+use crate::schema::{BlockOrigin, GRPO_START};
 use crate::store::command;
 use crate::study::Causal;
 use crate::study::sweep::Sweep;
@@ -94,6 +94,7 @@ impl Intervene {
         let settings = self.settings()?;
         let studies = self.targets.open(machine)?;
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
+        let all = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
         let mut failed = vec![];
         // What cannot be run on one checkpoint is refused before work on another.
         for dry in [true, false] {
@@ -101,7 +102,8 @@ impl Intervene {
                 let say = |what: &str| say(&format!("intervene: {}: {what}", study.subject.name));
                 let decoding = Sweep::settings(study);
                 let causal = Causal::new(study, &decoding, blocks, &say);
-                for &experiment in &chosen {
+                let less = all && study.subject.short_name() == GRPO_START;
+                for &experiment in chosen.iter().filter(|e| !less || e.is_of_grpo_start()) {
                     let Run::Causal { fits, run } = experiment.run else { continue };
                     match fits(&causal, &settings)? {
                         Fit::No(why) if self.chosen.names(experiment) => bail!("{why}"),

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::machine::Machine;
 use crate::recipe::Recipe;
+use crate::schema::GRPO_START;
 use crate::study::{Study, Subject};
 
 /// What is examined where nothing is named: the committed checkpoints.
@@ -18,7 +19,7 @@ pub struct Targets {
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
     #[arg(value_name = "RUN|MODEL")]
     pub targets: Vec<String>,
-    /// Which phases' checkpoints of a run; by default those of sft and grpo that exist
+    /// Which phases' checkpoints of a run; by default those of sft, grpo_start and grpo that exist
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<String>,
     /// A PEFT LoRA folder over a model (not a run)
@@ -78,7 +79,7 @@ impl Targets {
         if !self.phase.is_empty() {
             return self.phase.clone();
         }
-        let there: Vec<String> = ["sft", "grpo"]
+        let there: Vec<String> = ["sft", GRPO_START, "grpo"]
             .into_iter()
             .filter(|phase| run.join(phase).join("checkpoint").is_dir())
             .map(str::to_owned)

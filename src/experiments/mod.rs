@@ -44,7 +44,35 @@ pub enum Fit {
     No(String),
 }
 
+/// What is measured of the checkpoint that GRPO started from where nobody names phases or experiments: what claims about RL
+/// compare. The others cost minutes and ask nothing about RL.
+const OF_GRPO_START: &[&str] = &[
+    "accuracy",
+    "outcomes",
+    "traces",
+    "teacher_forced",
+    "switch_window",
+    "exit_probability",
+    "layer_probe",
+    "phases",
+    "switch_benefit",
+];
+
+impl Settings {
+    /// For the checkpoint that GRPO started from: probes for the switch, not for values.
+    pub(crate) fn of_grpo_start(&self) -> Self {
+        let mut settings = self.clone();
+        settings.layer_probe.values = false;
+        settings
+    }
+}
+
 impl Experiment {
+    /// Whether the checkpoint that GRPO started from is measured by it unasked.
+    pub(crate) fn is_of_grpo_start(&self) -> bool {
+        OF_GRPO_START.contains(&self.name)
+    }
+
     /// The program that runs it.
     pub fn program(&self) -> &'static str {
         if matches!(self.run, Run::Causal { .. }) { "intervene" } else { "probe" }

@@ -9,6 +9,9 @@ use super::paper::{Block, Paper};
 use super::tables::{Cell, ColumnKind, Heading, Table};
 use crate::schema::{AccuracyRow, Event, InterventionRow, NORMAL, Named, ProbeRow, TeacherForcedRow};
 
+/// The paper's table of what RL changed.
+const RL: &str = "tab:sft-vs-rl";
+
 /// A table of the paper and whether any number of ours stands in it.
 pub struct Beside {
     pub table: Table,
@@ -104,9 +107,20 @@ fn subjects<'a>(label: &str, folder: &'a Folder) -> Vec<Ours<'a>> {
     let first = sources(label).first().filter(|_| per_checkpoint(label));
     let checkpoints = first.map_or(vec![], |experiment| folder.checkpoints(experiment));
     if checkpoints.is_empty() {
-        return vec![Ours { heading: String::new(), cells: Cells { folder, checkpoint: &folder.grpo } }];
+        return vec![Ours { heading: String::new(), cells: cells(label, folder, &folder.grpo) }];
     }
-    checkpoints.into_iter().map(|c| Ours { heading: c.to_owned(), cells: Cells { folder, checkpoint: c } }).collect()
+    checkpoints.into_iter().map(|c| Ours { heading: c.to_owned(), cells: cells(label, folder, c) }).collect()
+}
+
+/// Where a table shows what RL changed, its row "after SFT" is the checkpoint that GRPO started from.
+fn cells<'a>(label: &str, folder: &'a Folder, checkpoint: &'a str) -> Cells<'a> {
+    let sft = if label == RL { folder.before_grpo(sources(label)) } else { &folder.sft };
+    Cells { folder, checkpoint, sft }
+}
+
+/// Whether GRPO started from a checkpoint inside phase 2, which then has a row of its own.
+fn has_start(label: &str, folder: &Folder) -> bool {
+    folder.sft != folder.start && folder.before_grpo(sources(label)) == folder.start
 }
 
 /// Rows of ours that the paper's table lacks: key for [`Cells::get`] and name.
@@ -117,6 +131,9 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
         "tab:main" => {
             if folder.phases().iter().any(|r| r.phase == "fixed_embedding") {
                 rows.push(own("fixed_embedding", "fixed embedding at the latent steps (control)"));
+            }
+            if has_start(label, folder) {
+                rows.push(own(&folder.start, "where Switch-GRPO started"));
             }
             rows.push(own(&format!("{}+text_only", folder.sft), "after Switch-SFT, <swi> masked"));
             rows.push(own(&format!("{}+text_only", folder.grpo), "after Switch-GRPO, <swi> masked"));
@@ -132,7 +149,14 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
                 }
             }
         }
+        RL if has_start(label, folder) => rows.push(own(&format!("at:{}", folder.sft), "finished Switch-SFT")),
+        "tab:swi-window" if has_start(label, folder) => {
+            rows.push(own(&format!("at:{}", folder.start), "where Switch-GRPO started"));
+        }
         "tab:appendix-sweep" => {
+            if has_start(label, folder) {
+                rows.push(own(&format!("at:{}", folder.start), "where Switch-GRPO started"));
+            }
             for (checkpoint, row) in all::<AccuracyRow>(folder) {
                 if let Some(k) = row.group.strip_prefix("k_min:") {
                     rows.push((format!("{checkpoint}:{}", row.group), format!("{checkpoint}, K_min = {k}")));
@@ -196,6 +220,11 @@ fn note(block: &Block, folder: &Folder, found: usize) -> String {
         "tab:appendix-sweep" => {
             parts.push("Ours at \"stage 8\" is the same checkpoint as at \"stage 6\", decoded with K_min = 0.".into());
         }
+        RL if has_start(RL, folder) => parts.push(format!(
+            "\"After SFT\" is ours at `{}`, the checkpoint that Switch-GRPO started from; the finished one stands below.",
+            folder.start
+        )),
+        RL if found > 0 => parts.push(format!("{}.", folder.no_start())),
         "tab:gen-analysis" => {
             parts.push("A group with fewer than two problems has no interval and is left out.".into())
         }

@@ -23,6 +23,15 @@ pub struct Claim {
     /// The claim without the paper's absolute numbers, for other models; `compare` where empty.
     #[serde(default)]
     pub compare_here: Vec<Comparison>,
+    /// About what RL changed: compared with the checkpoint that GRPO started from.
+    #[serde(default)]
+    pub rl: bool,
+    /// What of the text no comparison asks.
+    #[serde(default)]
+    pub untested: String,
+    /// Steps of Switch-GRPO below which the claim cannot be asked.
+    #[serde(default)]
+    pub grpo_steps: usize,
 }
 
 /// Where a claim can be tested.
@@ -52,6 +61,9 @@ pub struct Comparison {
     /// Slack in favour of the claim, in the column's unit.
     #[serde(default)]
     pub tolerance: f64,
+    /// Only the problems on which both checkpoints switch, pair by pair.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 fn one() -> f64 {
@@ -64,6 +76,18 @@ fn one() -> f64 {
 pub enum Term {
     Number(f64),
     Cell(String),
+}
+
+impl Term {
+    /// The cell's name.
+    pub(crate) fn cell(&self) -> Option<&str> {
+        if let Self::Cell(name) = self { Some(name) } else { None }
+    }
+
+    /// The label that the cell stands under.
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.cell()?.split('/').next()
+    }
 }
 
 /// How left and right must compare.
@@ -98,6 +122,11 @@ impl Claim {
 }
 
 impl Comparison {
+    /// Whether it compares cells of ours that no table of the paper has.
+    pub(crate) fn is_ours(&self) -> bool {
+        [&self.left, &self.right].iter().any(|term| term.cell().is_some_and(|name| name.starts_with("ours:")))
+    }
+
     /// Whether the comparison holds on the numbers `cell` gives.
     pub fn check(&self, cell: impl Fn(&str) -> Result<f64>) -> Result<bool> {
         let value = |term: &Term| match term {

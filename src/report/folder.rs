@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::schema::{KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
+use crate::schema::{GRPO_START, KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read_flat};
 
@@ -27,6 +27,9 @@ pub struct Folder {
     /// The checkpoint that answers where the paper says "after SFT", and the one where it says "after Switch-GRPO".
     pub sft: String,
     pub grpo: String,
+    /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
+    /// with it.
+    pub start: String,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
     files: BTreeMap<(String, String), File>,
@@ -48,9 +51,9 @@ impl Folder {
         ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
         let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
-        let (sft, grpo) = ("sft".to_owned(), "grpo".to_owned());
+        let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
         let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
-        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, unreadable: vec![], files };
+        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, start, unreadable: vec![], files };
         for entry in sorted(path)? {
             let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
             let metrics = entry.join(format!("{METRICS}.parquet"));
@@ -79,9 +82,25 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The same with other checkpoints in the two roles that the paper names.
-    pub fn named(self, sft: &str, grpo: &str) -> Self {
-        Self { sft: sft.to_owned(), grpo: grpo.to_owned(), ..self }
+    /// The same with other checkpoints in the roles that the paper names.
+    pub fn named(self, sft: &str, grpo: &str, start: &str) -> Self {
+        let [sft, grpo, start] = [sft, grpo, start].map(str::to_owned);
+        Self { sft, grpo, start, ..self }
+    }
+
+    /// The checkpoint that GRPO is compared with in rows of these experiments: its start, or, where they have no rows of it,
+    /// the finished one after SFT ([`Self::no_start`] says so).
+    pub(crate) fn before_grpo(&self, experiments: &[&str]) -> &str {
+        let measured = |e: &&str| match *e {
+            PhaseRow::NAME => self.phases().iter().any(|row| row.phase == self.start),
+            other => self.file(other, &self.start).is_some(),
+        };
+        if experiments.iter().any(measured) { &self.start } else { &self.sft }
+    }
+
+    /// What a comparison without rows of GRPO's start must say.
+    pub(crate) fn no_start(&self) -> String {
+        format!("no rows of `{}` here, so the finished `{}` stands for what GRPO started from", self.start, self.sft)
     }
 
     fn add_file(&mut self, file: &Path) {

@@ -140,7 +140,7 @@ fn table(folder: &Folder) -> Result<String> {
         ("share of problems that switch", "tab:sft-vs-rl", "sft", "grpo", "switch_rate", 100.0),
     ];
     for (what, label, before, after, column, scale) in pairs {
-        let cells = Cells { folder, checkpoint: &folder.sft };
+        let cells = Cells::of(folder, &folder.sft);
         let ours = |row: &str| cells.get(label, row, column).map_or_else(|| "—".into(), say);
         let theirs = |row: &str| Ok::<_, anyhow::Error>(paper.cell(&format!("{label}/{row}/{column}"))? / scale);
         out += &format!(
@@ -158,7 +158,7 @@ fn table(folder: &Folder) -> Result<String> {
         ("diagnostic accuracy, *skip*", "skip"),
     ] {
         let ours = |checkpoint: &str| {
-            let cells = Cells { folder, checkpoint };
+            let cells = Cells::of(folder, checkpoint);
             cells.get("tab:intervention", mode, "diag_acc").map_or_else(|| "—".into(), say)
         };
         let theirs = paper.cell(&format!("tab:intervention/{mode}/diag_acc"))?;

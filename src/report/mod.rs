@@ -5,7 +5,7 @@
 //! | [`folder`] | a folder of results in memory; a missing file is no rows |
 //! | [`paper`] | what the paper reports, and its claims as comparisons |
 //! | [`cells`] | our number for a cell of the paper |
-//! | [`verdicts`] | does a claim hold on our rows, and by which test |
+//! | [`verdicts`] | does a claim hold on our rows, and by which test; `claims_list` writes them |
 //! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
 //! | [`beside`], [`own`] | the paper's tables with ours beside them; tables of ours |
 //! | [`figures`], [`drawings`] | charts as SVG and PNG; which charts the rows suffice for |
@@ -15,6 +15,7 @@
 pub mod beside;
 pub mod cells;
 mod claims;
+mod claims_list;
 pub mod curves;
 pub(crate) mod drawings;
 pub mod figures;

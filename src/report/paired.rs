@@ -1,67 +1,105 @@
-//! Differences on the same problems: sharper than two intervals side by side. Knows the columns `lost` and `gained` of
-//! interventions and the rows of `outcomes`; nothing of claims.
+//! Differences on the same problems or positions: sharper than two intervals side by side. Knows which rows carry pairs;
+//! nothing of claims' verdicts.
 
 use std::collections::BTreeMap;
 
 use super::cells::{Cells, intervention_row};
-use super::claims::Term;
-use super::folder::{Folder, sound};
+use super::claims::{Comparison, Term};
+use super::folder::sound;
 use super::paper::{Paper, parts};
-use crate::schema::OutcomeRow;
-use crate::stats::{Bootstrap, Estimate, Flips};
+use super::verdicts::{Contrast, Test, shown_p};
+use crate::schema::{AccuracyRow, Event, OutcomeRow, PhaseChangeRow};
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL};
 
-/// left − right over the same problems, in the paper's unit, and how it was tested.
-pub struct Paired {
-    pub difference: Estimate,
-    pub test: String,
-}
-
-/// The paired difference of two cells, where the rows carry the pairs.
-pub fn difference(paper: &Paper, cells: Cells<'_>, left: &Term, right: &Term) -> Option<Paired> {
-    let (Term::Cell(left), Term::Cell(right)) = (left, right) else { return None };
+/// left − right in the paper's unit, where the rows carry the pairs.
+pub(crate) fn difference(paper: &Paper, cells: Cells<'_>, c: &Comparison) -> Option<Contrast> {
+    let (Term::Cell(left), Term::Cell(right)) = (&c.left, &c.right) else { return None };
     let ([l, lr, lc], [r, rr, rc]) = (parts(left).ok()?, parts(right).ok()?);
-    if l != r || lc != rc {
+    if l != r || lc != rc || c.times != 1.0 {
         return None;
     }
-    let scale = paper.unit(left).ok()?.per_share();
-    let found = match (l, rr, lc) {
-        ("tab:intervention", "normal", "all_acc") => against_normal(cells, lr),
-        ("tab:main", "switch_sft", _) if lr == "switch_grpo" => between_phases(cells.folder, lc),
-        ("tab:appendix-sweep", "stage6", "acc" | "tokens") if lr == "step800" => between_phases(cells.folder, lc),
-        ("tab:sft-vs-rl", "sft", "switch_rate" | "tokens") if lr == "grpo" => between_phases(cells.folder, lc),
+    let unit = paper.unit(left).ok()?.per_share();
+    match (l, lr, rr, lc) {
+        ("tab:intervention", mode, "normal", "all_acc") => against_normal(cells, mode, unit),
+        ("tab:main", "switch_grpo", "switch_sft", _)
+        | ("tab:appendix-sweep", "step800", "stage6", "acc" | "tokens")
+        | ("tab:sft-vs-rl", "grpo", "sft", "switch_rate" | "tokens") => between_phases(cells, lc, unit),
+        ("tab:sft-vs-rl", "grpo", "sft", "latent_acc") if c.shared => where_both_switch(cells, unit),
+        ("tab:appendix-sweep", "stage6", "stage8", "acc") => against_free(cells, unit),
+        ("tab:tf", "grpo_start", "sft_start", column) => same_positions(cells, column),
+        ("tab:swi-window", "grpo", "sft", "at") => same_positions(cells, "p_swi"),
         _ => None,
-    }?;
-    Some(Paired { difference: found.difference.scaled(scale), test: found.test })
+    }
 }
 
-fn against_normal(cells: Cells<'_>, mode: &str) -> Option<Paired> {
+/// A share, from the problems that flipped.
+fn of_flips(flips: Flips, unit: f64, on: &str) -> Option<Contrast> {
+    let how = format!("gained {}, lost {}{on}, exact McNemar {}", flips.gained, flips.lost, shown_p(flips.p_value()));
+    let difference = flips.change(LEVEL).ok()?.scaled(unit);
+    Some(Contrast { difference, how, test: Test::Flips(flips, unit) })
+}
+
+/// Of `n` problems so many flipped; which of the others were right does not enter the tests.
+fn flipped(n: usize, lost: usize, gained: usize) -> Option<Flips> {
+    Some(Flips { both_right: n.checked_sub(lost + gained)?, lost, gained, both_wrong: 0 })
+}
+
+fn against_normal(cells: Cells<'_>, mode: &str, unit: f64) -> Option<Contrast> {
     let row = intervention_row(cells.folder, cells.checkpoint, mode)?;
-    let (gained, lost, p) = (row.gained, row.lost, row.p_value);
-    let test = format!("paired bootstrap; gained {gained}, lost {lost}, exact McNemar p = {p:.1e}");
-    Some(Paired { difference: sound(row.accuracy_change)?, test })
+    if row.draws == 1 {
+        return of_flips(flipped(row.identity.n, row.lost, row.gained)?, unit, "");
+    }
+    let difference = sound(row.accuracy_change)?.scaled(unit);
+    let how = format!("{} draws a problem, exact test of no change {}", row.draws, shown_p(row.p_value));
+    Some(Contrast { difference, how, test: Test::AtZero(row.p_value) })
 }
 
-/// GRPO − SFT, problem by problem.
-fn between_phases(folder: &Folder, column: &str) -> Option<Paired> {
-    let truth = |yes: bool| f64::from(u8::from(yes));
-    let value = |row: &OutcomeRow| match column {
-        "tokens" | "math500_tokens" | "gsm8k_tokens" => row.visible_tokens as f64,
-        "switch_rate" => truth(row.switched),
-        _ => truth(row.correct),
+/// The free decode minus that with another K_min.
+fn against_free(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
+    let row = cells.folder.rows::<AccuracyRow>(cells.sft).iter().find(|row| row.group == "k_min:0")?;
+    of_flips(flipped(row.identity.n, row.gained?, row.lost?)?, unit, "")
+}
+
+/// The same problem after each of two phases.
+fn outcomes<'a>(cells: Cells<'a>) -> Vec<(&'a OutcomeRow, &'a OutcomeRow)> {
+    let of = |checkpoint| cells.folder.rows::<OutcomeRow>(checkpoint).iter().map(|row| (row.problem, row));
+    let before: BTreeMap<usize, &OutcomeRow> = of(cells.sft).collect();
+    of(&cells.folder.grpo).filter_map(|(problem, after)| Some((*before.get(&problem)?, after))).collect()
+}
+
+/// GRPO minus what came before it, problem by problem.
+fn between_phases(cells: Cells<'_>, column: &str, unit: f64) -> Option<Contrast> {
+    let pairs = outcomes(cells);
+    if column.ends_with("tokens") {
+        let (before, after): (Vec<f64>, Vec<f64>) =
+            pairs.iter().map(|(b, a)| (b.visible_tokens as f64, a.visible_tokens as f64)).unzip();
+        let difference = Bootstrap::default().paired(&before, &after).ok()?;
+        return Some(Contrast { difference, how: "bootstrap over the same problems".into(), test: Test::Interval });
+    }
+    let holds = |row: &OutcomeRow| if column == "switch_rate" { row.switched } else { row.correct };
+    let (before, after): (Vec<bool>, Vec<bool>) = pairs.iter().map(|(b, a)| (holds(b), holds(a))).unzip();
+    of_flips(Flips::count(&before, &after).ok()?, unit, "")
+}
+
+/// Accuracy on the problems on which both checkpoints switch: free of which problems each of them chooses.
+fn where_both_switch(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
+    let pairs = outcomes(cells);
+    let both = pairs.iter().filter(|(b, a)| b.switched && a.switched);
+    let (before, after): (Vec<bool>, Vec<bool>) = both.map(|(b, a)| (b.correct, a.correct)).unzip();
+    let on = format!(" of the {} problems on which both switch", before.len());
+    of_flips(Flips::count(&before, &after).ok()?, unit, &on)
+}
+
+/// GRPO minus what came before it at the annotated positions.
+fn same_positions(cells: Cells<'_>, column: &str) -> Option<Contrast> {
+    let rows = cells.folder.rows::<PhaseChangeRow>(&format!("{}-{}", cells.sft, cells.folder.grpo));
+    let row = rows.iter().find(|row| row.event == Event::SwiStart)?;
+    let difference: Estimate = match column {
+        "entropy" => row.d_entropy,
+        "p_swi" => row.d_p_swi,
+        "rank" => row.d_rank,
+        "margin" => row.d_margin,
+        _ => return None,
     };
-    let values = |checkpoint: &str| -> BTreeMap<usize, f64> {
-        folder.rows::<OutcomeRow>(checkpoint).iter().map(|row| (row.problem, value(row))).collect()
-    };
-    let (before, after) = (values(&folder.sft), values(&folder.grpo));
-    let pairs: Vec<(f64, f64)> = before.iter().filter_map(|(p, b)| Some((*b, *after.get(p)?))).collect();
-    let (b, a): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-    let difference = Bootstrap::default().paired(&b, &a).ok()?;
-    let test = if column.ends_with("tokens") {
-        "paired bootstrap over the same problems".to_owned()
-    } else {
-        let truth = |v: &[f64]| v.iter().map(|x| *x > 0.5).collect::<Vec<_>>();
-        let flips = Flips::count(&truth(&b), &truth(&a)).ok()?;
-        format!("gained {}, lost {}, exact McNemar p = {:.1e}", flips.gained, flips.lost, flips.p_value())
-    };
-    Some(Paired { difference, test })
+    Some(Contrast { difference: sound(difference)?, how: "the same positions".into(), test: Test::Interval })
 }

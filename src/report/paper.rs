@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::cells::OWN;
 pub use super::claims::{Claim, Comparison, Op, Scale, Term};
 
 /// The fixture compiled in, so that a binary reports beside the paper wherever it runs.
@@ -142,7 +143,10 @@ impl Paper {
             for label in &claim.rests_on {
                 ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which is not there", claim.id);
             }
-            for comparison in &claim.compare_here {
+            for name in claim.compare_here.iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::cell) {
+                paper.unit(name).with_context(|| format!("claim '{}'", claim.id))?;
+            }
+            for comparison in claim.compare_here.iter().filter(|c| !c.is_ours()) {
                 comparison.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
             }
             // Every cell a claim names must resolve, and its stated outcome must be what the numbers give.
@@ -173,9 +177,12 @@ impl Paper {
         self.block(label)?.value(row, column)
     }
 
-    /// The unit of `label/row/column`.
+    /// The unit of `label/row/column`; cells of ours are not scaled.
     pub fn unit(&self, name: &str) -> Result<Unit> {
         let [label, _, column] = parts(name)?;
+        if OWN.iter().any(|(own, ..)| *own == label) {
+            return Ok(Unit::Share);
+        }
         let block = self.block(label)?;
         let found = block.columns.iter().find(|c| c.key == column);
         Ok(found.with_context(|| format!("{label} has no column '{column}'"))?.unit)

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 use super::beside::{self, Beside};
+use super::claims_list::{self, count};
 use super::drawings::{self, Drawing, Undrawn};
 use super::figures::{FigureFiles, save};
 use super::folder::Folder;
@@ -14,7 +15,7 @@ use super::own;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
-use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::tables::Table;
 use super::verdicts::{self, Tested, Verdict};
 use crate::store::write_atomic;
 
@@ -79,9 +80,10 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
     let claims = verdicts::test(paper, folder, at_scale);
     let (paper_tables, own_tables) = (beside::tables(paper, folder)?, own::tables(folder)?);
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
-    for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables).chain([&claims_table(&claims)?]) {
+    for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
         table.save(&stem("tables", &table.label)).with_context(what)?;
     }
+    claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?;
     let (drawings, undrawn) = drawings::all(paper, folder);
     let figures: Result<Vec<Drawn>> = drawings
         .into_par_iter()
@@ -92,40 +94,6 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
         })
         .collect();
     Ok(Rendered { folder, paper_tables, own_tables, figures: figures.with_context(what)?, undrawn, claims })
-}
-
-/// The claims as a table of text.
-fn claims_table(claims: &[Tested<'_>]) -> Result<Table> {
-    let names = ["claim", "rests on", "on the paper's own numbers", "our checkpoint", "verdict", "test"];
-    let columns = names.iter().map(|name| Heading::new(name, ColumnKind::Text)).collect();
-    let mut table = Table::new("claims", "The paper's claims on our rows", columns);
-    for tested in claims {
-        let row = [
-            tested.claim.text.clone(),
-            tested.claim.rests_on.join(", "),
-            in_paper(tested).to_owned(),
-            tested.on.clone(),
-            tested.verdict.words().to_owned(),
-            tested.tests.join("; "),
-        ];
-        table.push(row.into_iter().map(Cell::Text).collect())?;
-    }
-    table.note = verdicts::READING.into();
-    Ok(table)
-}
-
-/// What a claim's comparisons give on the paper's own numbers.
-pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
-    match tested.claim.holds_in_paper {
-        Some(true) => "holds",
-        Some(false) => "does not hold",
-        None => "no numbers",
-    }
-}
-
-/// How many claims have a verdict.
-pub fn count(claims: &[Tested<'_>], verdict: Verdict) -> usize {
-    claims.iter().filter(|t| t.verdict == verdict).count()
 }
 
 fn summary(r: &Rendered<'_>) -> String {

@@ -70,10 +70,13 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     }
 }
 
+/// Text in Markdown: a tag such as `<swi>` would vanish as HTML, a bar would end a cell.
+pub(super) fn safe(s: &str) -> String {
+    s.replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
+}
+
 pub(super) fn markdown(table: &Table) -> String {
     let Printed { headings, rows } = printed(table);
-    // A tag such as <swi> would vanish as HTML, a bar would end the cell.
-    let safe = |s: &str| s.replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ");
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("**{}** (`{}`)\n\n", safe(&table.title), table.label);
     out += &line(headings.iter().map(|(name, _)| safe(name)).collect());

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
-use crate::stats::{Bootstrap, Estimate, Flips, accuracy};
+use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 /// A problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,14 +74,13 @@ fn group(
     let [first, _, ..] = of.as_slice() else { return Ok(None) };
     let with: Vec<bool> = of.iter().map(|p| p.with_block).collect();
     let without: Vec<bool> = of.iter().map(|p| p.without_block).collect();
-    let numbers = |yes: &[bool]| yes.iter().map(|y| f64::from(u8::from(*y))).collect::<Vec<_>>();
     let flips = Flips::count(&without, &with)?;
     Ok(Some(SwitchBenefitRow {
         identity: Identity { n: of.len(), ..first.identity.clone() },
         group: name.to_owned(),
         with_block: accuracy(&with)?,
         without_block: accuracy(&without)?,
-        benefit: Bootstrap::seeded(first.identity.seed).paired(&numbers(&without), &numbers(&with))?,
+        benefit: flips.change(LEVEL)?,
         better: flips.gained,
         worse: flips.lost,
         p_value: flips.p_value(),

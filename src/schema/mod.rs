@@ -46,7 +46,7 @@ pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::PhaseRow;
-pub(crate) use training::{GrpoStepRow, METRICS, StepRow};
+pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 
 /// A kind of row that has files of its own.
 pub trait Named: DeserializeOwned + Send + Sync + 'static {

@@ -8,6 +8,9 @@ use crate::stats::Estimate;
 /// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
 pub(crate) const METRICS: &str = "metrics";
 
+/// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one, as the method names it.
+pub(crate) const GRPO_START: &str = "grpo_start";
+
 /// A step of a supervised phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StepRow {

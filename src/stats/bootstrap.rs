@@ -94,7 +94,8 @@ impl Bootstrap {
         self.mean_over(values, &Groups::singletons(values.len())?)
     }
 
-    /// Mean of `after − before` over the same problems, problems resampled as pairs. For shares pass 0.0 and 1.0.
+    /// Mean of `after − before` over the same problems, problems resampled as pairs. Not for shares: where no problem flips the
+    /// interval has no width ([`Flips::change`](super::Flips::change) has one).
     pub fn paired(&self, before: &[f64], after: &[f64]) -> Result<Estimate> {
         self.mean(&differences(before, after)?)
     }

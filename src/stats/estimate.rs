@@ -22,6 +22,11 @@ impl Estimate {
         self.low <= x && x <= self.high
     }
 
+    /// The same estimate, its interval stretched to contain `x`.
+    pub(crate) fn reaching(&self, x: f64) -> Self {
+        Self { low: self.low.min(x), high: self.high.max(x), ..*self }
+    }
+
     /// The same estimate in another unit, e.g. `scaled(100.0)` for percent. A negative factor swaps the ends.
     pub fn scaled(&self, factor: f64) -> Self {
         let (a, b) = (self.low * factor, self.high * factor);

@@ -8,7 +8,8 @@
 //! | question | here |
 //! | --- | --- |
 //! | how sure is this accuracy? | [`wilson`], [`accuracy`] |
-//! | do two modes differ on the same problems? | [`Flips`] (exact McNemar), [`Bootstrap::paired`] |
+//! | do two modes differ on the same problems? | [`Flips`] (exact McNemar, score interval), [`sign_flip`] |
+//! | how much does a mean differ on the same problems? | [`Bootstrap::paired`] |
 //! | the same, several positions per problem | [`Bootstrap::clustered_mean`], [`Bootstrap::clustered_rows`] |
 //! | many ratios over the same problems | [`Bootstrap::columns`] |
 //! | many tests at once | [`holm`] |
@@ -25,9 +26,11 @@ mod groups;
 mod holm;
 mod logistic;
 mod mcnemar;
+mod paired_share;
 pub mod probe;
 mod ranks;
 mod scale;
+mod sign_flip;
 mod softmax;
 pub mod special;
 mod split;
@@ -42,9 +45,15 @@ pub use logistic::Logistic;
 pub use mcnemar::{Flips, changed};
 pub(crate) use ranks::spearman;
 pub use scale::Standardiser;
+pub use sign_flip::sign_flip;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
 pub use wilson::{accuracy, wilson};
 
 /// The level of every interval unless a caller says otherwise.
-pub(crate) const LEVEL: f64 = 0.95;
+pub const LEVEL: f64 = 0.95;
+
+/// The fewest independent units (problems) that a verdict may rest on. Below it intervals hold less than they promise: the
+/// "95 %" bootstrap of a mean covers 51, 76, 87 % of normal data at n = 2, 3, 4, and 45, 71, 82 % of exponential data; at
+/// n = 20 it is 95 and 92 %. `tests/coverage.rs` measures it.
+pub const FEWEST: usize = 20;

@@ -96,6 +96,7 @@ mod tests {
         }
         let (mut partial, _) = Partial::open(folder.path(), "x", false).expect("a file");
         partial.append(&rows).expect("writes");
+        drop(partial);
         let (_, read) = Partial::open(folder.path(), "x", true).expect("a file");
         assert_eq!(read.len(), rows.len());
         let same = |a: &FlatRow, b: &FlatRow| {
@@ -111,6 +112,9 @@ mod tests {
             (0..5).map(|i| serde_json::json!({ "step": i }).as_object().cloned().expect("an object")).collect();
         let (mut partial, _) = Partial::open(folder.path(), "x", false).expect("a file");
         partial.append(&rows).expect("writes");
+        let taken = Partial::open(folder.path(), "x", true).err().expect("locked").to_string();
+        assert!(taken.contains("another process writes these rows"), "{taken}");
+        drop(partial);
         let held = || Partial::open(folder.path(), "x", true).expect("a file").1;
         // A folder in the place of the new file: it cannot be written, and the old rows stay.
         let blocked = folder.path().join("x.rows.tmp.tmp");

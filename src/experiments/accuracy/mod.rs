@@ -3,7 +3,7 @@
 //! All problems; those on which the model switched and the others (its own choice: no causal reading); every level and
 //! subject; and three things done to the same problems: `<swi>` masked (`text_only`), `<swi>` put first (`forced`), and
 //! another `K_min`, **on one checkpoint** (the paper's K_min = 0 is another checkpoint). These are compared with the free
-//! decode pair by pair: exact McNemar, Holm over all of them, paired bootstrap of the difference.
+//! decode pair by pair: exact McNemar, Holm over all of them, a score interval of the difference.
 
 mod rows;
 

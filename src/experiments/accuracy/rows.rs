@@ -8,7 +8,7 @@ use crate::evaluation::{Outcome, Scores};
 use crate::latent::Trace;
 use crate::schema::AccuracyRow;
 use crate::stats::by_problem::{mean, share as share_of};
-use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, wilson};
+use crate::stats::{Estimate, Flips, LEVEL, wilson};
 use crate::study::Study;
 
 /// One problem under one way of decoding.
@@ -62,12 +62,7 @@ impl<'a> Decoded<'a> {
     pub fn against(&self, name: &str, free: &Decoded) -> Result<AccuracyRow> {
         let (before, after) = (free.correct(), self.correct());
         let flips = Flips::count(&before, &after)?;
-        let share = |correct: Vec<bool>| -> Vec<f64> { correct.into_iter().map(f64::from).collect() };
-        // Below two problems there is nothing to resample.
-        let difference = match before.len() {
-            0 | 1 => None,
-            _ => Some(Bootstrap::seeded(self.study.seed).paired(&share(before), &share(after))?),
-        };
+        let difference = Some(flips.change(LEVEL)?);
         let row = self.row(name, &self.cases.iter().collect::<Vec<_>>())?;
         let (lost, gained) = (Some(flips.lost), Some(flips.gained));
         Ok(AccuracyRow { difference, lost, gained, p_value: Some(flips.p_value()), ..row })

@@ -5,6 +5,7 @@
 //! `sft` and `grpo`; where they do not ([`per_checkpoint`]) the cells are asked of one checkpoint at a time.
 
 mod latent;
+mod own;
 mod quality;
 mod switch;
 
@@ -16,6 +17,7 @@ use crate::schema::{
 use crate::stats::Estimate;
 
 pub(crate) use latent::intervention_row;
+pub(crate) use own::OWN;
 pub(crate) use quality::subject_key;
 pub use switch::depth;
 pub(crate) use switch::{random_event, repeats_a_layer};
@@ -26,11 +28,14 @@ pub(crate) struct Cells<'a> {
     pub folder: &'a Folder,
     /// Answers where the paper's table does not say which checkpoint it is of.
     pub checkpoint: &'a str,
+    /// Answers where the paper says "after SFT": the finished phase, or, where RL is asked about, its start.
+    pub sft: &'a str,
 }
 
 /// Whether the cells under a label are of one checkpoint that the paper's rows and columns do not name.
 pub(crate) fn per_checkpoint(label: &str) -> bool {
     ["tab:intervention", "tab:exit", "tab:gen-analysis", "tab:per-subject", "sec:appendix-gen"].contains(&label)
+        || OWN.iter().any(|(own, single, _)| *own == label && *single)
 }
 
 /// Experiments whose rows answer a label's cells; the first is what `probe` or `intervene` must have run.
@@ -48,7 +53,14 @@ pub fn sources(label: &str) -> &'static [&'static str] {
         "sec:appendix-gen" => &[ResponseRow::NAME],
         "fig:calibration" | "fig:calibration-full" => &[METRICS],
         "fig:token-dist" | "fig:token-cdf" => &[OutcomeRow::NAME],
-        _ => &[],
+        own => OWN.iter().find(|(label, ..)| *label == own).map_or(&[], |(_, _, rows)| *rows),
+    }
+}
+
+impl<'a> Cells<'a> {
+    /// Cells where "after SFT" is the finished phase.
+    pub fn of(folder: &'a Folder, checkpoint: &'a str) -> Self {
+        Self { folder, checkpoint, sft: &folder.sft }
     }
 }
 
@@ -69,15 +81,18 @@ impl Cells<'_> {
             "tab:intervention" => self.intervention(row, column),
             "tab:exit" => self.exit(row, column),
             "sec:appendix-gen" => self.confidence(row, column),
-            _ => None,
+            own => self.own(own, row, column),
         };
         found.and_then(sound)
     }
 
-    /// The checkpoint that a key of the paper's names: `sft…` or `grpo…`.
-    fn phase(&self, key: &str) -> Option<&str> {
+    /// The checkpoint that a key names: `sft…` or `grpo…` of the paper's, or `at:<checkpoint>` of a row of ours.
+    fn phase<'k>(&'k self, key: &'k str) -> Option<&'k str> {
+        if let Some(named) = key.strip_prefix("at:") {
+            return Some(named);
+        }
         match key.split('_').next() {
-            Some("sft") => Some(&self.folder.sft),
+            Some("sft") => Some(self.sft),
             Some("grpo") => Some(&self.folder.grpo),
             _ => None,
         }

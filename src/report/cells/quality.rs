@@ -4,7 +4,7 @@
 use super::Cells;
 use crate::report::folder::number;
 use crate::schema::{AccuracyRow, GrpoStepRow, METRICS, OutcomeRow, PhaseRow, columns};
-use crate::stats::{Bootstrap, Estimate};
+use crate::stats::{Bootstrap, Estimate, FEWEST};
 
 /// A number of a group of problems, as rows of groups and rows of phases have it.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ impl Cells<'_> {
     pub(super) fn main(&self, row: &str, column: &str) -> Option<Estimate> {
         let checkpoint = match row {
             "text_cot" => "base",
-            "switch_sft" => &self.folder.sft,
+            "switch_sft" => self.sft,
             "switch_grpo" => &self.folder.grpo,
             other => other, // a method's own checkpoint: no_cot, coconut, fixed_embedding, …
         };
@@ -99,11 +99,12 @@ impl Cells<'_> {
     /// The paper's two SFT rows differ in K_min; ours are one checkpoint under two K_min. Extra rows are `<checkpoint>:k_min:<k>`.
     pub(super) fn sweep(&self, row: &str, column: &str) -> Option<Estimate> {
         match row {
-            "stage8" => self.k_min(&self.folder.sft, "k_min:0", column),
-            "stage6" => self.phase_quality(&self.folder.sft, column),
+            "stage8" => self.k_min(self.sft, "k_min:0", column),
+            "stage6" => self.phase_quality(self.sft, column),
             "step800" => self.phase_quality(&self.folder.grpo, column),
             "step1000" => self.phase_quality("brevity", column),
             other => match other.split_once(':') {
+                Some(("at", checkpoint)) => self.phase_quality(checkpoint, column),
                 Some((checkpoint, group)) => self.k_min(checkpoint, group, column),
                 None => self.phase_quality(&format!("grpo_{other}"), column),
             },
@@ -139,10 +140,14 @@ impl Cells<'_> {
         mean(&self.folder.rows::<OutcomeRow>(self.checkpoint).iter().filter(of).map(value).collect::<Vec<_>>())
     }
 
-    /// Ends of the GRPO trajectory: the mean of its first and of its last tenth of steps.
+    /// Ends of the GRPO trajectory: the mean of its first and of its last tenth of steps, of at least as many as an interval
+    /// needs. None of a run in which the two ends would overlap.
     pub(super) fn trajectory(&self, row: &str, column: &str) -> Option<Estimate> {
-        let rows = self.folder.flat(METRICS, "grpo");
-        let tenth = rows.len().div_ceil(10);
+        let rows = self.folder.flat(METRICS, &self.folder.grpo);
+        let tenth = rows.len().div_ceil(10).max(FEWEST);
+        if rows.len() < 2 * tenth {
+            return None;
+        }
         let early = matches!(column, "start" | "before");
         let part = if early { &rows[..tenth] } else { &rows[rows.len() - tenth..] };
         let keys: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);

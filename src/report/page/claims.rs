@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::escape::{prose, text};
-use crate::report::render::{count, in_paper};
+use crate::report::claims_list::{count, in_paper};
 use crate::report::verdicts::{READING, Tested, Verdict};
 
 /// CSS class of a verdict.
@@ -29,7 +29,7 @@ fn mark(verdict: Verdict) -> &'static str {
 /// All claims; those of one text stand under it together.
 pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
     let mut out = String::from("<div class=\"filter\" role=\"group\" aria-label=\"Show claims\" hidden>");
-    for v in [Verdict::Reproduced, Verdict::NotReproduced, Verdict::Undecided, Verdict::NotTestable] {
+    for v in Verdict::ALL {
         let _ = write!(
             out,
             "<label><input type=\"checkbox\" checked value=\"{}\"> {} ({})</label>",
@@ -47,18 +47,18 @@ pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
             format!(" <span class=\"on\">{}</span>", text(&tested.on))
         };
         let tests: String = tested.tests.iter().map(|t| format!("<li>{}</li>", prose(t))).collect();
-        let note = if tested.claim.note.is_empty() {
-            String::new()
-        } else {
-            format!("<p class=\"note\">{}</p>", prose(&tested.claim.note))
-        };
+        let notes: String = [("", &tested.claim.note), ("Not tested: ", &tested.claim.untested)]
+            .iter()
+            .filter(|(_, note)| !note.is_empty())
+            .map(|(what, note)| format!("<p class=\"note\">{what}{}</p>", prose(note)))
+            .collect();
         let _ = writeln!(
             out,
             "<li class=\"claim {0}\" data-verdict=\"{0}\"><details name=\"{id}-claims\"><summary><span class=\"verdict\">{1} {2}</span>{on} \
-             <span>{3}</span></summary><p class=\"note\">Rests on {4}; on the paper’s own numbers: {5}.</p>{note}<ul>{tests}</ul></details></li>",
+             <span>{3}</span></summary><p class=\"note\">Rests on {4}; the paper’s own numbers: {5}.</p>{notes}<ul>{tests}</ul></details></li>",
             class(v),
             mark(v),
-            v.words(),
+            text(&tested.said()),
             prose(&tested.claim.text),
             text(&tested.claim.rests_on.join(", ")),
             in_paper(tested),

@@ -16,10 +16,11 @@ use std::path::{Component, Path};
 
 use escape::text;
 
+use super::claims_list::count;
 use super::figures::fonts::font_face_css;
 use super::paper::Paper;
 use super::recipes::Recipe;
-use super::render::{Rendered, count};
+use super::render::Rendered;
 use super::verdicts::Verdict;
 use crate::schema::{LensRow, PositionRow};
 

@@ -161,7 +161,7 @@ pub struct InterventionRow {
     /// Right under normal, wrong in most draws; a tie counts for neither.
     pub lost: usize,
     pub gained: usize,
-    /// Exact McNemar against normal, all problems.
+    /// Against normal, all problems: exact McNemar; of several draws its like, the exact sign-flip test of their sums.
     pub p_value: f64,
     /// The same, Holm-adjusted over the interventions of this run.
     pub p_holm: f64,

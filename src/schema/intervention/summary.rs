@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 
 use super::{Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
-use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, wilson};
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, sign_flip, wilson};
 
 /// What a run of interventions says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,7 +76,6 @@ fn adjust(rows: &mut [InterventionRow]) -> Result<()> {
 /// One row: the draws of a cell against `before`.
 fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
     let (n, first) = (before.len(), draws[0][0]);
-    let number = |yes: bool| f64::from(u8::from(yes));
     let bootstrap = Bootstrap::seeded(first.identity.seed);
     let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, d[i])));
     // Problems × draws, pooled; one draw is a plain share.
@@ -96,9 +95,7 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         })
         .collect();
     let flips = Flips::count(&before.iter().map(|o| o.correct).collect::<Vec<_>>(), &majority)?;
-    let (groups, was, is): (Vec<usize>, Vec<f64>, Vec<f64>) =
-        pairs().map(|(i, o)| (i, number(before[i].correct), number(o.correct))).collect();
-    let p_value = if first.mode == NORMAL { 1.0 } else { flips.p_value() };
+    let (accuracy_change, p_value) = change(before, draws, &flips, &bootstrap)?;
     let (at, leads): (Vec<usize>, Vec<f64>) = pairs().filter_map(|(i, o)| Some((i, o.margin?))).unzip();
     let both: Vec<(usize, f64, f64)> = pairs().filter_map(|(i, o)| Some((i, before[i].margin?, o.margin?))).collect();
     let (both_at, margin_was, margin_is): (Vec<usize>, Vec<f64>, Vec<f64>) = both.into_iter().collect();
@@ -114,7 +111,7 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         blocks: first.blocks,
         draws: draws.len(),
         accuracy: some(share(&all, &right)?)?,
-        accuracy_change: bootstrap.clustered_paired(&was, &is, &groups)?,
+        accuracy_change,
         answer_changed: some(share(&all, &|i, o| o.answer != before[i].answer)?)?,
         diagnostic_accuracy: share(&|i| before[i].switched && before[i].correct, &right)?,
         wrong_to_right: share(&|i| !before[i].correct, &right)?,
@@ -129,6 +126,24 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         firings,
         mean_change: moved / firings.max(1) as f64,
     })
+}
+
+/// Change in accuracy against `before`, and the exact p-value that it is none. Where the draws of every problem agree:
+/// McNemar's, with the score interval that agrees with it. Else the sign-flip test of each problem's draws together, and a
+/// bootstrap over problems that never excludes a 0 which the test does not.
+fn change(before: &Draw, draws: &[Draw], flips: &Flips, bootstrap: &Bootstrap) -> Result<(Estimate, f64)> {
+    if draws[0][0].mode == NORMAL {
+        return Ok((Estimate { value: 0.0, low: 0.0, high: 0.0, n: before.len() }, 1.0));
+    }
+    let of_problem = |i: usize| draws.iter().map(|d| i64::from(d[i].correct) - i64::from(before[i].correct)).sum();
+    let changes: Vec<i64> = (0..before.len()).map(of_problem).collect();
+    if changes.iter().all(|sum| [0, draws.len() as u64].contains(&sum.unsigned_abs())) {
+        return Ok((flips.change(LEVEL)?, flips.p_value()));
+    }
+    let p_value = sign_flip(&changes);
+    let means: Vec<f64> = changes.iter().map(|&sum| sum as f64 / draws.len() as f64).collect();
+    let change = bootstrap.mean(&means)?;
+    Ok((if p_value > 1.0 - LEVEL { change.reaching(0.0) } else { change }, p_value))
 }
 
 /// Wilson's interval where rows are problems, a bootstrap over problems where each has several draws.

@@ -1,0 +1,116 @@
+//! `claims.md`, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::render_table::safe;
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::verdicts::{READING, Tested, Verdict};
+use crate::store::write_atomic;
+
+/// Writes the three files.
+///
+/// # Errors
+/// A disk that cannot be written.
+pub(crate) fn save(claims: &[Tested<'_>], stem: &Path) -> Result<()> {
+    let files = table(claims)?.save(stem)?;
+    write_atomic(&files.markdown, markdown(claims).as_bytes())
+}
+
+/// One row a claim and checkpoint, with all that is known of it.
+fn table(claims: &[Tested<'_>]) -> Result<Table> {
+    let names = [
+        "claim",
+        "text",
+        "on the paper's own numbers",
+        "our checkpoint",
+        "ours",
+        "verdict",
+        "p (Holm)",
+        "untested",
+        "tests",
+    ];
+    let columns = names.iter().map(|name| Heading::new(name, ColumnKind::Text)).collect();
+    let mut table = Table::new("claims", TITLE, columns);
+    for tested in claims {
+        let claim = tested.claim;
+        let row = [
+            claim.id.clone(),
+            claim.text.clone(),
+            in_paper(tested).to_owned(),
+            tested.on.clone(),
+            tested.ours.clone(),
+            tested.verdict.words().to_owned(),
+            tested.p.map_or_else(String::new, |p| format!("{p:.1e}")),
+            claim.untested.clone(),
+            tested.tests.join("; "),
+        ];
+        table.push(row.into_iter().map(Cell::Text).collect())?;
+    }
+    table.note = READING.into();
+    Ok(table)
+}
+
+const TITLE: &str = "The paper's claims on our rows";
+
+/// One line a claim, then a fold a claim.
+fn markdown(claims: &[Tested<'_>]) -> String {
+    let counts: Vec<String> = Verdict::ALL.map(|v| format!("{} {}", count(claims, v), v.words())).to_vec();
+    let mut out = format!("**{TITLE}** (`claims`): {}\n\n", counts.join(", "));
+    out += "| claim | the paper's own numbers | ours | verdict |\n| --- | --- | --- | --- |\n";
+    let each: Vec<&[Tested<'_>]> = claims.chunk_by(|a, b| a.claim.id == b.claim.id).collect();
+    for of in &each {
+        let line = |show: &dyn Fn(&Tested<'_>) -> String| {
+            let shown = of.iter().map(|t| (t, show(t))).filter(|(_, text)| !text.is_empty());
+            let named = shown.map(|(t, text)| if of.len() > 1 { format!("{}: {text}", t.on) } else { text });
+            safe(&named.collect::<Vec<_>>().join("; "))
+        };
+        out += &format!(
+            "| {} | {} | {} | {} |\n",
+            safe(&of[0].claim.text),
+            in_paper(&of[0]),
+            line(&|t| t.ours.clone()),
+            line(&|t| t.said())
+        );
+    }
+    out += &format!("\n{}\n", safe(READING));
+    for of in &each {
+        out += &fold(of);
+    }
+    out
+}
+
+fn fold(of: &[Tested<'_>]) -> String {
+    let claim = of[0].claim;
+    let mut out = format!("\n<details><summary>{}</summary>\n\n{}\n\n", claim.id, safe(&claim.text));
+    if !claim.rests_on.is_empty() {
+        out += &format!("Rests on {}.\n", claim.rests_on.join(", "));
+    }
+    for (what, text) in [("Note", &claim.note), ("Not tested", &claim.untested)] {
+        if !text.is_empty() {
+            out += &format!("{what}: {}\n", safe(text));
+        }
+    }
+    out.push('\n');
+    for tested in of {
+        let on = if tested.on.is_empty() { String::new() } else { format!("{}: ", tested.on) };
+        out += &format!("- {on}{}\n", tested.said());
+        tested.tests.iter().for_each(|test| out += &format!("  - {}\n", safe(test)));
+    }
+    out + "\n</details>\n"
+}
+
+/// What a claim's comparisons give on the paper's own numbers.
+pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
+    match tested.claim.holds_in_paper {
+        Some(true) => "hold",
+        Some(false) => "do not hold",
+        None => "none",
+    }
+}
+
+/// How many claims have a verdict.
+pub(crate) fn count(claims: &[Tested<'_>], verdict: Verdict) -> usize {
+    claims.iter().filter(|t| t.verdict == verdict).count()
+}
