@@ -124,12 +124,14 @@ fn problems(recipe: &Recipe) -> Result<(Vec<Problem>, Vec<Problem>)> {
 pub struct Row {
     pub ids: Vec<u32>,
     pub prompt: usize,
+    /// The same sample with its chain of thought, where a method learns from both. Ends as this one does.
+    pub teacher: Option<Box<Row>>,
 }
 
 impl Row {
     pub fn new(prompt: &[u32], response: &[u32], end: u32) -> Self {
         let ids = prompt.iter().chain(response).copied().chain([end]).collect();
-        Self { ids, prompt: prompt.len() }
+        Self { ids, prompt: prompt.len(), teacher: None }
     }
 
     /// The visible chain of thought as it is.
@@ -146,7 +148,18 @@ impl Row {
     #[must_use]
     pub fn after(self, block: &[u32]) -> Self {
         let (prompt, response) = self.ids.split_at(self.prompt);
-        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len() }
+        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), teacher: self.teacher }
+    }
+
+    /// The same with this teacher.
+    #[must_use]
+    pub fn taught_by(self, teacher: Row) -> Self {
+        Self { teacher: Some(Box::new(teacher)), ..self }
+    }
+
+    /// Positions that are fed for it, the teacher's too.
+    pub fn positions(&self) -> usize {
+        self.ids.len() + self.teacher.as_ref().map_or(0, |teacher| teacher.positions())
     }
 
     /// The final answer only (the no-CoT control).

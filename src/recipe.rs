@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Icot, Pause, SoftThinking, SwiReasoning};
+pub use baselines::{Coconut, Codi, Icot, Pause, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
@@ -79,6 +79,8 @@ pub struct Recipe {
     pub pause: Pause,
     #[serde(default)]
     pub coconut: Coconut,
+    #[serde(default)]
+    pub codi: Codi,
     #[serde(default)]
     pub swireasoning: SwiReasoning,
     #[serde(default)]

@@ -16,7 +16,9 @@ use switchyard::latent::{
     trace::{Kind, Position},
 };
 use switchyard::method::{Context, Supervised, Work, by_name};
+use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
+use switchyard::model::heads::HeadSizes;
 use switchyard::model::{Decoder, Hooks};
 use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::study::Study;
@@ -25,7 +27,7 @@ use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
-use crate::parity::reference::{compare_gradients, fixture, read, tiny};
+use crate::parity::reference::{Reference, compare_gradients, fixture, read, tiny};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 /// Closes a response.
@@ -113,14 +115,28 @@ fn losses_and_gradients_are_pytorchs() {
         "coconut.c=2",
         "coconut.max_stage=3",
         "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]",
+        "codi.steps=1",
+        "codi.latents=3",
+        "codi.teacher=0.7",
+        "codi.distance=20",
     ]);
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
     // Four samples are one batch: iCoT removes a token a step.
-    for (name, method, step) in
-        [("icot", "icot", 3), ("pause", "pause", 0), ("coconut", "coconut", 0), ("coconut_rest", "coconut", 1)]
-    {
+    let projection = HeadSizes { projection: Some(24) };
+    for (name, method, step, heads) in [
+        ("icot", "icot", 3, HeadSizes::default()),
+        ("pause", "pause", 0, HeadSizes::default()),
+        ("coconut", "coconut", 0, HeadSizes::default()),
+        ("coconut_rest", "coconut", 1, HeadSizes::default()),
+        ("codi", "codi", 0, projection),
+    ] {
         let what = declared(method, method, context);
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
+        let model = model.with_heads(heads, |key| {
+            let Reference { shape, data } = reference[&format!("{name}.{key}")].clone();
+            HostTensor::new(shape, data)
+        });
+        let model = model.expect("the heads of the fixture");
         let sums = what.objective.sums(&model, &rows(&what, step), IDS.latent).expect("a loss");
         let value = |key: &str| reference[&format!("{name}.{key}")].data[0];
         assert_eq!(sums.tokens, value("tokens") as usize, "{name}: learnt tokens");
@@ -318,7 +334,7 @@ fn mixture(top_k: usize, temperature: f64) -> Source {
 
 /// A run of `smoke` with the methods that SWITCH is compared with.
 fn smoke(out: &Path) {
-    let methods = "coconut,pause,icot,swireasoning,soft_thinking";
+    let methods = "coconut,pause,icot,codi,swireasoning,soft_thinking";
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
     let train = Command::new(env!("CARGO_BIN_EXE_train"))
         .args(["--preset", "smoke", "--method", methods, "--out"])
@@ -335,14 +351,14 @@ fn their_latents_go_through_the_experiments_of_switch() {
     smoke(temp.path());
     let summary = std::fs::read_to_string(temp.path().join("summary.md")).expect("a summary");
     println!("{summary}");
-    for (phase, latents) in [("coconut", 4), ("pause", 3)] {
+    for (phase, latents) in [("coconut", 4), ("pause", 3), ("codi", 3)] {
         let study = Study::open(temp.path(), phase, None, 0).expect("a checkpoint");
         let (scores, traces) = study.decoded().expect("decodes");
         assert_eq!((scores.switch_rate.value, scores.latent_calls), (1.0, f64::from(latents)), "{phase}");
         assert!(traces.iter().all(|t| t.blocks().len() == 1), "{phase}");
         // No `<swi>` was drawn: one that the rule puts there has no log-probability.
         let swi = |t: &Trace| t.positions.iter().filter(|p| p.kind == Kind::Swi).map(|p| p.logprob).collect::<Vec<_>>();
-        let expected = if phase == "coconut" { vec![None] } else { vec![] };
+        let expected = if phase == "pause" { vec![] } else { vec![None] };
         assert!(traces.iter().all(|t| swi(t) == expected), "{phase}");
         let modes = ["zero", "random_norm", "resample", "mean", "skip", "self_patch", "known_value"];
         let config = latent_intervention::Config {

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 13] = [
+const PHASES: [&str; 14] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -17,12 +17,16 @@ const PHASES: [&str; 13] = [
     "icot",
     "pause",
     "coconut",
+    "codi",
     "swireasoning",
     "soft_thinking",
     "fixed_embedding",
 ];
 /// Those without training.
 const TRAINING_FREE: [&str; 2] = ["swireasoning", "soft_thinking"];
+
+/// Those that train more than the decoder.
+const WITH_HEADS: [&str; 1] = ["codi"];
 
 /// What a phase's `result.json` holds of its evaluation.
 fn accuracy_of(out: &Path, phase: &str) -> f64 {
@@ -50,8 +54,15 @@ fn text(output: &Output) -> String {
 }
 
 fn weights(out: &Path) -> Vec<Vec<u8>> {
-    let file = |phase: &&str| -> PathBuf { out.join(phase).join("checkpoint").join("model.safetensors") };
-    PHASES.iter().map(|p| std::fs::read(file(p)).unwrap_or_else(|e| panic!("{p}: {e}"))).collect()
+    let file = |phase: &&str, name: &str| -> PathBuf { out.join(phase).join("checkpoint").join(name) };
+    let bytes = |phase: &&str| {
+        let mut bytes = std::fs::read(file(phase, "model.safetensors")).unwrap_or_else(|e| panic!("{phase}: {e}"));
+        let heads = file(phase, "heads.safetensors");
+        assert_eq!(heads.exists(), WITH_HEADS.contains(phase), "{}", heads.display());
+        bytes.extend(std::fs::read(heads).unwrap_or_default());
+        bytes
+    };
+    PHASES.iter().map(bytes).collect()
 }
 
 #[test]

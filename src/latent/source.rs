@@ -1,10 +1,10 @@
 //! What enters the embedding slot of a latent position.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Decoder, Span};
+use crate::model::{Decoder, Span, heads};
 
 /// Turns the hidden state before a latent position into its input.
 pub trait LatentSource: Send + Sync {
@@ -32,6 +32,7 @@ pub enum Source {
         top_k: usize,
         temperature: f64,
     },
+    Projection,
 }
 
 impl Source {
@@ -54,6 +55,7 @@ impl LatentSource for Source {
             Source::VocabularyMixture { top_k, temperature } => {
                 VocabularyMixture { top_k, temperature }.inject(h, at, model)
             }
+            Source::Projection => Projection.inject(h, at, model),
         }
     }
 
@@ -62,6 +64,7 @@ impl LatentSource for Source {
             Source::HiddenState => HiddenState.name(),
             Source::FixedEmbedding { token } => FixedEmbedding { token }.name(),
             Source::VocabularyMixture { top_k, temperature } => VocabularyMixture { top_k, temperature }.name(),
+            Source::Projection => Projection.name(),
         }
     }
 }
@@ -77,6 +80,23 @@ impl LatentSource for HiddenState {
 
     fn name(&self) -> String {
         "hidden_state".into()
+    }
+}
+
+/// CODI's recurrence (Shen et al. 2025): the hidden state through the model's [`projection`](crate::model::heads::Projection).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Projection;
+
+impl LatentSource for Projection {
+    fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
+        let head = model.heads.projection.as_ref();
+        let head =
+            head.with_context(|| format!("the source `projection` needs a head that is not in {}", heads::FILE))?;
+        Ok(head.forward(h))
+    }
+
+    fn name(&self) -> String {
+        "projection".into()
     }
 }
 

@@ -51,6 +51,7 @@ methods! {
     icot::Icot,
     pause::Pause,
     coconut::Coconut,
+    codi::Codi,
     swireasoning::SwiReasoning,
     soft_thinking::SoftThinking,
     fixed_embedding::FixedEmbedding,

@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 
 use crate::corpus::Row;
-use crate::latent::{Gradient, LatentSource, Sequence, Source, unroll};
+use crate::latent::{Gradient, LatentSource, Sequence, Source, Unrolled, unroll};
+use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks};
 use crate::ops::Targets;
 
@@ -33,6 +34,11 @@ pub trait Objective: Send + Sync {
 
     /// What enters latent positions, as it is written into results.
     fn source(&self) -> String;
+
+    /// The heads that a model of this width must have.
+    fn heads(&self, _width: usize) -> HeadSizes {
+        HeadSizes::default()
+    }
 }
 
 /// Cross-entropy of the response tokens that are not `<latent>` (method §4).
@@ -83,15 +89,40 @@ pub fn response_loss(
     source: &dyn LatentSource,
     gradient: Gradient,
 ) -> Result<LossSums> {
+    let learnt = response_losses(model, rows, latent, source, gradient, &mut Hooks::none())?;
+    Ok(LossSums { loss: learnt.losses.sum(), tokens: learnt.targets.len(), correct: learnt.correct })
+}
+
+/// The response tokens of rows, each with its loss.
+pub(super) struct Learnt {
+    /// As [`targets`].
+    pub targets: Vec<(usize, usize, u32)>,
+    /// −log p(target), in the order of `targets`.
+    pub losses: Tensor<1>,
+    pub correct: usize,
+    pub all: Unrolled,
+}
+
+/// [`response_loss`] before it is summed.
+///
+/// # Errors
+/// As [`response_loss`], and whatever a hook returns.
+pub(super) fn response_losses(
+    model: &Decoder,
+    rows: &[Row],
+    latent: u32,
+    source: &dyn LatentSource,
+    gradient: Gradient,
+    hooks: &mut Hooks,
+) -> Result<Learnt> {
     let sequences: Result<Vec<_>> =
         rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, Some(latent))).collect();
     let targets = targets(rows, latent);
     ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());
-    let all = unroll(model, &sequences?, source, gradient, &mut Hooks::none())?;
+    let all = unroll(model, &sequences?, source, gradient, hooks)?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
-    let n = places.len();
     let ids: Vec<u32> = targets.iter().map(|&(_, _, id)| id).collect();
-    let (loss, hits) = model.token_losses(all.hidden_at(&places)?, Targets::of(ids))?;
+    let (losses, hits) = model.token_losses(all.hidden_at(&places)?, Targets::of(ids))?;
     let correct = hits.sum().into_scalar::<f32>() as usize;
-    Ok(LossSums { loss: loss.sum(), tokens: n, correct })
+    Ok(Learnt { targets, losses, correct, all })
 }

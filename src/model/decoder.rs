@@ -7,6 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
 use super::config::ModelConfig;
+use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, Kind};
 use super::linear::Linear;
 use super::norm::RmsNorm;
@@ -39,6 +40,8 @@ pub struct Decoder {
     pub norm: RmsNorm,
     /// `None` where the head is the embedding, transposed.
     pub lm_head: Option<Linear>,
+    /// What a method trains beside it.
+    pub heads: Heads,
     #[module(skip)]
     config: ModelConfig,
     #[module(skip)]
@@ -98,6 +101,7 @@ impl Decoder {
             layers: (0..config.num_hidden_layers).map(|_| Block::zeros(config, device)).collect(),
             norm: RmsNorm::ones(d, config.rms_norm_eps, device),
             lm_head: (!config.tie_word_embeddings).then(|| Linear::zeros(d, v, device)),
+            heads: Heads::default(),
             config: config.clone(),
             inv_freq: config.inv_freqs().into_iter().map(|f| f as f32).collect(),
         }

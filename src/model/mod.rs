@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod config;
 mod decoder;
 pub mod gradients;
+pub mod heads;
 pub mod hooks;
 mod linear;
 pub mod lora;

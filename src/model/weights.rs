@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters};
 use super::config::ModelConfig;
 use super::decoder::Decoder;
+use super::heads::Heads;
 use crate::random::{fnv1a, normal};
 
 impl Decoder {
@@ -41,7 +42,8 @@ impl Decoder {
     pub fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
         Self::from_weights(&checkpoint.config, device, |name| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
-        })
+        })?
+        .with_heads_of(&checkpoint.path)
     }
 
     /// A decoder with random weights: embedding (and head) of standard deviation `d^-½`, matrices `in^-½`, those that
@@ -67,16 +69,29 @@ impl Decoder {
         })
     }
 
-    /// Every parameter's effective value (LoRA merged), by Hugging Face name, `[out, in]`.
+    /// Every parameter's effective value (LoRA merged), by Hugging Face name, `[out, in]`; without the heads.
     ///
     /// # Errors
     /// A device that cannot hand its data over.
     pub fn export(&self) -> Result<Vec<(String, HostTensor)>> {
+        Ok(self.host_values()?.1)
+    }
+
+    /// The same of the heads, by name.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub fn export_heads(&self) -> Result<Vec<(String, HostTensor)>> {
+        Ok(self.host_values()?.0)
+    }
+
+    /// Heads, and everything else.
+    fn host_values(&self) -> Result<(Tensors, Tensors)> {
         let mut visitor = Collect { names: Names::default(), out: vec![], error: None };
         self.clone().valid().materialize().visit(&mut visitor);
         match visitor.error {
             Some(error) => Err(error),
-            None => Ok(visitor.out),
+            None => Ok(visitor.out.into_iter().partition(|(name, _)| name.starts_with(HEADS))),
         }
     }
 
@@ -110,6 +125,7 @@ impl Decoder {
         let device = self.device();
         let mut config = self.config().clone();
         config.vocab_size = vocab_size;
+        let (sizes, heads) = (self.heads.sizes(), self.export_heads()?.into_iter().collect::<BTreeMap<_, _>>());
         let mut held: BTreeMap<String, HostTensor> = self.export()?.into_iter().collect();
         for name in [EMBED, HEAD] {
             if let Some(table) = held.get_mut(name) {
@@ -119,9 +135,13 @@ impl Decoder {
         Self::from_weights(&config, &device, |name| {
             held.remove(name)
                 .ok_or_else(|| anyhow!("parameter `{name}` is missing after resizing to {vocab_size} tokens"))
-        })
+        })?
+        .with_heads(sizes, |name| heads.get(name).cloned().with_context(|| format!("parameter `{name}` is missing")))
     }
 }
+
+/// Host tensors by name.
+type Tensors = Vec<(String, HostTensor)>;
 
 /// One parameter of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,10 +154,33 @@ pub struct Parameter {
 }
 
 /// `count` normal draws, keyed by seed and name so that they do not depend on the order of construction.
-fn normals(count: usize, std: f64, seed: u64, name: &str) -> Vec<f32> {
+pub(super) fn normals(count: usize, std: f64, seed: u64, name: &str) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
     (0..count).map(|_| (normal(&mut rng) * std) as f32).collect()
 }
+
+/// Gives heads their values from `get(name)`, called once for each of `parameters`.
+///
+/// # Errors
+/// What `get` returns, and a tensor of another shape.
+pub(super) fn fill_heads(
+    heads: Heads,
+    parameters: Vec<(String, Vec<usize>)>,
+    device: &Device,
+    get: impl FnMut(&str) -> Result<HostTensor>,
+) -> Result<Heads> {
+    let names = Names(vec!["heads".to_owned()]);
+    let shapes = parameters.into_iter().collect();
+    let mut mapper = Fill { names, shapes, device: device.clone(), get, error: None };
+    let heads = heads.map(&mut mapper);
+    match mapper.error {
+        Some(error) => Err(error),
+        None => Ok(heads),
+    }
+}
+
+/// What the names of heads begin with.
+const HEADS: &str = "heads.";
 
 /// The stack of module names during a traversal.
 #[derive(Default)]
@@ -158,6 +201,7 @@ impl Names {
         match path.as_str() {
             "embed_tokens" => EMBED.to_owned(),
             HEAD => path,
+            _ if path.starts_with(HEADS) => path,
             _ => format!("model.{path}"),
         }
     }

@@ -85,6 +85,38 @@ impl Default for Coconut {
     }
 }
 
+/// CODI (Shen et al. 2025): a block of projected hidden states, distilled from the chain of thought.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Codi {
+    pub steps: usize,
+    /// Instead of `steps`: passes over the data.
+    pub epochs: f64,
+    pub batch: usize,
+    pub learning_rate: f64,
+    pub warmup: usize,
+    pub latents: usize,
+    /// Weight of the teacher's cross-entropy.
+    pub teacher: f64,
+    /// Weight of the distance between the hidden states of student and teacher.
+    pub distance: f64,
+}
+
+impl Default for Codi {
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            epochs: 0.0,
+            batch: 128,
+            learning_rate: 3e-3,
+            warmup: 0,
+            latents: 6,
+            teacher: 1.0,
+            distance: 20.0,
+        }
+    }
+}
+
 /// SwiReasoning (Shi et al. 2026), training-free: on the checkpoint of `base`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

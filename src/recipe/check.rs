@@ -53,6 +53,8 @@ impl Recipe {
             ("coconut.batch", self.coconut.batch),
             ("coconut.c", self.coconut.c),
             ("coconut.max_stage", self.coconut.max_stage),
+            ("codi.batch", self.codi.batch),
+            ("codi.latents", self.codi.latents),
             ("soft_thinking.top_k", self.soft_thinking.top_k),
             ("grpo.questions", self.grpo.questions),
             ("grpo.inner_epochs", self.grpo.inner_epochs),
@@ -81,6 +83,7 @@ impl Recipe {
             ("latent.learning_rate", self.latent.learning_rate),
             ("icot.learning_rate", self.icot.learning_rate),
             ("coconut.learning_rate", self.coconut.learning_rate),
+            ("codi.learning_rate", self.codi.learning_rate),
             ("grpo.learning_rate", self.grpo.learning_rate),
         ] {
             ensure!(lr.is_finite() && lr > 0.0, "{key} must be a positive number, found {lr}");
@@ -104,6 +107,9 @@ impl Recipe {
         ensure!(smoothing > 0.0, "icot.smoothing (λ) must be above 0, `inf` for none, found {smoothing}");
         let temperature = self.soft_thinking.temperature;
         ensure!(temperature > 0.0, "soft_thinking.temperature must be above 0, found {temperature}");
+        for (key, weight) in [("codi.teacher", self.codi.teacher), ("codi.distance", self.codi.distance)] {
+            ensure!(weight.is_finite() && weight >= 0.0, "{key} must be 0 or above, found {weight}");
+        }
         self.check_methods()?;
         let spans = &self.annotate.spans;
         ensure!(
@@ -137,6 +143,7 @@ impl Recipe {
             ("icot.steps or icot.epochs must be above 0", &["icot"], self.icot.steps > 0 || self.icot.epochs > 0.0),
             ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
             ("coconut.stages must not be empty", &["coconut"], !self.coconut.stages.is_empty()),
+            ("codi.steps or codi.epochs must be above 0", &["codi"], self.codi.steps > 0 || self.codi.epochs > 0.0),
         ] {
             let named = methods.iter().find(|name| self.methods.iter().any(|m| m == *name));
             if let (false, Some(name)) = (there, named) {

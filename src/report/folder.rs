@@ -15,8 +15,8 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 10] =
-    ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding", "icot", "pause", "coconut"];
+const ORDER: [&str; 11] =
+    ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi"];
 
 /// The rows of one folder.
 pub struct Folder {

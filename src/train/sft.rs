@@ -70,7 +70,7 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
     let grads = shards::sum_gradients(&trainer.model, gradients);
     let loss = loss / total as f64;
     let norm = trainer.apply(grads, loss, lr)?;
-    let positions = rows.iter().map(|r| r.ids.len()).sum();
+    let positions = rows.iter().map(TrainingRow::positions).sum();
     Ok(StepStats { loss, accuracy: correct as f64 / total as f64, norm, tokens: total, positions })
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::trainer::Trainer;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
-use crate::model::{Decoder, checkpoint::Checkpoint};
+use crate::model::{Decoder, checkpoint::Checkpoint, heads};
 use crate::store::{json, write_atomic};
 use crate::text::Vocabulary;
 
@@ -199,10 +199,11 @@ impl PhaseFolder {
         trained: Trained,
     ) -> Result<PathBuf> {
         let folder = self.path.join(name);
-        let files = vec![
+        let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
             (TRAINED.to_owned(), serde_json::to_vec_pretty(&trained)?),
         ];
+        files.extend(model.heads_file()?.map(|bytes| (heads::FILE.to_owned(), bytes)));
         let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
         let mut config = model.config().clone();
         config.bos_token_id = vocabulary.bos();

@@ -1,5 +1,6 @@
 //! Opening a run: the folder, its manifest, its model and its text; everything that can fail fails here.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -176,20 +177,22 @@ impl Run {
 
     /// The same weights ready to train: on the autodiff device, with LoRA where the recipe has it.
     pub(super) fn trainable(&self, model: &Decoder) -> Result<Decoder> {
-        let held: std::collections::BTreeMap<_, _> = model.export()?.into_iter().collect();
-        let model = Decoder::from_weights(model.config(), &self.device, |name| {
-            held.get(name).cloned().with_context(|| format!("parameter `{name}` is missing"))
-        })?;
-        match (&self.recipe.lora, self.recipe.pretrained.is_some()) {
+        let sizes = model.heads.sizes();
+        let held: BTreeMap<_, _> = model.export()?.into_iter().chain(model.export_heads()?).collect();
+        let value = |name: &str| held.get(name).cloned().with_context(|| format!("parameter `{name}` is missing"));
+        let model = Decoder::from_weights(model.config(), &self.device, value)?;
+        let model = match (&self.recipe.lora, self.recipe.pretrained.is_some()) {
             (Some(lora), true) => model.with_lora(&LoraSettings {
                 rank: lora.rank,
                 alpha: lora.alpha,
                 targets: lora.targets.clone(),
                 train_embeddings: lora.train_embeddings,
                 seed: self.recipe.seed,
-            }),
-            _ => Ok(model),
-        }
+            })?,
+            _ => model,
+        };
+        // After the factors, which freeze what is there: heads are always trained whole.
+        model.with_heads(sizes, value)
     }
 
     pub(super) fn switch(&self) -> SwitchIds {

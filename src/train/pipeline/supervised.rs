@@ -36,6 +36,8 @@ pub(super) fn run(
         }
         None => (run.initial_model()?, Trained::default()),
     };
+    let heads = what.objective.heads(model.config().hidden_size);
+    let model = model.with_new_heads(heads, run.recipe.seed)?;
     let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
     let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
     let sft = Sft {

@@ -1,0 +1,184 @@
+//! CODI (Shen et al. 2025, arXiv:2502.21074): one model learns the visible chain of thought (the teacher's path) and, on the same
+//! weights, a block of latents in its place (the student's path); the student's hidden states where the answer begins are drawn
+//! to the teacher's.
+//!
+//! As in the public code: a latent is fed with the state before it through two layers and a LayerNorm; the distance is
+//! smooth-L1, the mean over all layers, at the first token of the answer's text (`:`, here `#` or `####`), which both paths feed
+//! and which predicts the answer; the teacher's states are constants, and the distance is divided by their standard deviation.
+//! Our readings: that deviation is a row's own, not the batch's, and every row's three terms are means over the row, weighed by
+//! the tokens of its answer, so that shards of a batch add up; the layer of embeddings is left out, where the two are the same.
+
+use std::cell::RefCell;
+
+use anyhow::{Context as _, Result, ensure};
+use burn::tensor::{FloatDType, Tensor, TensorData};
+
+use super::Method;
+use super::batches::{lengths_of, per_epoch};
+use super::curriculum::block;
+use super::objective::{Learnt, LossSums, Objective, response_losses};
+use super::phase::{Context, Phase, Supervised, Work};
+use super::schedule::LrSchedule;
+use crate::corpus::Row;
+use crate::latent::source::LatentSource;
+use crate::latent::{Blocks, Gradient, Reasoning, Source};
+use crate::model::heads::HeadSizes;
+use crate::model::{Decoder, HookSpec, Hooks};
+use crate::recipe::Recipe;
+use crate::text::Sample;
+
+pub struct Codi;
+
+impl Method for Codi {
+    fn name(&self) -> &'static str {
+        "codi"
+    }
+
+    fn about(&self) -> &'static str {
+        "a block of projected hidden states, distilled from the model's own chain of thought (Shen et al. 2025)"
+    }
+
+    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
+        vec![super::text_cot::BASE, Phase { name: "codi", work: Work::Supervised(codi) }]
+    }
+}
+
+fn codi(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+    let settings = &recipe.codi;
+    let lengths = lengths_of(&corpus.train);
+    let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
+    let steps = settings.steps.max(epochs);
+    let block = block(settings.latents, corpus.switch);
+    let answers: Vec<usize> = corpus.train.iter().map(answer).collect::<Result<_>>()?;
+    let row = move |_, i: usize| {
+        let sample: &Sample = &corpus.train[i];
+        let student = Row::rest(sample, answers[i], corpus.end).after(&block);
+        Ok(student.taught_by(Row::text(sample, corpus.end)))
+    };
+    Ok(Supervised {
+        from: Some("base"),
+        stream: "codi",
+        steps,
+        batch: settings.batch,
+        lengths,
+        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
+        row: Box::new(row),
+        objective: Box::new(Distillation { teacher: settings.teacher, distance: settings.distance }),
+        reasoning: Reasoning {
+            source: Source::Projection,
+            blocks: Blocks::AfterPrompt { steps: settings.latents },
+            trained_dwell: vec![settings.latents],
+            ..Reasoning::text("codi")
+        },
+        exports: vec![],
+        resets: vec![],
+        annotator_accuracy: 0.0,
+    })
+}
+
+/// Where the final answer begins in the response.
+fn answer(sample: &Sample) -> Result<usize> {
+    let range = sample.answer.as_ref().with_context(|| {
+        format!("problem {}: no final answer is marked in its solution, so CODI cannot be trained", sample.id)
+    })?;
+    Ok(range.start)
+}
+
+/// Per row: `student + teacher · (teacher's cross-entropy) + distance · (between their states)`.
+struct Distillation {
+    teacher: f64,
+    distance: f64,
+}
+
+impl Objective for Distillation {
+    fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
+        let teachers: Option<Vec<Row>> = rows.iter().map(|row| row.teacher.as_deref().cloned()).collect();
+        let teachers = teachers.context("a row without its teacher: CODI learns from both paths")?;
+        let student = path(model, rows, rows, latent)?;
+        let teacher = path(model, &teachers, rows, latent)?;
+        let learnt = counts(&student.learnt, rows.len());
+        let taught = counts(&teacher.learnt, rows.len());
+        let share = |&(row, _, _): &(usize, usize, u32)| learnt[row] / taught[row];
+        let shares = teacher.learnt.targets.iter().map(share).collect();
+        let teachers_loss = (teacher.learnt.losses.clone() * like(&teacher.learnt.losses, shares)).sum();
+        let distances = distance(student.states, teacher.states);
+        let distances = (distances.clone() * like(&distances, learnt)).sum();
+        let loss =
+            student.learnt.losses.sum() + teachers_loss.mul_scalar(self.teacher) + distances.mul_scalar(self.distance);
+        Ok(LossSums { loss, tokens: student.learnt.targets.len(), correct: student.learnt.correct })
+    }
+
+    fn source(&self) -> String {
+        Source::Projection.name()
+    }
+
+    fn heads(&self, width: usize) -> HeadSizes {
+        HeadSizes { projection: Some(width) }
+    }
+}
+
+/// One path of a batch.
+struct Path {
+    learnt: Learnt,
+    /// `[layer][B, D]`, in f32: at the first token of the answer, after each block, the last after the final norm.
+    states: Vec<Tensor<2>>,
+}
+
+/// Runs `rows`, whose ends are the answers of `students`.
+fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32) -> Result<Path> {
+    let places: Vec<(usize, usize)> = rows
+        .iter()
+        .zip(students)
+        .enumerate()
+        .map(|(i, (row, student))| (i, row.ids.len() - (student.ids.len() - student.prompt)))
+        .collect();
+    let layers = model.layers.len();
+    let seen: RefCell<Vec<Vec<Option<Tensor<2>>>>> = RefCell::new(vec![vec![None; rows.len()]; layers]);
+    let mut hooks = Hooks::none();
+    let spec: HookSpec = "blocks.*.hook_resid_post".parse()?;
+    hooks.observe(&spec, layers, |site, value| {
+        let Some(layer) = site.point.layer else { return Ok(()) };
+        for place in site.places.iter().filter(|place| places[place.row].1 == place.position) {
+            let x = value.clone().three()?.narrow(0, place.batch, 1).narrow(1, place.index, 1);
+            seen.borrow_mut()[layer][place.row] = Some(x.squeeze_dim(1));
+        }
+        Ok(())
+    })?;
+    let learnt = response_losses(model, rows, latent, &Source::Projection, Gradient::Through, &mut hooks)?;
+    drop(hooks);
+    let mut states = vec![];
+    for layer in seen.into_inner() {
+        let rows: Option<Vec<Tensor<2>>> = layer.into_iter().collect();
+        states.push(Tensor::cat(rows.context("a row was not fed up to its answer")?, 0));
+    }
+    ensure!(!states.is_empty(), "a model without blocks has no states to compare");
+    states[layers - 1] = learnt.all.hidden_at(&places)?;
+    Ok(Path { learnt, states: states.into_iter().map(|x| x.cast(FloatDType::F32)).collect() })
+}
+
+/// Smooth-L1 between the states, over the standard deviation of the teacher's, the mean over layers: `[B]`.
+fn distance(student: Vec<Tensor<2>>, teacher: Vec<Tensor<2>>) -> Tensor<1> {
+    let layers = student.len() as f64;
+    let of_layer = |(student, teacher): (Tensor<2>, Tensor<2>)| {
+        let teacher = teacher.detach();
+        let off = (student - teacher.clone()).abs();
+        let near = off.clone().lower_elem(1.0);
+        let smooth = (off.clone() - 0.5).mask_where(near, off.square() * 0.5);
+        smooth.mean_dim(1) / teacher.var(1).sqrt()
+    };
+    let each: Vec<Tensor<2>> = student.into_iter().zip(teacher).map(of_layer).collect();
+    Tensor::cat(each, 1).sum_dim(1).squeeze_dim::<1>(1).div_scalar(layers)
+}
+
+/// Learnt tokens of each row.
+fn counts(learnt: &Learnt, rows: usize) -> Vec<f32> {
+    let mut counts = vec![0.0; rows];
+    learnt.targets.iter().for_each(|&(row, _, _)| counts[row] += 1.0);
+    counts
+}
+
+/// Constants beside `x`.
+fn like(x: &Tensor<1>, values: Vec<f32>) -> Tensor<1> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), (&x.device(), x.dtype()))
+}

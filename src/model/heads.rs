@@ -1,0 +1,199 @@
+//! Extra heads that a method trains beside the decoder. A decoder carries them, so that whoever holds the one holds the other:
+//! the trainer, its saved state, every program. On disk they stand in a file of their own beside the weights ([`FILE`]), so that
+//! the folder stays one that `transformers` loads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, activation::gelu};
+use safetensors::tensor::TensorView;
+
+use super::checkpoint::{HostTensor, SafetensorsFile};
+use super::decoder::Decoder;
+use super::weights::{fill_heads, normals};
+use crate::ops::linear;
+
+/// Their file in a checkpoint folder; names as [`HeadSizes::parameters`], matrices `[out, in]`.
+pub const FILE: &str = "heads.safetensors";
+
+/// `y = x W + b` with W `[d_in, d_out]`.
+#[derive(Module, Debug)]
+pub struct Affine {
+    pub weight: Param<Tensor<2>>,
+    pub bias: Param<Tensor<1>>,
+}
+
+/// PyTorch's LayerNorm over the last axis.
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    pub weight: Param<Tensor<1>>,
+    pub bias: Param<Tensor<1>>,
+}
+
+/// `LayerNorm(down(gelu(up(x))))`: two layers, as wide at the end as the model. CODI's recurrence passes through it.
+#[derive(Module, Debug)]
+pub struct Projection {
+    pub up: Affine,
+    pub down: Affine,
+    pub norm: LayerNorm,
+}
+
+/// The heads of a decoder; none by default.
+#[derive(Module, Debug, Default)]
+pub struct Heads {
+    pub projection: Option<Projection>,
+}
+
+/// Which heads there are, and how wide they are inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadSizes {
+    pub projection: Option<usize>,
+}
+
+impl Affine {
+    fn zeros(d_in: usize, d_out: usize, device: &Device) -> Self {
+        let (weight, bias) = (Tensor::zeros([d_in, d_out], device), Tensor::zeros([d_out], device));
+        Self { weight: Param::from_tensor(weight), bias: Param::from_tensor(bias) }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        linear(x, self.weight.val()) + self.bias.val().unsqueeze()
+    }
+}
+
+impl LayerNorm {
+    /// PyTorch's default.
+    const EPS: f64 = 1e-5;
+
+    fn zeros(width: usize, device: &Device) -> Self {
+        let zeros = || Param::from_tensor(Tensor::zeros([width], device));
+        Self { weight: zeros(), bias: zeros() }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = x.clone() - x.mean_dim(2);
+        let scale = (x.clone().square().mean_dim(2) + Self::EPS).sqrt();
+        x / scale * self.weight.val().unsqueeze() + self.bias.val().unsqueeze()
+    }
+}
+
+impl Projection {
+    fn zeros(width: usize, inside: usize, device: &Device) -> Self {
+        Self {
+            up: Affine::zeros(width, inside, device),
+            down: Affine::zeros(inside, width, device),
+            norm: LayerNorm::zeros(width, device),
+        }
+    }
+
+    /// `[B, L, D]` → `[B, L, D]`.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(self.down.forward(gelu(self.up.forward(x))))
+    }
+}
+
+impl Heads {
+    fn zeros(sizes: HeadSizes, width: usize, device: &Device) -> Self {
+        Self { projection: sizes.projection.map(|inside| Projection::zeros(width, inside, device)) }
+    }
+
+    pub fn sizes(&self) -> HeadSizes {
+        HeadSizes { projection: self.projection.as_ref().map(|head| head.up.weight.val().dims()[1]) }
+    }
+}
+
+impl HeadSizes {
+    /// Name and shape of every parameter in a model of this width, matrices `[out, in]`.
+    pub fn parameters(&self, width: usize) -> Vec<(String, Vec<usize>)> {
+        let mut out = vec![];
+        if let Some(inside) = self.projection {
+            let mut add = |part: &str, shape: Vec<usize>| out.push((format!("heads.projection.{part}"), shape));
+            add("up.weight", vec![inside, width]);
+            add("up.bias", vec![inside]);
+            add("down.weight", vec![width, inside]);
+            add("down.bias", vec![width]);
+            add("norm.weight", vec![width]);
+            add("norm.bias", vec![width]);
+        }
+        out
+    }
+
+    /// These, and of `others` those that are not among these.
+    fn and(self, others: Self) -> Self {
+        Self { projection: self.projection.or(others.projection) }
+    }
+}
+
+impl Decoder {
+    /// With heads of these sizes, from `get(name)`, called once per parameter.
+    ///
+    /// # Errors
+    /// What `get` returns, and a tensor of another shape.
+    pub fn with_heads(mut self, sizes: HeadSizes, get: impl FnMut(&str) -> Result<HostTensor>) -> Result<Self> {
+        let (width, device) = (self.config().hidden_size, self.device());
+        self.heads = fill_heads(Heads::zeros(sizes, width, &device), sizes.parameters(width), &device, get)?;
+        Ok(self)
+    }
+
+    /// With random heads where it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero.
+    ///
+    /// # Errors
+    /// Heads of another size than those that it has.
+    pub fn with_new_heads(self, sizes: HeadSizes, seed: u64) -> Result<Self> {
+        let (have, width) = (self.heads.sizes(), self.config().hidden_size);
+        let all = have.and(sizes);
+        ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
+        let shapes: BTreeMap<String, Vec<usize>> = all.parameters(width).into_iter().collect();
+        let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
+        self.with_heads(all, |name| {
+            if let Some(value) = held.get(name) {
+                return Ok(value.clone());
+            }
+            let shape = shapes.get(name).cloned().unwrap_or_default();
+            let count = shape.iter().product();
+            let data = match shape.as_slice() {
+                [_, d_in] => normals(count, (*d_in as f64).powf(-0.5), seed, name),
+                _ if name.ends_with("norm.weight") => vec![1.0; count],
+                _ => vec![0.0; count],
+            };
+            HostTensor::new(shape, data)
+        })
+    }
+
+    /// With the heads that stand beside its weights, if any.
+    ///
+    /// # Errors
+    /// A file that cannot be read or does not fit the model.
+    pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
+        let path = folder.join(FILE);
+        if !path.is_file() {
+            return Ok(self);
+        }
+        let file = SafetensorsFile::open(&path)?;
+        let inside = |name: &str| file.shape(name).and_then(|shape| shape.first().copied());
+        let sizes = HeadSizes { projection: inside("heads.projection.up.weight") };
+        self.with_heads(sizes, |name| file.tensor(name))
+            .with_context(|| format!("{}: reading the heads", path.display()))
+    }
+
+    /// The bytes of [`FILE`]; `None` without heads.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub(crate) fn heads_file(&self) -> Result<Option<Vec<u8>>> {
+        let tensors = self.export_heads()?;
+        if tensors.is_empty() {
+            return Ok(None);
+        }
+        let bytes = |tensor: &HostTensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let held: Vec<(String, Vec<usize>, Vec<u8>)> =
+            tensors.into_iter().map(|(name, t)| (name, t.shape.clone(), bytes(&t))).collect();
+        let mut views = vec![];
+        for (name, shape, bytes) in &held {
+            views.push((name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes)?));
+        }
+        safetensors::serialize(views, None).map(Some).context("packing the heads")
+    }
+}
