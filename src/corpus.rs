@@ -126,12 +126,22 @@ pub struct Row {
     pub prompt: usize,
     /// The same sample with its chain of thought, where a method learns from both. Ends as this one does.
     pub teacher: Option<Box<Row>>,
+    /// What each latent stands for, in order, where a method compresses text into latents; else empty.
+    pub slots: Vec<Slot>,
+}
+
+/// Tokens that one latent stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub tokens: Vec<u32>,
+    /// That of them which the language model's head learns.
+    pub label: u32,
 }
 
 impl Row {
     pub fn new(prompt: &[u32], response: &[u32], end: u32) -> Self {
         let ids = prompt.iter().chain(response).copied().chain([end]).collect();
-        Self { ids, prompt: prompt.len(), teacher: None }
+        Self { ids, prompt: prompt.len(), teacher: None, slots: vec![] }
     }
 
     /// The visible chain of thought as it is.
@@ -148,7 +158,7 @@ impl Row {
     #[must_use]
     pub fn after(self, block: &[u32]) -> Self {
         let (prompt, response) = self.ids.split_at(self.prompt);
-        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), teacher: self.teacher }
+        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), ..self }
     }
 
     /// The same with this teacher.

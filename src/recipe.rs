@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Codi, Icot, Pause, SoftThinking, SwiReasoning};
+pub use baselines::{Coconut, Codi, Colar, Icot, Pause, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
@@ -81,6 +81,8 @@ pub struct Recipe {
     pub coconut: Coconut,
     #[serde(default)]
     pub codi: Codi,
+    #[serde(default)]
+    pub colar: Colar,
     #[serde(default)]
     pub swireasoning: SwiReasoning,
     #[serde(default)]

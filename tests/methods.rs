@@ -119,16 +119,21 @@ fn losses_and_gradients_are_pytorchs() {
         "codi.latents=3",
         "codi.teacher=0.7",
         "codi.distance=20",
+        "colar.steps=1",
+        "colar.factors=[3]",
+        "colar.slots=0.8",
+        "colar.entropy=0.01",
     ]);
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
     // Four samples are one batch: iCoT removes a token a step.
-    let projection = HeadSizes { projection: Some(24) };
+    let projection = HeadSizes { projection: Some(24), ..HeadSizes::default() };
     for (name, method, step, heads) in [
         ("icot", "icot", 3, HeadSizes::default()),
         ("pause", "pause", 0, HeadSizes::default()),
         ("coconut", "coconut", 0, HeadSizes::default()),
         ("coconut_rest", "coconut", 1, HeadSizes::default()),
         ("codi", "codi", 0, projection),
+        ("colar", "colar", 0, HeadSizes { latent: Some(20), ..HeadSizes::default() }),
     ] {
         let what = declared(method, method, context);
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
@@ -137,9 +142,16 @@ fn losses_and_gradients_are_pytorchs() {
             HostTensor::new(shape, data)
         });
         let model = model.expect("the heads of the fixture");
-        let sums = what.objective.sums(&model, &rows(&what, step), IDS.latent).expect("a loss");
+        let mut rows = rows(&what, step);
+        for slot in rows.iter_mut().flat_map(|row| &mut row.slots) {
+            assert!(slot.tokens.contains(&slot.label), "{slot:?}");
+            // Drawn at random; the fixture learns the first.
+            slot.label = slot.tokens[0];
+        }
+        let sums = what.objective.sums(&model, &rows, IDS.latent).expect("a loss");
         let value = |key: &str| reference[&format!("{name}.{key}")].data[0];
         assert_eq!(sums.tokens, value("tokens") as usize, "{name}: learnt tokens");
+        assert_eq!(sums.tokens, what.objective.tokens(&rows, IDS.latent), "{name}: what the sum is divided by");
         let loss = sums.loss.div_scalar(sums.tokens as f64);
         let (ours, theirs) = (loss.clone().into_scalar::<f32>(), value("loss"));
         assert!((ours - theirs).abs() <= 1e-5 * theirs, "{name}: loss {ours}, PyTorch {theirs}");
@@ -334,7 +346,7 @@ fn mixture(top_k: usize, temperature: f64) -> Source {
 
 /// A run of `smoke` with the methods that SWITCH is compared with.
 fn smoke(out: &Path) {
-    let methods = "coconut,pause,icot,codi,swireasoning,soft_thinking";
+    let methods = "coconut,pause,icot,codi,colar,swireasoning,soft_thinking";
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
     let train = Command::new(env!("CARGO_BIN_EXE_train"))
         .args(["--preset", "smoke", "--method", methods, "--out"])
@@ -387,7 +399,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
         assert!(targets.iter().any(|t| t == &format!("value:s1@{latents}")), "{phase}: {targets:?}");
         assert!(targets.iter().all(|t| t.starts_with("value:s")), "{phase}: {targets:?}");
     }
-    for phase in ["swireasoning", "soft_thinking"] {
+    for phase in ["swireasoning", "soft_thinking", "colar"] {
         let study = Study::open(temp.path(), phase, None, 0).expect("a checkpoint");
         let config = latent_intervention::Config {
             modes: ["zero", "resample", "skip", "self_patch"].map(str::to_owned).to_vec(),

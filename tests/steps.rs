@@ -46,7 +46,7 @@ struct Known {
 fn known_rows() -> Vec<Row> {
     let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
     let sets: BTreeMap<String, Vec<Known>> = serde_json::from_str(&text).expect("rows");
-    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None }).collect()
+    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![] }).collect()
 }
 
 fn sft_settings(threads: usize) -> Sft<'static> {

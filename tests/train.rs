@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 14] = [
+const PHASES: [&str; 15] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -18,6 +18,7 @@ const PHASES: [&str; 14] = [
     "pause",
     "coconut",
     "codi",
+    "colar",
     "swireasoning",
     "soft_thinking",
     "fixed_embedding",
@@ -26,7 +27,7 @@ const PHASES: [&str; 14] = [
 const TRAINING_FREE: [&str; 2] = ["swireasoning", "soft_thinking"];
 
 /// Those that train more than the decoder.
-const WITH_HEADS: [&str; 1] = ["codi"];
+const WITH_HEADS: [&str; 2] = ["codi", "colar"];
 
 /// What a phase's `result.json` holds of its evaluation.
 fn accuracy_of(out: &Path, phase: &str) -> f64 {
@@ -152,6 +153,12 @@ fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             Some("manifest") => {
                 let text = std::fs::read_to_string(&path).expect("a manifest");
                 text.lines().filter(|line| !line.contains("\"command\"")).collect::<String>().into_bytes()
+            }
+            Some("summary") if ending("md") => {
+                let text = std::fs::read_to_string(&path).expect("a summary");
+                let command = |line: &&str| line.starts_with("`train ");
+                assert_eq!(text.lines().filter(command).count(), 1, "{text}");
+                text.lines().filter(|line| !command(line)).collect::<String>().into_bytes()
             }
             _ => std::fs::read(&path).expect("a file"),
         };

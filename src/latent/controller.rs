@@ -93,6 +93,8 @@ pub enum Blocks {
     AfterPrompt { steps: usize },
     /// The same without `<swi>` and `</swi>` around it (pause tokens).
     Pause { steps: usize },
+    /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR).
+    Thinking { limit: usize },
     /// By the entropy of the next token, in both directions.
     #[serde(rename = "swireasoning")]
     SwiReasoning(SwiReasoning),
@@ -129,7 +131,10 @@ impl Controller for Blocks {
     fn opens(&self, at: &InText) -> bool {
         match self.rule() {
             Some(rule) => rule.opens(at),
-            None => self.after_prompt().is_some() && at.visible == 0 && at.blocks == 0,
+            None => {
+                let one = self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. });
+                one && at.visible == 0 && at.blocks == 0
+            }
         }
     }
 
@@ -146,6 +151,8 @@ impl Controller for Blocks {
             Blocks::SwiReasoning(rule) => return rule.closes(at),
             Blocks::SoftThinking(rule) => return rule.closes(at),
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
+            Blocks::Thinking { .. } if at.exit_drawn => return Closing::Drawn,
+            Blocks::Thinking { limit } => limit,
             Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return Closing::Drawn,
             Blocks::Learnt | Blocks::Never => at.k_cap,
         };
@@ -163,6 +170,15 @@ mod tests {
 
     fn text(visible: usize, blocks: usize) -> InText {
         InText { visible, blocks, since: 0, entropy: 1.0, reference: 1.0, answering: false }
+    }
+
+    #[test]
+    fn a_thinking_block_opens_once_and_is_left_when_the_model_says_so_or_at_its_limit() {
+        let rule = Blocks::Thinking { limit: 3 };
+        assert!(rule.opens(&text(0, 0)) && !rule.opens(&text(0, 1)) && !rule.opens(&text(1, 0)) && !rule.model_opens());
+        let closes = |step, drawn| rule.closes(&after(step, drawn));
+        assert_eq!([closes(1, false), closes(1, true)], [Closing::Stay, Closing::Drawn]);
+        assert_eq!([closes(3, false), closes(3, true)], [Closing::Forced, Closing::Drawn]);
     }
 
     #[test]

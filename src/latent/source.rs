@@ -33,6 +33,7 @@ pub enum Source {
         temperature: f64,
     },
     Projection,
+    LatentHead,
 }
 
 impl Source {
@@ -56,6 +57,7 @@ impl LatentSource for Source {
                 VocabularyMixture { top_k, temperature }.inject(h, at, model)
             }
             Source::Projection => Projection.inject(h, at, model),
+            Source::LatentHead => LatentHead.inject(h, at, model),
         }
     }
 
@@ -65,6 +67,7 @@ impl LatentSource for Source {
             Source::FixedEmbedding { token } => FixedEmbedding { token }.name(),
             Source::VocabularyMixture { top_k, temperature } => VocabularyMixture { top_k, temperature }.name(),
             Source::Projection => Projection.name(),
+            Source::LatentHead => LatentHead.name(),
         }
     }
 }
@@ -97,6 +100,24 @@ impl LatentSource for Projection {
 
     fn name(&self) -> String {
         "projection".into()
+    }
+}
+
+/// CoLaR's slots (Tan et al. 2025): the mean that the model's [`latent head`](crate::model::heads::LatentHead) predicts, on the
+/// scale of embeddings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatentHead;
+
+impl LatentSource for LatentHead {
+    fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
+        let head = model.heads.latent.as_ref();
+        let head =
+            head.with_context(|| format!("the source `latent_head` needs a head that is not in {}", heads::FILE))?;
+        Ok(head.forward(h).0 * head.scale.val().unsqueeze())
+    }
+
+    fn name(&self) -> String {
+        "latent_head".into()
     }
 }
 

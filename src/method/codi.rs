@@ -113,7 +113,7 @@ impl Objective for Distillation {
     }
 
     fn heads(&self, width: usize) -> HeadSizes {
-        HeadSizes { projection: Some(width) }
+        HeadSizes { projection: Some(width), ..HeadSizes::default() }
     }
 }
 

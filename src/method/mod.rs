@@ -52,6 +52,7 @@ methods! {
     pause::Pause,
     coconut::Coconut,
     codi::Codi,
+    colar::Colar,
     swireasoning::SwiReasoning,
     soft_thinking::SoftThinking,
     fixed_embedding::FixedEmbedding,

@@ -93,10 +93,12 @@ pub fn response_loss(
     Ok(LossSums { loss: learnt.losses.sum(), tokens: learnt.targets.len(), correct: learnt.correct })
 }
 
-/// The response tokens of rows, each with its loss.
+/// A token to be learnt: `(row, position that predicts, token)`.
+pub(super) type Target = (usize, usize, u32);
+
+/// Tokens of rows, each with its loss.
 pub(super) struct Learnt {
-    /// As [`targets`].
-    pub targets: Vec<(usize, usize, u32)>,
+    pub targets: Vec<Target>,
     /// −log p(target), in the order of `targets`.
     pub losses: Tensor<1>,
     pub correct: usize,
@@ -115,9 +117,24 @@ pub(super) fn response_losses(
     gradient: Gradient,
     hooks: &mut Hooks,
 ) -> Result<Learnt> {
+    losses_at(model, rows, latent, source, gradient, targets(rows, latent), hooks)
+}
+
+/// The losses of these targets.
+///
+/// # Errors
+/// As [`response_losses`].
+pub(super) fn losses_at(
+    model: &Decoder,
+    rows: &[Row],
+    latent: u32,
+    source: &dyn LatentSource,
+    gradient: Gradient,
+    targets: Vec<Target>,
+    hooks: &mut Hooks,
+) -> Result<Learnt> {
     let sequences: Result<Vec<_>> =
         rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, Some(latent))).collect();
-    let targets = targets(rows, latent);
     ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());
     let all = unroll(model, &sequences?, source, gradient, hooks)?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();

@@ -32,7 +32,7 @@ pub struct LayerNorm {
     pub bias: Param<Tensor<1>>,
 }
 
-/// `LayerNorm(down(gelu(up(x))))`: two layers, as wide at the end as the model. CODI's recurrence passes through it.
+/// `LayerNorm(down(gelu(up(x))))`. CODI's recurrence passes through one as wide at the end as the model.
 #[derive(Module, Debug)]
 pub struct Projection {
     pub up: Affine,
@@ -40,16 +40,28 @@ pub struct Projection {
     pub norm: LayerNorm,
 }
 
+/// CoLaR's: a normal distribution of the next latent input, in standard deviations of embeddings.
+#[derive(Module, Debug)]
+pub struct LatentHead {
+    pub body: Projection,
+    pub mean: Affine,
+    pub log_std: Affine,
+    /// `[1]`: the standard deviation of embeddings; a constant.
+    pub scale: Param<Tensor<1>>,
+}
+
 /// The heads of a decoder; none by default.
 #[derive(Module, Debug, Default)]
 pub struct Heads {
     pub projection: Option<Projection>,
+    pub latent: Option<LatentHead>,
 }
 
 /// Which heads there are, and how wide they are inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadSizes {
     pub projection: Option<usize>,
+    pub latent: Option<usize>,
 }
 
 impl Affine {
@@ -80,49 +92,88 @@ impl LayerNorm {
 }
 
 impl Projection {
-    fn zeros(width: usize, inside: usize, device: &Device) -> Self {
+    fn zeros([d_in, inside, d_out]: [usize; 3], device: &Device) -> Self {
         Self {
-            up: Affine::zeros(width, inside, device),
-            down: Affine::zeros(inside, width, device),
-            norm: LayerNorm::zeros(width, device),
+            up: Affine::zeros(d_in, inside, device),
+            down: Affine::zeros(inside, d_out, device),
+            norm: LayerNorm::zeros(d_out, device),
         }
     }
 
-    /// `[B, L, D]` → `[B, L, D]`.
+    /// `[B, L, d_in]` → `[B, L, d_out]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.norm.forward(self.down.forward(gelu(self.up.forward(x))))
     }
 }
 
+impl LatentHead {
+    fn zeros(width: usize, inside: usize, device: &Device) -> Self {
+        Self {
+            body: Projection::zeros([width, inside, inside], device),
+            mean: Affine::zeros(inside, width, device),
+            log_std: Affine::zeros(inside, width, device),
+            scale: Param::from_tensor(Tensor::zeros([1], device)),
+        }
+    }
+
+    /// Mean and log of the standard deviation: `[B, L, D]` → twice `[B, L, D]`.
+    pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
+        let x = self.body.forward(x);
+        (self.mean.forward(x.clone()), self.log_std.forward(x))
+    }
+}
+
 impl Heads {
     fn zeros(sizes: HeadSizes, width: usize, device: &Device) -> Self {
-        Self { projection: sizes.projection.map(|inside| Projection::zeros(width, inside, device)) }
+        Self {
+            projection: sizes.projection.map(|inside| Projection::zeros([width, inside, width], device)),
+            latent: sizes.latent.map(|inside| LatentHead::zeros(width, inside, device)),
+        }
     }
 
     pub fn sizes(&self) -> HeadSizes {
-        HeadSizes { projection: self.projection.as_ref().map(|head| head.up.weight.val().dims()[1]) }
+        let inside = |projection: &Projection| projection.up.weight.val().dims()[1];
+        HeadSizes {
+            projection: self.projection.as_ref().map(inside),
+            latent: self.latent.as_ref().map(|head| inside(&head.body)),
+        }
     }
 }
+
+/// Name of [`LatentHead::scale`].
+const SCALE: &str = "heads.latent.scale";
 
 impl HeadSizes {
     /// Name and shape of every parameter in a model of this width, matrices `[out, in]`.
     pub fn parameters(&self, width: usize) -> Vec<(String, Vec<usize>)> {
         let mut out = vec![];
+        let mut affine = |name: &str, d_in: usize, d_out: usize| {
+            out.push((format!("heads.{name}.weight"), vec![d_out, d_in]));
+            out.push((format!("heads.{name}.bias"), vec![d_out]));
+        };
+        let mut bodies = vec![];
         if let Some(inside) = self.projection {
-            let mut add = |part: &str, shape: Vec<usize>| out.push((format!("heads.projection.{part}"), shape));
-            add("up.weight", vec![inside, width]);
-            add("up.bias", vec![inside]);
-            add("down.weight", vec![width, inside]);
-            add("down.bias", vec![width]);
-            add("norm.weight", vec![width]);
-            add("norm.bias", vec![width]);
+            bodies.push(("projection", inside, width));
         }
+        if let Some(inside) = self.latent {
+            bodies.push(("latent.body", inside, inside));
+            affine("latent.mean", inside, width);
+            affine("latent.log_std", inside, width);
+        }
+        for &(name, inside, d_out) in &bodies {
+            affine(&format!("{name}.up"), width, inside);
+            affine(&format!("{name}.down"), inside, d_out);
+        }
+        for (name, _, d_out) in bodies {
+            out.extend(["weight", "bias"].map(|part| (format!("heads.{name}.norm.{part}"), vec![d_out])));
+        }
+        out.extend(self.latent.map(|_| (SCALE.to_owned(), vec![1])));
         out
     }
 
     /// These, and of `others` those that are not among these.
     fn and(self, others: Self) -> Self {
-        Self { projection: self.projection.or(others.projection) }
+        Self { projection: self.projection.or(others.projection), latent: self.latent.or(others.latent) }
     }
 }
 
@@ -137,7 +188,8 @@ impl Decoder {
         Ok(self)
     }
 
-    /// With random heads where it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero.
+    /// With random heads where it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero,
+    /// the scale of latents that of the embeddings.
     ///
     /// # Errors
     /// Heads of another size than those that it has.
@@ -146,6 +198,7 @@ impl Decoder {
         let all = have.and(sizes);
         ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
         let shapes: BTreeMap<String, Vec<usize>> = all.parameters(width).into_iter().collect();
+        let spread = self.embed_tokens.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>();
         let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
         self.with_heads(all, |name| {
             if let Some(value) = held.get(name) {
@@ -156,6 +209,7 @@ impl Decoder {
             let data = match shape.as_slice() {
                 [_, d_in] => normals(count, (*d_in as f64).powf(-0.5), seed, name),
                 _ if name.ends_with("norm.weight") => vec![1.0; count],
+                _ if name == SCALE => vec![spread],
                 _ => vec![0.0; count],
             };
             HostTensor::new(shape, data)
@@ -173,7 +227,10 @@ impl Decoder {
         }
         let file = SafetensorsFile::open(&path)?;
         let inside = |name: &str| file.shape(name).and_then(|shape| shape.first().copied());
-        let sizes = HeadSizes { projection: inside("heads.projection.up.weight") };
+        let sizes = HeadSizes {
+            projection: inside("heads.projection.up.weight"),
+            latent: inside("heads.latent.body.up.weight"),
+        };
         self.with_heads(sizes, |name| file.tensor(name))
             .with_context(|| format!("{}: reading the heads", path.display()))
     }

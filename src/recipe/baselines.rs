@@ -117,6 +117,45 @@ impl Default for Codi {
     }
 }
 
+/// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a head of its own predicts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Colar {
+    pub steps: usize,
+    /// Instead of `steps`: passes over the data.
+    pub epochs: f64,
+    pub batch: usize,
+    pub learning_rate: f64,
+    pub warmup: usize,
+    /// r is drawn from these for each sample and step: tokens of a slot.
+    pub factors: Vec<usize>,
+    /// Width of the head inside.
+    pub width: usize,
+    /// Weight of the head's loss.
+    pub slots: f64,
+    /// Reward of a nat of the head's entropy.
+    pub entropy: f64,
+    /// Latents at most.
+    pub limit: usize,
+}
+
+impl Default for Colar {
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            epochs: 0.0,
+            batch: 256,
+            learning_rate: 1e-4,
+            warmup: 0,
+            factors: vec![1, 2, 3, 4, 5],
+            width: 512,
+            slots: 1.0,
+            entropy: 1e-6,
+            limit: 64,
+        }
+    }
+}
+
 /// SwiReasoning (Shi et al. 2026), training-free: on the checkpoint of `base`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

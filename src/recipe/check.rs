@@ -55,6 +55,9 @@ impl Recipe {
             ("coconut.max_stage", self.coconut.max_stage),
             ("codi.batch", self.codi.batch),
             ("codi.latents", self.codi.latents),
+            ("colar.batch", self.colar.batch),
+            ("colar.width", self.colar.width),
+            ("colar.limit", self.colar.limit),
             ("soft_thinking.top_k", self.soft_thinking.top_k),
             ("grpo.questions", self.grpo.questions),
             ("grpo.inner_epochs", self.grpo.inner_epochs),
@@ -84,6 +87,7 @@ impl Recipe {
             ("icot.learning_rate", self.icot.learning_rate),
             ("coconut.learning_rate", self.coconut.learning_rate),
             ("codi.learning_rate", self.codi.learning_rate),
+            ("colar.learning_rate", self.colar.learning_rate),
             ("grpo.learning_rate", self.grpo.learning_rate),
         ] {
             ensure!(lr.is_finite() && lr > 0.0, "{key} must be a positive number, found {lr}");
@@ -107,7 +111,17 @@ impl Recipe {
         ensure!(smoothing > 0.0, "icot.smoothing (λ) must be above 0, `inf` for none, found {smoothing}");
         let temperature = self.soft_thinking.temperature;
         ensure!(temperature > 0.0, "soft_thinking.temperature must be above 0, found {temperature}");
-        for (key, weight) in [("codi.teacher", self.codi.teacher), ("codi.distance", self.codi.distance)] {
+        let factors = &self.colar.factors;
+        ensure!(
+            !factors.is_empty() && !factors.contains(&0),
+            "colar.factors must name numbers of tokens, at least 1 each, found {factors:?}"
+        );
+        for (key, weight) in [
+            ("codi.teacher", self.codi.teacher),
+            ("codi.distance", self.codi.distance),
+            ("colar.slots", self.colar.slots),
+            ("colar.entropy", self.colar.entropy),
+        ] {
             ensure!(weight.is_finite() && weight >= 0.0, "{key} must be 0 or above, found {weight}");
         }
         self.check_methods()?;
@@ -144,6 +158,11 @@ impl Recipe {
             ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
             ("coconut.stages must not be empty", &["coconut"], !self.coconut.stages.is_empty()),
             ("codi.steps or codi.epochs must be above 0", &["codi"], self.codi.steps > 0 || self.codi.epochs > 0.0),
+            (
+                "colar.steps or colar.epochs must be above 0",
+                &["colar"],
+                self.colar.steps > 0 || self.colar.epochs > 0.0,
+            ),
         ] {
             let named = methods.iter().find(|name| self.methods.iter().any(|m| m == *name));
             if let (false, Some(name)) = (there, named) {

@@ -14,8 +14,8 @@ use crate::store::{FlatRow, read_flat};
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 9] =
-    ["base", "boundary", "sft", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi"];
+pub(super) const SUPERVISED: [&str; 10] =
+    ["base", "boundary", "sft", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi", "colar"];
 
 /// Draws every curve whose rows exist under `run`; returns the files.
 ///

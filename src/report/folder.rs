@@ -15,8 +15,20 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 11] =
-    ["base", "boundary", "sft", "grpo_start", "grpo", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi"];
+const ORDER: [&str; 12] = [
+    "base",
+    "boundary",
+    "sft",
+    "grpo_start",
+    "grpo",
+    "no_cot",
+    "fixed_embedding",
+    "icot",
+    "pause",
+    "coconut",
+    "codi",
+    "colar",
+];
 
 /// The rows of one folder.
 pub struct Folder {

@@ -75,7 +75,10 @@ impl Study {
             Blocks::Learnt | Blocks::Never => return Ok(()),
             rule => serde_json::to_string(&rule)?,
         };
-        let why = "the model chooses neither where to switch nor how long to stay";
+        let why = match reasoning.blocks {
+            Blocks::Thinking { .. } => "the model does not choose where to switch",
+            _ => "the model chooses neither where to switch nor how long to stay",
+        };
         Err(DoesNotApply(format!("{name}: its blocks follow a rule ({rule}): {why}")).into())
     }
 

@@ -1,0 +1,212 @@
+//! CoLaR (Tan et al. 2025): the chain of thought in compressed slots. r tokens of it are one latent, fed with the sum of their
+//! embeddings over √r; a head of its own predicts the next slot from the state before it.
+//!
+//! This is not a recurrence of hidden states, though the paper's table files it there: what is fed is a point in the space of
+//! embeddings that the head predicts: a draw from its distribution in the public code, the mean here.
+//!
+//! As in the public code: where the chain does not divide by r, its first slot is the smaller; the language model's own head
+//! learns one token of each slot, drawn at random, and after the last slot what ends thinking (`###`, here `</swi>`); slots to be
+//! predicted are constants, divided by the standard deviation of the embeddings; the head's loss is the mean over slots and
+//! width, a squared error and a small reward for entropy. Our readings: the expected squared error of a draw,
+//! `(μ − e)² + σ²`, stands for that of one draw, so that the loss is a function of the row; every slot is predicted, the first
+//! too. r is drawn for each sample and step; the prompt does not tell it (the public code's "thinking
+//! speed"), as the words of a small vocabulary cannot: give `factors` one value where it must be known.
+
+use std::f64::consts::{E, PI};
+
+use anyhow::{Context as _, Result};
+use burn::tensor::{FloatDType, Tensor, TensorData};
+use rand::Rng;
+
+use super::Method;
+use super::batches::{lengths_of, per_epoch, sample_rng};
+use super::curriculum::block;
+use super::objective::{Learnt, LossSums, Objective, Target, losses_at, targets};
+use super::phase::{Context, Phase, Supervised, Work};
+use super::schedule::LrSchedule;
+use crate::corpus::{Corpus, Row, Slot};
+use crate::latent::source::LatentSource;
+use crate::latent::{Blocks, Gradient, Reasoning, Source};
+use crate::model::heads::HeadSizes;
+use crate::model::{Decoder, Hooks, Span, Step};
+use crate::recipe::Recipe;
+use crate::text::Sample;
+
+pub struct Colar;
+
+impl Method for Colar {
+    fn name(&self) -> &'static str {
+        "colar"
+    }
+
+    fn about(&self) -> &'static str {
+        "compressed slots of tokens from a head of their own; not hidden-state recurrence (Tan et al. 2025)"
+    }
+
+    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
+        vec![super::text_cot::BASE, Phase { name: "colar", work: Work::Supervised(colar) }]
+    }
+}
+
+fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+    let settings = &recipe.colar;
+    let lengths = lengths_of(&corpus.train);
+    let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
+    let steps = settings.steps.max(epochs);
+    let chains: Vec<usize> = corpus.train.iter().map(chain).collect::<Result<_>>()?;
+    let row = move |step: usize, i: usize| {
+        let mut rng = sample_rng(recipe.seed, "colar", step, i);
+        let factor = settings.factors[rng.random_range(0..settings.factors.len())];
+        Ok(row_at(corpus, &corpus.train[i], chains[i], factor, &mut rng))
+    };
+    Ok(Supervised {
+        from: Some("base"),
+        stream: "colar",
+        steps,
+        batch: settings.batch,
+        lengths,
+        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
+        row: Box::new(row),
+        objective: Box::new(Slots { width: settings.width, slots: settings.slots, entropy: settings.entropy }),
+        reasoning: Reasoning {
+            source: Source::LatentHead,
+            blocks: Blocks::Thinking { limit: settings.limit },
+            ..Reasoning::text("colar")
+        },
+        exports: vec![],
+        resets: vec![],
+        annotator_accuracy: 0.0,
+    })
+}
+
+/// Tokens of the chain of thought: what stands before the final answer.
+fn chain(sample: &Sample) -> Result<usize> {
+    let answer = sample.answer.as_ref().with_context(|| {
+        format!("problem {}: no final answer is marked in its solution, so CoLaR cannot be trained", sample.id)
+    })?;
+    Ok(answer.start)
+}
+
+/// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; learnt from `</swi>` on.
+fn row_at(corpus: &Corpus, sample: &Sample, chain: usize, factor: usize, rng: &mut impl Rng) -> Row {
+    let (first, rest) = sample.response[..chain].split_at(chain % factor);
+    let groups = std::iter::once(first).filter(|group| !group.is_empty()).chain(rest.chunks(factor));
+    let slots: Vec<Slot> = groups
+        .map(|tokens| Slot { tokens: tokens.to_vec(), label: tokens[rng.random_range(0..tokens.len())] })
+        .collect();
+    let answer = Row::rest(sample, chain, corpus.end);
+    let block = block(slots.len(), corpus.switch);
+    let learnt = usize::from(!block.is_empty());
+    let row = answer.after(&block);
+    Row { prompt: row.prompt - learnt, slots, ..row }
+}
+
+/// Cross-entropy of the text and of a token a slot, and per row `slots · (the head's loss)`, weighed by the row's tokens.
+struct Slots {
+    width: usize,
+    slots: f64,
+    entropy: f64,
+}
+
+impl Objective for Slots {
+    fn tokens(&self, rows: &[Row], latent: u32) -> usize {
+        learnt(rows, latent).0.len()
+    }
+
+    fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
+        let (learnt, before) = learnt(rows, latent);
+        let fed = Gold { rows };
+        let losses = losses_at(model, rows, latent, &fed, Gradient::Through, learnt, &mut Hooks::none())?;
+        let mut loss = losses.losses.clone().sum();
+        if !before.is_empty() {
+            loss = loss + self.head_loss(model, rows, &losses, &before)?.mul_scalar(self.slots);
+        }
+        Ok(LossSums { loss, tokens: losses.targets.len(), correct: losses.correct })
+    }
+
+    fn source(&self) -> String {
+        Source::LatentHead.name()
+    }
+
+    fn heads(&self, _width: usize) -> HeadSizes {
+        HeadSizes { latent: Some(self.width), ..HeadSizes::default() }
+    }
+}
+
+impl Slots {
+    /// Per row the mean over its slots of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
+    fn head_loss(
+        &self,
+        model: &Decoder,
+        rows: &[Row],
+        losses: &Learnt,
+        before: &[(usize, usize)],
+    ) -> Result<Tensor<1>> {
+        let head = model.heads.latent.as_ref().context("CoLaR learns with a latent head, and the model has none")?;
+        let tokens: Vec<&[u32]> = rows.iter().flat_map(|row| &row.slots).map(|slot| slot.tokens.as_slice()).collect();
+        let gold = f32s(compressed(model, &tokens)?.detach() / head.scale.val().detach().unsqueeze());
+        let (mean, log_std) = head.forward(losses.all.hidden_at(before)?.unsqueeze_dim(0));
+        let (mean, log_std) = (f32s(mean).squeeze_dim::<2>(0), f32s(log_std).squeeze_dim::<2>(0));
+        let error = (mean - gold).square() + log_std.clone().mul_scalar(2.0).exp();
+        let entropy = log_std + 0.5 * (2.0 * PI * E).ln();
+        let each = (error - entropy.mul_scalar(self.entropy)).mean_dim(1).squeeze_dim::<1>(1);
+        let mut of_row = vec![0.0; rows.len()];
+        losses.targets.iter().for_each(|&(row, _, _)| of_row[row] += 1.0);
+        let shares: Vec<f32> = before.iter().map(|&(row, _)| of_row[row] / rows[row].slots.len() as f32).collect();
+        let shares = TensorData::new(shares, [before.len()]);
+        Ok((each.clone() * Tensor::from_data(shares, (&each.device(), each.dtype()))).sum())
+    }
+}
+
+fn f32s<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    x.cast(FloatDType::F32)
+}
+
+/// The tokens to be learnt (the text's, then a token of each slot), and the place before each slot: `(row, position)`.
+fn learnt(rows: &[Row], latent: u32) -> (Vec<Target>, Vec<(usize, usize)>) {
+    let mut learnt = targets(rows, latent);
+    let mut before = vec![];
+    for (b, row) in rows.iter().enumerate() {
+        let places = (0..row.ids.len()).filter(|&at| row.ids[at] == latent);
+        for (slot, at) in row.slots.iter().zip(places) {
+            learnt.push((b, at - 1, slot.label));
+            before.push((b, at - 1));
+        }
+    }
+    (learnt, before)
+}
+
+/// `Σ E[token] / √n` of each slot's n tokens: `[slots, D]`.
+fn compressed(model: &Decoder, slots: &[&[u32]]) -> Result<Tensor<2>> {
+    let widest = slots.iter().map(|tokens| tokens.len()).max().unwrap_or(0).max(1);
+    let (mut ids, mut weights) = (vec![], vec![]);
+    for tokens in slots {
+        let scale = (tokens.len().max(1) as f32).sqrt().recip();
+        ids.push(tokens.iter().copied().chain(std::iter::repeat(0)).take(widest).collect::<Vec<u32>>());
+        weights.extend((0..widest).map(|i| if i < tokens.len() { scale } else { 0.0 }));
+    }
+    let embedded = model.embed(&ids)?;
+    let weights = TensorData::new(weights, [slots.len(), 1, widest]);
+    let weights = Tensor::<3>::from_data(weights, (&embedded.device(), embedded.dtype()));
+    Ok(weights.matmul(embedded).squeeze_dim::<2>(1))
+}
+
+/// Known slots at latent positions, as training feeds them.
+struct Gold<'a> {
+    rows: &'a [Row],
+}
+
+impl LatentSource for Gold<'_> {
+    fn inject(&self, _h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>> {
+        let tokens = |(row, steps): (&usize, &Vec<Option<Step>>)| match steps.first() {
+            Some(Some(Step::Latent { step, .. })) => self.rows[*row].slots.get(*step).map_or(&[][..], |s| &s.tokens),
+            _ => &[],
+        };
+        let slots: Vec<&[u32]> = at.rows.iter().zip(&at.steps).map(tokens).collect();
+        Ok(compressed(model, &slots)?.unsqueeze_dim(1))
+    }
+
+    fn name(&self) -> String {
+        "known_slots".into()
+    }
+}
