@@ -28,6 +28,13 @@ pub struct Outcome {
     pub truncated: bool,
 }
 
+impl Outcome {
+    /// Passes of the model, one after the other: the prompt's chooses the first position, each position but the last the next.
+    pub fn forward_passes(&self) -> usize {
+        self.visible_tokens + self.latent_calls
+    }
+}
+
 /// A phase's held-out scores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {

@@ -1,6 +1,7 @@
 //! Methods against PyTorch (fixtures/make_methods.py), against each other where one is the other's special case, and their
 //! latents under the same experiments as SWITCH's.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use serde::Deserialize;
 use switchyard::corpus::{Corpus, Row};
+use switchyard::evaluation::Outcome;
 use switchyard::experiments::latent_intervention;
 use switchyard::experiments::layer_probe;
 use switchyard::interventions::Steps;
@@ -19,7 +21,7 @@ use switchyard::method::{Context, Supervised, Work, by_name};
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::heads::HeadSizes;
-use switchyard::model::{Decoder, Hooks};
+use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::study::Study;
 use switchyard::text::tagging::Tagged;
@@ -297,6 +299,45 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
         }
     }
     assert!(compared > 6, "only {compared} log-probabilities");
+}
+
+#[test]
+fn forward_passes_are_counted_as_the_model_makes_them() {
+    let model = tiny("qwen3_tied", &Device::flex());
+    let rules =
+        [Blocks::Never, Blocks::Pause { steps: 3 }, Blocks::AfterPrompt { steps: 2 }, Blocks::Thinking { limit: 4 }];
+    // One row ends at its budget, one at a token that stops it.
+    let first = |trace: &Trace| trace.positions.iter().find(|p| p.kind == Kind::Text).map(|p| p.token);
+    for rule in rules {
+        let mut stop = END;
+        for _ in 0..2 {
+            let settings = DecodeSettings { stop: vec![stop], ..settings(Switching::Free, 0.0) };
+            let calls = Cell::new(0);
+            let mut hooks = Hooks::none();
+            let every: HookSpec = "boundary.hook_logits".parse().expect("a hook");
+            let counted = hooks.observe(&every, model.layers.len(), |_, _| {
+                calls.set(calls.get() + 1);
+                Ok(())
+            });
+            counted.expect("a hook");
+            let how = Decode { controller: &rule, ..pauses(&model, &settings) };
+            let request = Request { problem: 0, prompt: vec![3, 1, 7], rollout: 0 };
+            let traces = decode(how, &[request], 1, &mut hooks).expect("decodes");
+            let trace = &traces[0];
+            let outcome = Outcome {
+                problem: 0,
+                level: None,
+                subject: None,
+                correct: false,
+                switched: trace.switched(),
+                visible_tokens: trace.visible_tokens(),
+                latent_calls: trace.latent_calls(),
+                truncated: trace.truncated(),
+            };
+            assert_eq!(outcome.forward_passes(), calls.get(), "{rule:?}, stop {stop}");
+            stop = first(trace).expect("text");
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -123,15 +123,22 @@ fn has_start(label: &str, folder: &Folder) -> bool {
     folder.sft != folder.start && folder.before_grpo(sources(label)) == folder.start
 }
 
+/// Phases that the paper's main table lacks.
+const BESIDE_MAIN: [(&str, &str); 4] = [
+    ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
+    ("swireasoning", "SwiReasoning (training-free)"),
+    ("soft_thinking", "Soft-Thinking (training-free)"),
+    ("fixed_embedding", "fixed embedding at the latent steps (control)"),
+];
+
 /// Rows of ours that the paper's table lacks: key for [`Cells::get`] and name.
 fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
     let own = |key: &str, name: &str| (key.to_owned(), name.to_owned());
     let mut rows = vec![];
     match label {
         "tab:main" => {
-            if folder.phases().iter().any(|r| r.phase == "fixed_embedding") {
-                rows.push(own("fixed_embedding", "fixed embedding at the latent steps (control)"));
-            }
+            let there = |phase: &str| folder.phases().iter().any(|r| r.phase == phase);
+            rows.extend(BESIDE_MAIN.iter().filter(|(phase, _)| there(phase)).map(|(phase, name)| own(phase, name)));
             if has_start(label, folder) {
                 rows.push(own(&folder.start, "where Switch-GRPO started"));
             }

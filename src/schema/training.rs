@@ -80,6 +80,8 @@ pub struct PhaseRow {
     pub switch_rate: Estimate,
     pub visible_tokens: Option<Estimate>,
     pub latent_calls: Option<Estimate>,
+    /// Passes of the model, one after the other: the prompt's, then one for each token and latent that is fed. Absent in old rows.
+    pub forward_passes: Option<Estimate>,
     pub truncated: Estimate,
     /// Optimiser steps behind the checkpoint, those of the phases that it starts from included; absent in old rows.
     pub train_steps: Option<usize>,

@@ -39,9 +39,10 @@ pub struct Stage {
 /// Markdown, one row a phase.
 pub fn table(results: &[PhaseResult]) -> String {
     let mut out = String::from(
-        "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | truncated | \
+        "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | \
+         forward passes | truncated | \
          training steps | training positions |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for line in lines(results) {
         out += &line.markdown();
@@ -77,12 +78,13 @@ impl Line<'_> {
         let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
         let text = self.text_only.map_or_else(|| "—".into(), |s| format!("{:.3}", s.accuracy));
         format!(
-            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {} | {} | {} |\n",
+            "| {} | {:.3} | {latent} | {:.3} | {text} | {:.1} | {:.1} | {:.1} | {} | {} | {} |\n",
             self.name,
             scores.accuracy,
             scores.switch_rate,
             scores.visible_tokens,
             scores.latent_calls,
+            scores.visible_tokens + scores.latent_calls,
             scores.truncated,
             self.trained.steps,
             self.trained.positions
@@ -116,6 +118,7 @@ pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> 
             switch_rate: *switch_rate,
             visible_tokens: mean(|o| o.visible_tokens),
             latent_calls: mean(|o| o.latent_calls),
+            forward_passes: mean(Outcome::forward_passes),
             truncated: wilson(*truncated, outcomes.len(), LEVEL)?,
             train_steps: Some(line.trained.steps),
             train_positions: Some(line.trained.positions),
