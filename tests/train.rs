@@ -152,7 +152,10 @@ fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             }
             Some("manifest") => {
                 let text = std::fs::read_to_string(&path).expect("a manifest");
-                text.lines().filter(|line| !line.contains("\"command\"")).collect::<String>().into_bytes()
+                text.lines()
+                    .filter(|line| !["\"command\"", "\"commit\""].iter().any(|key| line.contains(key)))
+                    .collect::<String>()
+                    .into_bytes()
             }
             Some("summary") if ending("md") => {
                 let text = std::fs::read_to_string(&path).expect("a summary");
