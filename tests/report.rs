@@ -346,7 +346,9 @@ fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
     // Rows for these are there: zeroing any one step costs as much, and </swi> is not what the lens reads before the last.
     for id in ["single-transition", "lens-exit-top-1"] {
         let of: Vec<_> = tested.iter().filter(|t| t.claim.id == id).collect();
-        assert!(!of.is_empty() && of.iter().all(|t| t.verdict == Verdict::NotReproduced), "{id}: {of:?}");
+        assert!(of.iter().any(|t| t.on == "sft" && t.verdict == Verdict::NotReproduced), "{id}: {of:?}");
+        // After GRPO few problems are left that switch: it may remain undecided there.
+        assert!(of.iter().all(|t| matches!(t.verdict, Verdict::NotReproduced | Verdict::Undecided)), "{id}: {of:?}");
     }
     // Two steps may lose the same number of problems: they are two comparisons all the same. MATH-500 and GSM8K are one of ours.
     let tests = |id: &str| tested.iter().filter(|t| t.claim.id == id).map(|t| t.tests.len()).collect::<Vec<_>>();
