@@ -72,7 +72,7 @@ impl Experiments {
             match self.make(job)? {
                 Ok(()) => made.push(&job.name),
                 Err(error) if error.is::<DoesNotApply>() && !job.named => {
-                    eprintln!("{}: left out: {error:#}", job.name)
+                    say(&format!("{}: left out: {error:#}", job.name));
                 }
                 Err(error) => {
                     say(&format!("{}: not run: {error:#}", job.name));

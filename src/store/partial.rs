@@ -18,29 +18,21 @@ pub(crate) struct Partial {
 impl Partial {
     /// Starts `<folder>/<name>.rows.tmp`; with `keep` goes on behind the whole lines of an unfinished run and returns them.
     pub fn open(folder: &Path, name: &str, keep: bool) -> Result<(Self, Vec<FlatRow>)> {
-        ensure!(
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
-            "rows need a file name of letters, digits, '-' and '_', got '{name}'"
-        );
-        fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
-        let path = folder.join(format!("{name}.rows.tmp"));
-        let what = || format!("cannot write {}", path.display());
-        let (rows, whole) = if keep && path.exists() { read(&path)? } else { (vec![], 0) };
+        let path = path(folder, name)?;
+        let file = claim(&path)?;
+        let (rows, whole) = if keep { read(&path)? } else { (vec![], 0) };
         // Nothing that was kept is written again: only the line that a kill cut short is taken off.
-        let file = OpenOptions::new().create(true).append(true).open(&path).with_context(what)?;
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
-        }
-        file.set_len(whole).with_context(what)?;
+        file.set_len(whole).with_context(|| format!("cannot write {}", path.display()))?;
         Ok((Self { path, file }, rows))
     }
 
     /// The same with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
     /// between the two loses nothing.
     pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
-        let (old, _) = Self::open(folder, name, true)?;
-        write_atomic(&old.path, &lines(rows)?)?;
-        Ok(Self::open(folder, name, true)?.0)
+        let path = path(folder, name)?;
+        let _old = claim(&path)?;
+        write_atomic(&path, &lines(rows)?)?;
+        Ok(Self { file: claim(&path)?, path })
     }
 
     /// Appends rows; they are on disk when this returns.
@@ -52,6 +44,25 @@ impl Partial {
     pub fn remove(self) -> Result<()> {
         fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
     }
+}
+
+fn path(folder: &Path, name: &str) -> Result<PathBuf> {
+    ensure!(
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+        "rows need a file name of letters, digits, '-' and '_', got '{name}'"
+    );
+    fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+    Ok(folder.join(format!("{name}.rows.tmp")))
+}
+
+/// Opens it to append, made if it is not there, for this process alone.
+fn claim(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
+    }
+    Ok(file)
 }
 
 fn lines(rows: &[FlatRow]) -> Result<Vec<u8>> {
