@@ -1,5 +1,6 @@
 //! What a user sees while it works: a bar on a terminal, plain lines otherwise; and Ctrl-C.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +25,23 @@ pub fn stop_flag() -> &'static AtomicBool {
     &STOP
 }
 
+/// Text without what steers a terminal (escape sequences of a model file's keys, of a generated answer): written out instead.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(steers) {
+        return text.into();
+    }
+    text.chars().map(|c| if steers(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// A line for whoever watches, on stderr. That nobody can read it any more (a closed pipe, a full disk) ends no work.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }
 
 /// A line of what was asked for, on stdout; as [`say`].
 pub fn show(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = writeln!(std::io::stdout(), "{}", plain(line));
 }
 
 /// What a computation that the user cut short returns: nothing of it may be taken for a result.
@@ -72,7 +82,7 @@ impl Progress {
     pub(crate) fn update(&mut self, done: usize, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
-            bar.set_message(message.to_owned());
+            bar.set_message(plain(message).into_owned());
             return;
         }
         let due = self.last.is_none_or(|t| t.elapsed() >= Duration::from_secs(10)) || done == self.total;
@@ -88,5 +98,14 @@ impl Progress {
         if let Some(bar) = self.bar {
             bar.finish();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_text_cannot_steer_the_terminal() {
+        assert_eq!(super::plain("a\tb\nc é"), "a\tb\nc é");
+        assert_eq!(super::plain("general.\u{1b}[2Jname\r\u{9b}"), "general.\\u{1b}[2Jname\\r\\u{9b}");
     }
 }

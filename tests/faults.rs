@@ -26,6 +26,12 @@ fn until(child: &mut Child, done: impl Fn() -> bool) {
     }
 }
 
+/// The signal of a scheduler.
+fn stop(child: &Child) {
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
+}
+
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
@@ -91,8 +97,74 @@ fn a_schedulers_signal_leaves_a_checkpoint_and_a_second_process_is_told_who_trai
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused).contains(&format!("process {}", child.id())), "{}", text(&refused));
 
-    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
-    assert!(sent.success());
+    stop(&child);
     assert_eq!(child.wait().expect("its end").code(), Some(130));
     assert!(out.join("base/state.json").exists(), "the steps so far are saved");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_damaged_state_or_row_file_is_told_and_not_read() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let run = temp.path().join("run");
+    let mut child = long_train(&run).spawn().expect("starts");
+    until(&mut child, || run.join("base/metrics.rows.tmp").metadata().is_ok_and(|file| file.len() > 2_000));
+    stop(&child);
+    child.wait().expect("its end");
+    let state = std::fs::read_dir(run.join("base")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let state = state.filter(|path| path.is_dir()).find(|path| path.join("optimizer.bpk").exists()).expect("a state");
+    for file in ["optimizer.bpk", "model.bpk"] {
+        let path = state.join(file);
+        let whole = std::fs::read(&path).expect("a record");
+        // A length in Burn's header: what follows it may ask for any amount of memory.
+        let mut damaged = whole.clone();
+        damaged[8..16].fill(0x7F);
+        std::fs::write(&path, damaged).expect("writes");
+        let output = long_train(&run).arg("--resume").stderr(Stdio::piped()).output().expect("runs");
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("checksum") && said.contains("delete"), "{said}");
+        std::fs::write(&path, whole).expect("writes");
+    }
+
+    let rows = temp.path().join("rows");
+    std::fs::create_dir(&rows).expect("a folder");
+    let file = rows.join("teacher_forced-sft.parquet");
+    let mut bytes = std::fs::read("reports/micro/teacher_forced-sft.parquet").expect("rows");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).expect("writes");
+    let output = Command::new(env!("CARGO_BIN_EXE_report")).arg(&rows).output().expect("runs");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("teacher_forced-sft.parquet") && said.contains("checksum"), "{said}");
+}
+
+#[test]
+fn grading_names_the_line_and_replaces_files_only() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let pairs = temp.path().join("pairs.jsonl");
+    let grade = |out: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_report"));
+        command.arg("grade").arg("--pairs").arg(&pairs).arg("--out").arg(out).output().expect("runs")
+    };
+    let row = "{\"gold\":\"1\",\"pred\":\"1\"}\n".as_bytes();
+    std::fs::write(&pairs, [row.repeat(5000).as_slice(), b"\xFF\xFE\n"].concat()).expect("writes");
+    let out = temp.path().join("graded.jsonl");
+    let said = text(&grade(&out));
+    assert!(said.contains("line 5001"), "{said}");
+    assert!(!out.exists());
+
+    std::fs::write(&pairs, row).expect("writes");
+    let said = text(&grade(Path::new("/dev/null")));
+    assert!(said.contains("not a file"), "{said}");
+    assert!(grade(&out).status.success());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let plain = temp.path().join("plain");
+        std::fs::write(&plain, "").expect("writes");
+        let mode = |path: &Path| path.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode(&out), mode(&plain));
+    }
 }

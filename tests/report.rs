@@ -439,7 +439,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     std::fs::write(path.join("manifest.json"), "{").unwrap();
     assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
     let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
-    assert!(done.summary.contains("switch_window-sft.parquet is not Parquet"), "{}", done.summary);
+    assert!(done.summary.contains("switch_window-sft.parquet: not a whole Parquet file"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
     assert!(done.summary.contains("teacher_forced-sft.parquet: other rows than today's: row 0: "), "{}", done.summary);
     let table = std::fs::read_to_string(path.join("tables/tab-tf.md")).unwrap();

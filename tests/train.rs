@@ -1,9 +1,10 @@
 //! `train` as a user runs it: every phase of `smoke`, killed and resumed, refused settings.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+
+use super::common::run_files::assert_same;
 
 /// Every phase of every method that leaves a checkpoint.
 const PHASES: [&str; 15] = [
@@ -115,59 +116,7 @@ fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
     for (phase, (a, b)) in PHASES.iter().zip(weights(&whole).iter().zip(&weights(&broken))) {
         assert!(a == b, "{phase}: weights differ after {kills} kills");
     }
-    let (whole, broken) = (files(&whole, &whole), files(&broken, &broken));
-    let names = |all: &BTreeMap<PathBuf, Vec<u8>>| all.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&whole), names(&broken), "the same files, nothing left over");
-    for (name, bytes) in &whole {
-        assert!(*bytes == broken[name], "{} differs after {kills} kills", name.display());
-    }
-}
-
-/// Every file of a run by its path in `root`, without what depends on the clock or on how the command was typed.
-fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    const CLOCK: [&str; 2] = ["seconds", "tokens_per_s"];
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files(root, &path));
-            continue;
-        }
-        let name = path.strip_prefix(root).expect("inside").to_path_buf();
-        if name == Path::new(".lock") {
-            // Who held it last.
-            continue;
-        }
-        let ending = |wanted: &str| path.extension().is_some_and(|e| e == wanted);
-        let bytes = match path.file_stem().and_then(|stem| stem.to_str()) {
-            // The same rows again; CSV has no types of its own.
-            Some("metrics") if ending("csv") => vec![],
-            Some("metrics") => {
-                let rows = switchyard::store::read_flat(&path).expect("rows");
-                let kept = |row: &serde_json::Map<String, serde_json::Value>| {
-                    let kept = row.iter().filter(|(name, _)| !CLOCK.contains(&name.as_str()));
-                    kept.map(|(name, value)| format!("{name}={value} ")).collect::<String>()
-                };
-                rows.iter().map(kept).collect::<String>().into_bytes()
-            }
-            Some("manifest") => {
-                let text = std::fs::read_to_string(&path).expect("a manifest");
-                text.lines()
-                    .filter(|line| !["\"command\"", "\"commit\""].iter().any(|key| line.contains(key)))
-                    .collect::<String>()
-                    .into_bytes()
-            }
-            Some("summary") if ending("md") => {
-                let text = std::fs::read_to_string(&path).expect("a summary");
-                let command = |line: &&str| line.starts_with("`train ");
-                assert_eq!(text.lines().filter(command).count(), 1, "{text}");
-                text.lines().filter(|line| !command(line)).collect::<String>().into_bytes()
-            }
-            _ => std::fs::read(&path).expect("a file"),
-        };
-        found.insert(name, bytes);
-    }
-    found
+    assert_same(&whole, &broken, &format!("{kills} kills"));
 }
 
 #[test]
@@ -244,6 +193,9 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--set", "optimizer.clip=0"], "optimizer.clip"),
         (vec!["--set", "optimizer.beta_1=1.0"], "optimizer.beta_1"),
         (vec!["--set", "latent.stages=[]"], "latent.stages"),
+        (vec!["--set", "lora={ rank = 4, alpha = 8.0 }"], "[lora]"),
+        (vec!["--set", "grpo.from_step=11"], "grpo.from_step"),
+        (vec!["--set", "grpo.reward={ t_lo = 20, t_hi = 10 }"], "grpo.reward.t_lo"),
         (vec!["--set", "name=../elsewhere"], "name"),
         (vec!["--set", "evaluation.problems=1000000000"], "evaluation.problems"),
         (vec!["--set", "boundary.untagged=1.5"], "boundary.untagged"),

@@ -21,6 +21,7 @@ use clap::Args;
 
 use crate::loading::Opened;
 use crate::model::checkpoint::peft::Apply;
+use crate::progress::{plain, say};
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
@@ -61,7 +62,7 @@ pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
 /// Any other trouble with standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }
@@ -73,8 +74,7 @@ pub fn exit(result: Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-            // Nothing is left to do if standard error is closed.
-            let _ = writeln!(std::io::stderr(), "error: {line}");
+            say(&format!("error: {line}"));
             ExitCode::from(2)
         }
     }

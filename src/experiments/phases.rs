@@ -6,11 +6,11 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Event, PhaseChangeRow};
+use crate::schema::PhaseChangeRow;
 use crate::stats::Bootstrap;
 use crate::store::RowWriter;
 use crate::study::Study;
-use crate::study::staging::{Place, Reading, places};
+use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
 pub const ABOUT: &str = "what a later phase of a run changed at the same positions (needs two phases)";
@@ -45,12 +45,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let (before, after) = (first.readings()?, second.readings()?);
     let all = places(staged, second.seed);
     let mut rows = vec![];
-    for event in Event::ALL {
-        let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
-        let problems: Vec<usize> = of.iter().map(|p| p.problem).collect();
-        if problems.first() == problems.last() {
-            continue;
-        }
+    for (event, of, problems) in classes(&all) {
         let change = |value: fn(&Reading) -> f64| {
             let values = |readings| -> Vec<f64> {
                 of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect()

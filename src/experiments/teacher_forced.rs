@@ -8,11 +8,11 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Event, TeacherForcedRow};
+use crate::schema::TeacherForcedRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
 use crate::study::Study;
-use crate::study::staging::{Place, Reading, places};
+use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
 pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";
@@ -40,12 +40,7 @@ pub fn rows(study: &Study) -> Result<Vec<TeacherForcedRow>> {
     let (staged, readings) = (study.staged()?, study.readings()?);
     let all = places(staged, study.seed);
     let mut rows = vec![];
-    for event in Event::ALL {
-        let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
-        let problems: Vec<usize> = of.iter().map(|p| p.problem).collect();
-        if problems.first() == problems.last() {
-            continue;
-        }
+    for (event, of, problems) in classes(&all) {
         let mean = |value: fn(&Reading) -> f64| -> Result<Estimate> {
             let values: Vec<f64> = of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect();
             Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("{event:?}"))

@@ -3,12 +3,13 @@
 //! the output in place only once it is complete.
 
 use super::equivalent;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Lines held in memory at a time.
 const BLOCK: usize = 4096;
@@ -25,22 +26,17 @@ pub struct Summary {
 /// Grades the pairs of `input` into `output`.
 pub fn grade_file(input: &Path, output: &Path) -> Result<Summary> {
     let file = File::open(input).with_context(|| format!("cannot open {}", input.display()))?;
-    let folder = match output.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let temporary = tempfile::NamedTempFile::new_in(folder)
-        .with_context(|| format!("cannot write in {} (does the folder exist?)", folder.display()))?;
+    let temporary = beside(output)?;
     let mut writer = BufWriter::new(temporary);
     let mut summary = Summary::default();
-    let mut lines = BufReader::new(file).lines();
+    let mut lines = BufReader::new(file).lines().enumerate();
     let mut first = 1;
     loop {
         let block: Vec<String> = lines
             .by_ref()
             .take(BLOCK)
-            .collect::<Result<_, _>>()
-            .with_context(|| format!("{}: cannot read after line {}", input.display(), first - 1))?;
+            .map(|(k, line)| line.with_context(|| format!("{}, line {}: cannot be read", input.display(), k + 1)))
+            .collect::<Result<_>>()?;
         if block.is_empty() {
             break;
         }
@@ -59,6 +55,19 @@ pub fn grade_file(input: &Path, output: &Path) -> Result<Summary> {
     let temporary = writer.into_inner().map_err(|e| e.into_error()).context("cannot finish the output")?;
     temporary.persist(output).with_context(|| format!("cannot put {} in place", output.display()))?;
     Ok(summary)
+}
+
+/// A temporary file in the output's folder, with the permissions that a new file gets.
+fn beside(output: &Path) -> Result<NamedTempFile> {
+    if let Ok(there) = output.metadata() {
+        ensure!(there.is_file(), "{}: not a file (a folder, a device or a pipe): name a file", output.display());
+    }
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less what the umask takes away
+    let file = builder.tempfile_in(folder);
+    file.with_context(|| format!("cannot write in {} (does the folder exist?)", folder.display()))
 }
 
 fn count(row: &Value, s: &mut Summary) {

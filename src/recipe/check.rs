@@ -125,6 +125,7 @@ impl Recipe {
             ensure!(weight.is_finite() && weight >= 0.0, "{key} must be 0 or above, found {weight}");
         }
         self.check_methods()?;
+        self.check_unused()?;
         let spans = &self.annotate.spans;
         ensure!(
             spans.latents_per_token == self.latent.c && spans.max_stage == self.latent.k_max,
@@ -133,6 +134,30 @@ impl Recipe {
             spans.max_stage,
             self.latent.c,
             self.latent.k_max
+        );
+        Ok(())
+    }
+
+    /// Settings that would do nothing, or not what they say.
+    fn check_unused(&self) -> Result<()> {
+        ensure!(
+            self.lora.is_none() || self.pretrained.is_some(),
+            "[lora] is for a pretrained model (--model); this recipe trains one from nothing, where every weight is trained: \
+             leave [lora] out"
+        );
+        let reward = &self.grpo.reward;
+        ensure!(
+            reward.t_lo < reward.t_hi,
+            "grpo.reward.t_lo must be below grpo.reward.t_hi, found {} and {}",
+            reward.t_lo,
+            reward.t_hi
+        );
+        // A stage told in epochs has as many steps as its data says.
+        let last = self.latent.stages.last().map_or(0, |stage| stage.steps);
+        ensure!(
+            last == 0 || self.grpo.from_step <= last,
+            "grpo.from_step must not exceed the steps of the last of latent.stages ({last}), found {}",
+            self.grpo.from_step
         );
         Ok(())
     }

@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use polars::prelude::{ParquetReader, SerReader};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
 use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
-use crate::store::{FlatRow, read_flat};
+use crate::store::{FlatRow, parquet, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
@@ -105,10 +104,9 @@ pub(super) fn rolling(points: &[(f64, f64)]) -> Vec<Point> {
     (0..points.len()).step_by(every).map(at).collect()
 }
 
-fn histogram(parquet: &Path) -> Result<Figure> {
-    let file = std::fs::File::open(parquet).with_context(|| format!("{}: cannot read", parquet.display()))?;
-    let frame = ParquetReader::new(file).finish().with_context(|| format!("{}: not Parquet", parquet.display()))?;
-    let column = frame.column("entropy").with_context(|| format!("{}: has no column `entropy`", parquet.display()))?;
+fn histogram(path: &Path) -> Result<Figure> {
+    let frame = parquet::read(path)?;
+    let column = frame.column("entropy").with_context(|| format!("{}: has no column `entropy`", path.display()))?;
     let column = column.cast(&polars::prelude::DataType::Float64)?;
     let values: Vec<f64> = column.f64()?.iter().flatten().collect();
     Ok(Figure::Histogram(Histogram {

@@ -1,6 +1,7 @@
 //! A table as Markdown, CSV and LaTeX. Knows text formats, not what the numbers mean.
 
 use super::tables::{Cell, ColumnKind, Table};
+use crate::store::no_formula;
 
 /// Printed columns: headings and rows of plain text, before any escaping, and whether each is set to the right.
 struct Printed {
@@ -92,7 +93,8 @@ pub(super) fn markdown(table: &Table) -> String {
 
 pub(super) fn csv(table: &Table) -> String {
     let quoted = |s: &str| {
-        if s.contains([',', '"', '\n', '\r']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.to_string() }
+        let s = no_formula(s);
+        if s.contains([',', '"', '\n', '\r']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.into_owned() }
     };
     let mut head = Vec::new();
     for column in &table.columns {

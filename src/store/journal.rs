@@ -9,8 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::flat::flatten;
 use super::frame::Columns;
+use super::parquet;
 use super::partial::Partial;
-use super::rows::{encode, encode_csv, typed};
+use super::rows::{encode_csv, typed};
 
 /// Collects the rows of one file. The same rows give the same bytes, whatever their order was and however often the run was
 /// stopped in between.
@@ -83,7 +84,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         if csv {
             encode_csv(&mut frame, &path.with_extension("csv"))?;
         }
-        encode(&mut frame, &path)?;
+        parquet::write(&path, &mut frame)?;
         partial.remove()?;
         Ok(rows)
     }

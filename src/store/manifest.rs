@@ -56,11 +56,6 @@ pub fn command(binary: &str) -> String {
     std::iter::once(binary.to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
 }
 
-/// Digits of a hash.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
 /// The commit of the source tree that this binary was built in, where git knows it.
 pub fn commit() -> String {
     let out = std::process::Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();

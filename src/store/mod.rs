@@ -4,18 +4,22 @@
 mod atomic;
 mod flat;
 mod frame;
+mod hash;
 mod journal;
 pub(crate) mod json;
 mod lock;
 mod manifest;
+pub(crate) mod parquet;
 mod partial;
 mod rows;
 
 pub(crate) use atomic::write_atomic;
 pub(crate) use flat::FlatRow;
 pub use flat::flatten;
+pub(crate) use hash::{hex, sha256};
 pub use journal::Journal;
 pub(crate) use lock::Lock;
-pub(crate) use manifest::{Manifest, hex};
+pub(crate) use manifest::Manifest;
 pub use manifest::{command, commit};
+pub(crate) use rows::no_formula;
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};

@@ -7,17 +7,18 @@
 //!
 //! NaN has no JSON and is written as null: give a column that may be undefined the type `Option<f64>`.
 
-use std::fs::File;
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use polars::prelude::{CsvWriter, DataFrame, ParquetReader, ParquetWriter, SerReader, SerWriter};
+use polars::prelude::{ChunkApply, CsvWriter, DataFrame, DataType, IntoColumn, SerWriter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::atomic::write_atomic;
 use super::flat::{FlatRow, flatten, nest};
 use super::frame::{from_frame, to_frame};
+use super::parquet;
 use super::partial::Partial;
 
 /// What every row of an experiment carries, so that it can be read without its folder.
@@ -99,31 +100,38 @@ impl RowWriter {
         let files = RowFiles { parquet: path("parquet"), csv: path("csv"), rows: self.rows.len() };
         let mut frame = to_frame(&self.rows).with_context(|| format!("rows of '{}'", self.name))?;
         encode_csv(&mut frame, &files.csv)?;
-        encode(&mut frame, &files.parquet)?; // last: its presence says that the experiment is done
+        parquet::write(&files.parquet, &mut frame)?; // last: its presence says that the experiment is done
         self.partial.remove()?;
         Ok(files)
     }
 }
 
-/// Writes a frame as Parquet, whole or not at all.
-pub(super) fn encode(frame: &mut DataFrame, path: &Path) -> Result<()> {
+/// Writes a frame as CSV, whole or not at all. Texts as [`no_formula`] has them; the Parquet file has them as they are.
+pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
+    let what = || format!("cannot encode {}", path.display());
+    let mut frame = frame.clone();
+    let texts: Vec<String> =
+        frame.columns().iter().filter(|c| *c.dtype() == DataType::String).map(|c| c.name().to_string()).collect();
+    for name in texts {
+        let plain =
+            frame.column(&name).and_then(|c| c.str()).with_context(what)?.apply_values(no_formula).into_column();
+        frame.with_column(plain).with_context(what)?;
+    }
     let mut bytes = Vec::new();
-    ParquetWriter::new(&mut bytes).finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
+    CsvWriter::new(&mut bytes).finish(&mut frame).with_context(what)?;
     write_atomic(path, &bytes)
 }
 
-/// Writes a frame as CSV, whole or not at all.
-pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
-    let mut bytes = Vec::new();
-    CsvWriter::new(&mut bytes).finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
-    write_atomic(path, &bytes)
+/// A spreadsheet runs a cell that begins like a formula. Such a text gets an apostrophe before it, which spreadsheets take
+/// for "this is text"; a number stays as it is.
+pub(crate) fn no_formula(text: &str) -> Cow<'_, str> {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if formula { format!("'{text}").into() } else { text.into() }
 }
 
 /// Flat rows of a Parquet file: column name to value, in the file's column order.
-pub fn read_flat(parquet: &Path) -> Result<Vec<FlatRow>> {
-    let file = File::open(parquet).with_context(|| format!("cannot read {}", parquet.display()))?;
-    let frame = ParquetReader::new(file).finish().with_context(|| format!("{} is not Parquet", parquet.display()))?;
-    from_frame(&frame).with_context(|| format!("in {}", parquet.display()))
+pub fn read_flat(path: &Path) -> Result<Vec<FlatRow>> {
+    from_frame(&parquet::read(path)?).with_context(|| format!("in {}", path.display()))
 }
 
 /// Flat rows as the structs that they were written from.
@@ -132,8 +140,8 @@ pub fn typed<R: DeserializeOwned>(rows: &[FlatRow]) -> Result<Vec<R>> {
 }
 
 /// Typed rows of a Parquet file written by [`RowWriter`].
-pub fn read<R: DeserializeOwned>(parquet: &Path) -> Result<Vec<R>> {
-    typed_of(&read_flat(parquet)?, &format!(" of {}", parquet.display()))
+pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Vec<R>> {
+    typed_of(&read_flat(path)?, &format!(" of {}", path.display()))
 }
 
 /// `place` stands in messages behind the row's number.

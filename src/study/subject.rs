@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use sha2::{Digest, Sha256};
 
 use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
@@ -17,6 +16,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::{Decoder, Hooks};
 use crate::recipe::{MOST_ROWS, Recipe};
+use crate::store::sha256;
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
@@ -174,12 +174,7 @@ impl Subject {
                 .collect();
             files.sort();
         }
-        let mut hash = Sha256::new();
-        for file in files {
-            let mut open = std::fs::File::open(&file).with_context(|| format!("{}: cannot read", file.display()))?;
-            std::io::copy(&mut open, &mut hash).with_context(|| format!("{}: cannot read", file.display()))?;
-        }
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        sha256(&files)
     }
 
     /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model

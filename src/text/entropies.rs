@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 // Named one by one: the prelude has a `with_context` of its own.
-use polars::prelude::{Column, DataFrame, ParquetReader, ParquetWriter, SerReader};
+use polars::prelude::{Column, DataFrame};
 use serde_json::json;
 
 use super::samples::Sample;
 use super::special::read_object;
 use super::tagging::Tagged;
-use crate::store::write_atomic;
+use crate::store::{parquet, write_atomic};
 
 /// Scores of one sample, with the ids they were made from.
 struct Scores {
@@ -73,8 +73,7 @@ impl Store {
 
     fn read_part(&mut self, file: &Path) -> Result<()> {
         let context = || format!("{}: not a part of entropies; delete it to score its samples again", file.display());
-        let open = std::fs::File::open(file).with_context(context)?;
-        let frame = ParquetReader::new(open).finish().with_context(context)?;
+        let frame = parquet::read(file).with_context(context)?;
         let ids = frame.column("id").and_then(|column| column.str()).with_context(context)?;
         let tokens = frame.column("token_id").and_then(|column| column.u32()).with_context(context)?;
         let entropies = frame.column("entropy").and_then(|column| column.f32()).with_context(context)?;
@@ -194,9 +193,6 @@ pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged
 }
 
 fn write_parquet(file: &Path, columns: Vec<Column>) -> Result<()> {
-    let context = || format!("{}: cannot write", file.display());
-    let mut frame = DataFrame::new_infer_height(columns).with_context(context)?;
-    let mut bytes = Vec::new();
-    ParquetWriter::new(&mut bytes).finish(&mut frame).with_context(context)?;
-    write_atomic(file, &bytes)
+    let frame = DataFrame::new_infer_height(columns);
+    parquet::write(file, &mut frame.with_context(|| format!("{}: cannot write", file.display()))?)
 }

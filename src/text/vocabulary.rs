@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -222,5 +223,10 @@ impl Vocabulary {
 
 /// A tokenizer from the bytes of a `tokenizer.json`.
 pub(super) fn parse(bytes: &[u8], source: &Path) -> Result<Tokenizer> {
-    Tokenizer::from_bytes(bytes).map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))
+    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: not a tokenizer.json: {error}", source.display());
+    serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| failed(&error))?;
+    // The crate panics at some files that are JSON, but no tokenizer.
+    let read =
+        std::panic::catch_unwind(|| Tokenizer::from_bytes(bytes)).map_err(|_| failed(&"its parts do not fit"))?;
+    read.map_err(|error| failed(&error))
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use super::trainer::Trainer;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
 use crate::model::{Decoder, checkpoint::Checkpoint, heads};
-use crate::store::{json, write_atomic};
+use crate::store::{json, sha256, write_atomic};
 use crate::text::Vocabulary;
 
 /// The training behind a checkpoint, that of the checkpoints before it included.
@@ -40,6 +40,12 @@ impl Trained {
 /// What is written beside the weights: how a checkpoint reasons, and what is behind it.
 const TRAINED: &str = "trained.json";
 
+/// Of the files of a state, in the order of [`FILES`].
+fn sums(folder: &Path) -> Result<[String; 2]> {
+    let [model, optimizer] = FILES.map(|file| sha256(&[folder.join(file)]));
+    Ok([model?, optimizer?])
+}
+
 /// One phase's folder.
 #[derive(Clone, Debug)]
 pub struct PhaseFolder {
@@ -51,7 +57,12 @@ struct Current {
     folder: String,
     step: usize,
     extra: Value,
+    /// SHA-256 of each of [`FILES`].
+    sums: [String; 2],
 }
+
+/// What a state's folder holds: weights and optimiser, in Burn's format. Burn trusts the sizes in them.
+const FILES: [&str; 2] = ["model.bpk", "optimizer.bpk"];
 
 impl PhaseFolder {
     /// # Errors
@@ -104,12 +115,12 @@ impl PhaseFolder {
         model.save_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
         let optimizer = trainer.optimizer.save(folder.join("optimizer.bpk"));
         optimizer.map_err(|e| failed("the optimiser", format!("{e:?}")))?;
-        for file in ["model.bpk", "optimizer.bpk"] {
+        for file in FILES {
             let path = folder.join(file);
             let synced = fs::File::open(&path).and_then(|f| f.sync_all());
             synced.with_context(|| format!("{}: cannot flush", path.display()))?;
         }
-        let current = Current { folder: name.clone(), step, extra };
+        let current = Current { folder: name.clone(), step, extra, sums: sums(&folder)? };
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
             // A leftover costs disk, not correctness.
@@ -132,6 +143,8 @@ impl PhaseFolder {
                 self.path.display()
             )
         };
+        let again = || failed("it", "its bytes are not those that were written (checksum)".to_owned());
+        ensure!(sums(&folder)? == current.sums, again());
         // The state was written outside autodiff; `train` makes leaves of what was trained before.
         let plain = trainer.model.valid();
         let loaded =

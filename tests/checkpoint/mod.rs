@@ -5,5 +5,6 @@ mod folder;
 mod gguf;
 mod gguf_writer;
 mod hub;
+mod hub_server;
 mod peft;
 mod support;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::api::sync::ApiBuilder;
 use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::Checkpoint;
+use super::download::{Files, with_files};
 use super::safetensors::{INDEX, SINGLE};
 
 /// A model's place, as given on a command line.
@@ -77,7 +78,9 @@ impl Checkpoint {
 }
 
 /// Fetched when the repository has them.
-const OPTIONAL: [&str; 8] = [
+const OPTIONAL: [&str; 10] = [
+    "reasoning.json",
+    "heads.safetensors",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -105,7 +108,8 @@ fn locate_on_hub(id: &str, revision: &str, file: Option<&str>) -> Result<PathBuf
     let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !v.is_empty() && v != "0");
     ensure!(!offline, failed("HF_HUB_OFFLINE is set".to_string()));
     let api = ApiBuilder::from_env().build().map_err(|e| failed(e.to_string()))?;
-    fetch(&api.repo(repo()), file).map_err(|e| failed(e.to_string()))
+    let file = file.map(str::to_owned);
+    with_files(api, repo(), move |files| fetch(files, file.as_deref())).map_err(|e| failed(format!("{e:#}")))
 }
 
 /// The snapshot, if everything that opening it needs is there already.
@@ -122,26 +126,26 @@ fn complete_in_cache(get: impl Fn(&str) -> Option<PathBuf>, file: Option<&str>) 
     config.parent().map(Path::to_path_buf)
 }
 
-fn fetch(repo: &ApiRepo, file: Option<&str>) -> Result<PathBuf> {
+fn fetch(files: &Files, file: Option<&str>) -> Result<PathBuf> {
     if let Some(file) = file {
-        return Ok(repo.get(file)?);
+        return files.get(file);
     }
-    let there: Vec<String> = repo.info()?.siblings.into_iter().map(|s| s.rfilename).collect();
+    let there = files.names()?;
     let has = |name: &str| there.iter().any(|n| n == name);
     ensure!(has("config.json"), "the repository has no config.json (for a GGUF give org/name/file.gguf)");
     for name in OPTIONAL.iter().filter(|name| has(name)) {
-        repo.get(name)?;
+        files.get(name)?;
     }
     if has(SINGLE) {
-        repo.get(SINGLE)?;
+        files.get(SINGLE)?;
     } else {
         ensure!(has(INDEX), "the repository has neither {SINGLE} nor {INDEX}");
-        for shard in shards(&repo.get(INDEX)?)? {
-            repo.get(&shard)?;
+        for shard in shards(&files.get(INDEX)?)? {
+            files.get(&shard)?;
         }
     }
     // Last, so that its presence in the cache means the rest is there too.
-    let config = repo.get("config.json")?;
+    let config = files.get("config.json")?;
     config.parent().map(Path::to_path_buf).ok_or_else(|| anyhow!("the cache has no folder for it"))
 }
 

@@ -18,26 +18,31 @@ enum Quality {
 }
 
 impl Quality {
-    fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
-        match self {
-            Quality::Accuracy => Some(row.accuracy),
-            Quality::LatentAccuracy => row.latent_accuracy,
-            Quality::SwitchRate => Some(row.switch_rate),
-            Quality::LatentCalls => row.latent_calls,
-            Quality::VisibleTokens => row.visible_tokens,
-            Quality::Truncated => Some(row.truncated),
-        }
+    fn of_group(self, r: &AccuracyRow) -> Option<Estimate> {
+        self.of([
+            Some(r.accuracy),
+            r.latent_accuracy,
+            Some(r.switch_rate),
+            r.latent_calls,
+            r.visible_tokens,
+            Some(r.truncated),
+        ])
     }
 
-    fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
-        match self {
-            Quality::Accuracy => Some(row.accuracy),
-            Quality::LatentAccuracy => row.latent_accuracy,
-            Quality::SwitchRate => Some(row.switch_rate),
-            Quality::LatentCalls => row.latent_calls,
-            Quality::VisibleTokens => row.visible_tokens,
-            Quality::Truncated => Some(row.truncated),
-        }
+    fn of_phase(self, r: &PhaseRow) -> Option<Estimate> {
+        self.of([
+            Some(r.accuracy),
+            r.latent_accuracy,
+            Some(r.switch_rate),
+            r.latent_calls,
+            r.visible_tokens,
+            Some(r.truncated),
+        ])
+    }
+
+    /// This one of all, which stand in the order of the variants.
+    fn of(self, all: [Option<Estimate>; 6]) -> Option<Estimate> {
+        all[self as usize]
     }
 
     /// The quality that a column of the paper's tables holds.

@@ -32,6 +32,16 @@ pub fn places(staged: &Staged, seed: u64) -> Vec<Place> {
     all
 }
 
+/// Each class that two problems or more have: its places, and the problem of each.
+pub(crate) fn classes(all: &[Place]) -> impl Iterator<Item = (Event, Vec<&Place>, Vec<usize>)> {
+    let class = |event: Event| {
+        let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
+        let problems: Vec<usize> = of.iter().map(|p| p.problem).collect();
+        (problems.first() != problems.last()).then_some((event, of, problems))
+    };
+    Event::ALL.into_iter().filter_map(class)
+}
+
 fn of_solution<'a>(solution: &'a Solution, ids: &'a [u32]) -> impl Iterator<Item = (Event, usize)> + 'a {
     let last = ids.len() - 1;
     let starts = &solution.boundaries;

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 
+pub(crate) use events::classes;
 pub use events::{Place, places};
 pub use logits::Reading;
 

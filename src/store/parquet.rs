@@ -1,0 +1,107 @@
+//! Parquet files that tell when they were damaged. Knows bytes and frames.
+//!
+//! What reads Parquet trusts the sizes that a file names: a damaged one may ask for more memory than there is, and end the
+//! process. Each file of ours carries the SHA-256 of its bytes, and is read only where that is right. It lies between the
+//! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet.
+
+use std::fs;
+use std::io::Cursor;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use polars::prelude::{DataFrame, ParquetReader, ParquetWriter, SerReader};
+use sha2::{Digest, Sha256};
+
+use super::atomic::write_atomic;
+
+/// First and last bytes of every Parquet file.
+const MAGIC: &[u8] = b"PAR1";
+/// The footer's length (u32, little-endian) and [`MAGIC`].
+const TAIL: usize = 8;
+const MARK: &[u8] = b"SWYDSHA2";
+const SEAL: usize = MARK.len() + 32;
+
+/// Writes a frame, whole or not at all.
+///
+/// # Errors
+/// A disk that cannot be written.
+pub(crate) fn write(path: &Path, frame: &mut DataFrame) -> Result<()> {
+    let mut bytes = Vec::new();
+    ParquetWriter::new(&mut bytes).finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
+    write_atomic(path, &sealed(&bytes).with_context(|| format!("cannot encode {}", path.display()))?)
+}
+
+/// Reads what [`write()`] wrote.
+///
+/// # Errors
+/// A file that is not there, not whole, changed since it was written, or of another writer.
+pub(crate) fn read(path: &Path) -> Result<DataFrame> {
+    let place = || path.display().to_string();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", place()))?;
+    ensure!(metadata.is_file(), "{}: not a file", place());
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", place()))?;
+    check(&bytes).with_context(place)?;
+    ParquetReader::new(Cursor::new(bytes)).finish().with_context(|| format!("{} is not Parquet", place()))
+}
+
+/// The file with its checksum.
+fn sealed(bytes: &[u8]) -> Result<Vec<u8>> {
+    let footer = footer(bytes)?.start;
+    let (pages, rest) = bytes.split_at(footer);
+    Ok([pages, MARK, &sum(pages, rest), rest].concat())
+}
+
+fn check(bytes: &[u8]) -> Result<()> {
+    let again = "make the rows again with the command in manifest.json";
+    let footer = footer(bytes).map_err(|error| anyhow!("{error}; {again}"))?.start;
+    let written = footer.checked_sub(SEAL).filter(|seal| bytes[*seal..].starts_with(MARK));
+    let seal = written.with_context(|| format!("damaged, or Parquet of another program (no checksum); {again}"))?;
+    let same = sum(&bytes[..seal], &bytes[footer..])[..] == bytes[seal + MARK.len()..footer];
+    ensure!(same, "damaged: its bytes are not those that were written (checksum); {again}");
+    Ok(())
+}
+
+fn sum(pages: &[u8], rest: &[u8]) -> [u8; 32] {
+    Sha256::new().chain_update(pages).chain_update(rest).finalize().into()
+}
+
+/// Where the footer lies.
+fn footer(bytes: &[u8]) -> Result<Range<usize>> {
+    let whole = bytes.len() >= MAGIC.len() + TAIL && bytes.starts_with(MAGIC) && bytes.ends_with(MAGIC);
+    ensure!(whole, "not a whole Parquet file");
+    let end = bytes.len() - TAIL;
+    let length = u32::from_le_bytes([bytes[end], bytes[end + 1], bytes[end + 2], bytes[end + 3]]) as usize;
+    ensure!(length <= end - MAGIC.len(), "not a Parquet file: it names a footer longer than itself");
+    Ok(end - length..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use polars::prelude::Column;
+
+    use super::*;
+
+    #[test]
+    fn every_changed_byte_and_every_cut_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.parquet");
+        let column = Column::new("x".into(), [1.5_f64, -2.0, 3.25]);
+        let mut frame = DataFrame::new_infer_height(vec![column]).expect("a frame");
+        write(&path, &mut frame).expect("writes");
+        assert!(read(&path).expect("whole").equals(&frame));
+        let bytes = fs::read(&path).expect("bytes");
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x40;
+            check(&changed).expect_err("one byte is another");
+            check(&bytes[..at]).expect_err("cut");
+        }
+        // Plain Parquet, as another program writes it.
+        let mut plain = Vec::new();
+        ParquetWriter::new(&mut plain).finish(&mut frame).expect("encodes");
+        let error = check(&plain).expect_err("no checksum").to_string();
+        assert!(error.contains("no checksum"), "{error}");
+        assert!(ParquetReader::new(Cursor::new(bytes)).finish().expect("others read it").equals(&frame));
+    }
+}

@@ -1,0 +1,177 @@
+//! `kill -9` and a full disk at chosen system calls of a run: after `--resume` every file is what an uninterrupted run
+//! leaves. strace makes the kernel kill the process, or refuse the call, at the call of a given number; where there is no
+//! strace these tests say so and end.
+//!
+//! `SWITCHYARD_KILLS=1000 cargo test --test suite kills:: -- --include-ignored --nocapture` is the long run.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::common::run_files::difference;
+
+/// What writes, and what makes a written file count.
+const CALLS: [&str; 7] = [
+    "write",
+    "openat",
+    "fsync,fdatasync",
+    "rename,renameat,renameat2",
+    "unlink,unlinkat,rmdir",
+    "mkdir,mkdirat",
+    "ftruncate",
+];
+
+/// A point of a run: the `number`th call of a kind.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    call: &'static str,
+    number: usize,
+}
+
+/// Every phase of SWITCH on `smoke`, a few steps of each.
+fn train(out: &Path, resume: bool) -> Vec<String> {
+    let mut line = vec![env!("CARGO_BIN_EXE_train")];
+    line.extend(["--preset", "smoke", "--method", "switch", "--threads", "1", "--set", "checkpoint.every=3"]);
+    line.extend([
+        "--set",
+        "data.rows=60",
+        "--set",
+        "base.steps=7",
+        "--set",
+        "boundary.steps=5",
+        "--set",
+        "grpo.steps=3",
+    ]);
+    line.extend(["--set", "evaluation.problems=6", "--set", "grpo.keep_every=2", "--set", "grpo.early_stop_window=2"]);
+    let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
+    line.extend(["--out".to_owned(), out.display().to_string()]);
+    line.extend(resume.then(|| "--resume".to_owned()));
+    line
+}
+
+fn run(line: &[String]) -> Output {
+    let mut command = Command::new(&line[0]);
+    command.args(&line[1..]).env("RAYON_NUM_THREADS", "1").stdin(Stdio::null()).output().expect("starts")
+}
+
+/// The same under strace, which does `what` at a point, or from there on (`+`).
+fn injected(line: &[String], point: Point, what: &str, on: &str) -> Output {
+    let Point { call, number } = point;
+    let mut traced: Vec<String> =
+        ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e"].map(str::to_owned).into();
+    traced.push(format!("trace={call}"));
+    traced.extend(["-e".to_owned(), format!("inject={call}:{what}:when={number}{on}")]);
+    traced.extend_from_slice(line);
+    run(&traced)
+}
+
+fn has_strace() -> bool {
+    let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+    let works = works.is_ok_and(|status| status.success());
+    if !works {
+        eprintln!("kills at system calls: skipped, strace is not here or not allowed");
+    }
+    works
+}
+
+/// A finished run, and how many calls of each kind its main thread made.
+fn whole(temp: &Path) -> [usize; CALLS.len()] {
+    let log = temp.join("calls");
+    let mut line: Vec<String> = ["strace", "-f", "-qq", "-o"].map(str::to_owned).into();
+    line.extend([log.display().to_string(), "-e".to_owned(), format!("trace={}", CALLS.join(","))]);
+    line.extend(train(&temp.join("whole"), false));
+    let output = run(&line);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(log).expect("calls");
+    let mut by_thread = std::collections::BTreeMap::<&str, usize>::new();
+    for line in text.lines() {
+        *by_thread.entry(line.split(' ').next().unwrap_or_default()).or_default() += 1;
+    }
+    let main = by_thread.iter().max_by_key(|(_, calls)| **calls).map(|(thread, _)| *thread).expect("calls");
+    CALLS.map(|kind| {
+        let of = |line: &&str| {
+            let name = line.strip_prefix(main).map(str::trim_start).and_then(|rest| rest.split('(').next());
+            name.is_some_and(|name| kind.split(',').any(|call| call == name))
+        };
+        text.lines().filter(of).count()
+    })
+}
+
+/// `wanted` points over all kinds of calls, evenly; `turn` shifts them.
+fn points(counts: [usize; CALLS.len()], wanted: usize, turn: usize) -> Vec<Point> {
+    let mut points = vec![];
+    for (call, total) in CALLS.into_iter().zip(counts) {
+        let each = (total * CALLS.len() / wanted).max(1);
+        points.extend((1..=total).filter(|number| number % each == turn % each).map(|number| Point { call, number }));
+    }
+    points
+}
+
+/// Resumes, or starts where the run never began, until it is finished.
+fn finish(out: &Path) -> Result<(), String> {
+    let output = run(&train(out, out.join("recipe.toml").exists()));
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("resume failed with {}: {said}", output.status)) }
+}
+
+/// What went wrong with a run that was killed at a point, and again at `second` after it was resumed.
+fn killed(temp: &Path, at: Point, second: Option<Point>) -> Option<String> {
+    let out = temp.join("broken");
+    let _ = std::fs::remove_dir_all(&out);
+    injected(&train(&out, false), at, "signal=KILL", "");
+    if let Some(second) = second {
+        injected(&train(&out, out.join("recipe.toml").exists()), second, "signal=KILL", "");
+    }
+    let wrong = finish(&out).err().or_else(|| difference(&temp.join("whole"), &out));
+    wrong.map(|wrong| format!("killed at {at:?} and {second:?}: {wrong}"))
+}
+
+/// What went wrong with a run to which the disk was full from a point on.
+fn full(temp: &Path, at: Point) -> Option<String> {
+    let out = temp.join("full");
+    let _ = std::fs::remove_dir_all(&out);
+    let output = injected(&train(&out, false), at, "error=ENOSPC", "+");
+    let wrong = match output.status.code() {
+        // 0: no write of the run's own, but a line of progress; 127: the system could not load the program.
+        Some(0 | 2 | 127) => finish(&out).err().or_else(|| difference(&temp.join("whole"), &out)),
+        other => Some(format!("ended with {other:?}: {}", String::from_utf8_lossy(&output.stderr))),
+    };
+    wrong.map(|wrong| format!("refused at {at:?}: {wrong}"))
+}
+
+fn attack(kills: usize, pairs: usize, refusals: usize) {
+    if !has_strace() {
+        return;
+    }
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let counts = whole(temp.path());
+    let mut wrong = vec![];
+    let once = points(counts, kills, 0);
+    wrong.extend(once.iter().filter_map(|at| killed(temp.path(), *at, None)));
+    let (first, then) = (points(counts, pairs, 1), points(counts, pairs, 2));
+    // The second kill comes soon after the start: what was resumed is met at its first writes.
+    let soon = |at: &Point| Point { number: at.number % 40 + 1, ..*at };
+    let twice: Vec<_> = first.iter().zip(then.iter().rev()).map(|(at, second)| (*at, soon(second))).collect();
+    wrong.extend(twice.iter().filter_map(|(at, second)| killed(temp.path(), *at, Some(*second))));
+    let refused: Vec<Point> = points(counts, refusals, 3).into_iter().filter(|at| at.call != "ftruncate").collect();
+    wrong.extend(refused.iter().filter_map(|at| full(temp.path(), *at)));
+    println!(
+        "calls {CALLS:?} {counts:?}: {} kills, {} pairs of kills, {} full disks",
+        once.len(),
+        twice.len(),
+        refused.len()
+    );
+    assert!(once.len() >= CALLS.len(), "too few kills to show anything: {once:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_kill_or_a_full_disk_at_any_call_costs_nothing() {
+    attack(7, 3, 7);
+}
+
+#[test]
+#[ignore = "hours with SWITCHYARD_KILLS=1000"]
+fn a_thousand_kills_cost_nothing() {
+    let kills = std::env::var("SWITCHYARD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
+    attack(kills, kills / 5, kills / 5);
+}

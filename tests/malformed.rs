@@ -1,0 +1,326 @@
+//! Damaged and hostile input: every parser gets files with bytes changed, cut, doubled and swapped, and may answer with a
+//! result or an error only. No panic, no abort, none over two seconds, none beyond two gigabytes.
+//!
+//! The cases run in processes of their own, under a limit of the system on their memory: a failed allocation ends the
+//! process, and the parent says which case it was. A case is a function of its number alone:
+//! `SWITCHYARD_CASES=N..M cargo test --test suite malformed:: -- --include-ignored` runs some again.
+
+use std::ops::Range;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use switchyard::grade::{equivalent, extract, grade};
+use switchyard::latent::Reasoning;
+use switchyard::loading::Opened;
+use switchyard::model::checkpoint::peft::Apply;
+use switchyard::recipe::Recipe;
+use switchyard::store::read_flat;
+use switchyard::text::read_problems;
+
+const CASES: &str = "SWITCHYARD_CASES";
+const FOLDER: &str = "SWITCHYARD_FOLDER";
+const SLOWEST: Duration = Duration::from_secs(2);
+/// Of address space, in KiB.
+const MEMORY: usize = 2 << 20;
+
+/// A file that a user may name, and what reads it.
+struct Target {
+    /// Files of the repository: one is changed, the others (of the same folder) stay as they are.
+    folder: &'static str,
+    file: &'static str,
+    /// Whether it is changed as text.
+    text: bool,
+    /// Gets the folder and the changed file; whether it took them.
+    read: fn(&Path, &Path) -> bool,
+}
+
+const TARGETS: [Target; 17] = [
+    Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
+    Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer_config.json", text: true, read: vocabulary },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "reasoning.json", text: true, read: reasoning },
+    Target { folder: "fixtures/gguf", file: "tiny-q4_0.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/gguf", file: "tiny-q8_0.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_model.safetensors", text: false, read: adapter },
+    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_config.json", text: true, read: adapter },
+    Target { folder: "fixtures/problems", file: "gsm8k.jsonl", text: true, read: problems },
+    Target { folder: "fixtures/problems", file: "math.jsonl", text: true, read: problems },
+    Target { folder: "fixtures/problems", file: "prosqa.json", text: true, read: problems },
+    Target { folder: "src/presets", file: "micro.toml", text: true, read: recipe },
+    Target { folder: "src/presets", file: "smoke.toml", text: true, read: recipe },
+    Target { folder: "fixtures/rows", file: "known_value-sft.parquet", text: false, read: rows },
+    Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
+    Target { folder: "fixtures/grader", file: "pairs.jsonl", text: true, read: answers },
+];
+
+fn opened(model: &Path, adapter: Option<&Path>) -> bool {
+    let opened = Opened::open(&model.display().to_string(), adapter, Apply::Merged);
+    opened.is_ok_and(|opened| opened.load(&Device::flex()).is_ok())
+}
+
+fn folder(folder: &Path, _: &Path) -> bool {
+    opened(folder, None)
+}
+
+fn gguf(_: &Path, file: &Path) -> bool {
+    opened(file, None)
+}
+
+fn adapter(folder: &Path, _: &Path) -> bool {
+    opened(Path::new("fixtures/tiny/qwen3_tied"), Some(folder))
+}
+
+fn vocabulary(folder: &Path, _: &Path) -> bool {
+    Opened::open(&folder.display().to_string(), None, Apply::Merged).is_ok_and(|opened| {
+        let ids = opened.text().and_then(|vocabulary| vocabulary.encode("a = 5 ; # 2 <swi>"));
+        ids.is_ok_and(|ids| opened.text().is_ok_and(|vocabulary| vocabulary.decode(&ids).is_ok()))
+    })
+}
+
+fn reasoning(folder: &Path, _: &Path) -> bool {
+    Reasoning::read(folder).is_ok()
+}
+
+fn problems(_: &Path, file: &Path) -> bool {
+    read_problems(file).is_ok()
+}
+
+fn recipe(_: &Path, file: &Path) -> bool {
+    Recipe::resolve(&file.display().to_string(), &[]).is_ok()
+}
+
+fn rows(_: &Path, file: &Path) -> bool {
+    read_flat(file).is_ok()
+}
+
+fn answers(_: &Path, file: &Path) -> bool {
+    let text = String::from_utf8_lossy(&std::fs::read(file).expect("just written")).into_owned();
+    let (gold, said) = text.split_once("\"pred\"").unwrap_or((&text, &text));
+    grade(gold, said);
+    extract(said);
+    equivalent(gold, said);
+    true
+}
+
+/// What the attack must notice: cases from [`CANARIES`] on, which are none of the project's code.
+const CANARIES: u64 = 1 << 40;
+
+fn canary(case: u64) {
+    match case - CANARIES {
+        0 => panic!("a canary"),
+        1 => std::thread::sleep(2 * SLOWEST),
+        2 => drop(std::hint::black_box(vec![1_u8; 3 << 30])),
+        _ => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 50))),
+    }
+}
+
+/// The seed of case `number` changed: by one to four steps.
+fn changed(seed: &[u8], text: bool, rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..rng.random_range(1..=4) {
+        if bytes.is_empty() {
+            break;
+        }
+        // Headers and keys are at the start of most formats.
+        let end = if rng.random_bool(0.5) { bytes.len() } else { bytes.len().min(600) };
+        let at = rng.random_range(0..end);
+        let to = (at + rng.random_range(1..64_usize)).min(bytes.len());
+        match rng.random_range(0..9) {
+            0 => bytes[at] ^= 1 << rng.random_range(0..8),
+            1 => bytes.truncate(at),
+            2 => drop(bytes.drain(at..to)),
+            3 => {
+                let piece = bytes[at..to].to_vec();
+                bytes.splice(at..at, piece.repeat(rng.random_range(1..4)));
+            }
+            4 => {
+                let from = rng.random_range(0..seed.len());
+                let piece = &seed[from..(from + 64).min(seed.len())];
+                bytes.splice(at..to, piece.iter().copied());
+            }
+            5 if !text => {
+                let size = [u64::MAX, 1 << 62, 1 << 40, 1 << 31, u64::from(u32::MAX), 0][rng.random_range(0..6)];
+                let width = [4, 8][rng.random_range(0..2)].min(bytes.len() - at);
+                bytes[at..at + width].copy_from_slice(&size.to_le_bytes()[..width]);
+            }
+            6 => {
+                let piece = ["[", "{\"a\":", "\\", "\"", "(", "{", "^", "-"][rng.random_range(0..8)];
+                bytes.splice(at..at, piece.repeat([1, 3, 20_000][rng.random_range(0..3)]).into_bytes());
+            }
+            7 => {
+                let digits = |from: usize| (from..bytes.len()).find(|&i| bytes[i].is_ascii_digit());
+                let Some(start) = digits(at).or_else(|| digits(0)) else { continue };
+                let stop = (start..bytes.len()).find(|&i| !bytes[i].is_ascii_digit()).unwrap_or(bytes.len());
+                let values = [
+                    "0",
+                    "-1",
+                    "1e999",
+                    "99999999999999999999",
+                    "18446744073709551615",
+                    "4611686018427387904",
+                    "null",
+                    "1e-9",
+                ];
+                bytes.splice(start..stop, values[rng.random_range(0..values.len())].bytes());
+            }
+            _ => bytes[at] = [0, 0xFF, b'"', b'\n', b'{', b'/'][rng.random_range(0..6)],
+        }
+    }
+    bytes
+}
+
+/// Seeds of all targets with their own folders, in which one file changes.
+fn workplace(temp: &Path) -> Vec<(PathBuf, PathBuf, Vec<u8>)> {
+    let place = |(number, target): (usize, &Target)| {
+        let folder = temp.join(number.to_string());
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for entry in std::fs::read_dir(target.folder).expect("seeds").map(|entry| entry.expect("a seed")) {
+            let small = entry.metadata().is_ok_and(|data| data.is_file() && data.len() < 2_000_000);
+            if small && !target.folder.ends_with("gguf") {
+                std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("a copy");
+            }
+        }
+        let seed = std::fs::read(Path::new(target.folder).join(target.file)).expect("a seed");
+        (folder.clone(), folder.join(target.file), seed)
+    };
+    TARGETS.iter().enumerate().map(place).collect()
+}
+
+/// One line of a corpus at a time where a whole file of them would be slow to no purpose.
+fn seed_of<'a>(target: &Target, seed: &'a [u8], rng: &mut ChaCha8Rng) -> &'a [u8] {
+    if !target.file.ends_with(".jsonl") {
+        return seed;
+    }
+    let lines: Vec<&[u8]> = seed.split(|b| *b == b'\n').filter(|line| !line.is_empty()).collect();
+    lines[rng.random_range(0..lines.len())]
+}
+
+/// In the child: runs the cases named by the environment. Alone it does nothing, which the parent would notice.
+#[test]
+#[ignore = "the process in which `no_input_panics_hangs_or_fills_the_memory` runs its cases"]
+fn worker() {
+    let (Ok(cases), Ok(temp)) = (std::env::var(CASES), std::env::var(FOLDER)) else { return };
+    let (first, last) = cases.split_once("..").expect("N..M");
+    let (first, last): (u64, u64) = (first.parse().expect("a number"), last.parse().expect("a number"));
+    let places = workplace(Path::new(&temp));
+    static CASE: AtomicU64 = AtomicU64::new(u64::MAX);
+    let note = Path::new(&temp).join("case");
+    let watched = note.with_extension("slow");
+    std::thread::spawn(move || {
+        let (mut case, mut since) = (u64::MAX, Instant::now());
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = CASE.load(Ordering::Relaxed);
+            if now != case {
+                (case, since) = (now, Instant::now());
+            } else if since.elapsed() > SLOWEST {
+                let _ = std::fs::write(&watched, "over two seconds");
+                std::process::exit(9);
+            }
+        }
+    });
+    let mut refused = vec![];
+    for ((folder, file, seed), target) in places.iter().zip(&TARGETS) {
+        std::fs::write(file, seed).expect("a file");
+        if !(target.read)(folder, file) {
+            refused.push(format!("{}/{}", target.folder, target.file));
+        }
+    }
+    assert!(refused.is_empty(), "unchanged, and not read: {refused:?}");
+    std::panic::set_hook(Box::new(|_| ()));
+    for case in first..last {
+        CASE.store(case, Ordering::Relaxed);
+        std::fs::write(&note, case.to_string()).expect("a note");
+        let number = case as usize % TARGETS.len();
+        let (target, (folder, file, seed)) = (&TARGETS[number], &places[number]);
+        let mut rng = ChaCha8Rng::seed_from_u64(case);
+        let bytes = changed(seed_of(target, seed, &mut rng), target.text, &mut rng);
+        std::fs::write(file, &bytes).expect("a file");
+        let read = || match case {
+            CANARIES.. => canary(case),
+            _ => _ = (target.read)(folder, file),
+        };
+        if let Err(panic) = catch_unwind(read) {
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
+            std::fs::write(note.with_extension("slow"), format!("panic: {}", said.unwrap_or_default()))
+                .expect("a note");
+            std::process::exit(9);
+        }
+    }
+    std::fs::write(&note, "done").expect("a note");
+}
+
+fn start(cases: &Range<u64>, temp: &Path) -> Child {
+    let this = std::env::current_exe().expect("this program");
+    let limited = format!("ulimit -v {MEMORY}; ulimit -c 0; exec \"$0\" --exact malformed::worker --ignored");
+    let mut command = Command::new("sh");
+    command.args(["-c", &limited]).arg(this).env(CASES, format!("{}..{}", cases.start, cases.end)).env(FOLDER, temp);
+    command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts")
+}
+
+/// Runs cases in two processes and says which failed, and how.
+fn failures(cases: Range<u64>) -> Vec<String> {
+    let middle = cases.start + (cases.end - cases.start) / 2;
+    let halves = [cases.start..middle, middle..cases.end].map(|half| {
+        let temp = tempfile::tempdir().expect("a folder");
+        (start(&half, temp.path()), temp, half)
+    });
+    let mut failures = vec![];
+    for (mut child, temp, half) in halves {
+        let mut rest = half;
+        loop {
+            let ended = child.wait().expect("its end");
+            let case = std::fs::read_to_string(temp.path().join("case")).unwrap_or_default();
+            if case == "done" {
+                break;
+            }
+            let case: u64 = case.parse().unwrap_or_else(|_| panic!("the cases did not start: {ended}"));
+            let why = temp.path().join("case.slow");
+            let how = std::fs::read_to_string(&why).unwrap_or_else(|_| format!("the process ended: {ended}"));
+            let _ = std::fs::remove_file(why);
+            let target = &TARGETS[case as usize % TARGETS.len()];
+            failures.push(format!("case {case}, {}/{}: {how}", target.folder, target.file));
+            rest.start = case + 1;
+            if failures.len() >= 20 || rest.is_empty() {
+                break;
+            }
+            child = start(&rest, temp.path());
+        }
+    }
+    failures
+}
+
+#[test]
+fn panics_hangs_and_floods_are_noticed() {
+    if cfg!(target_os = "linux") {
+        let failures = failures(CANARIES..CANARIES + 4);
+        let expected = ["panic: a canary", "over two seconds", "the process ended", "the process ended"];
+        assert_eq!(failures.len(), 4, "{failures:?}");
+        assert!(expected.iter().all(|how| failures.iter().any(|failure| failure.contains(how))), "{failures:?}");
+    }
+}
+
+#[test]
+fn no_input_panics_hangs_or_fills_the_memory() {
+    if !cfg!(target_os = "linux") {
+        eprintln!("malformed input: skipped, the limit on memory needs Linux");
+        return;
+    }
+    let failures = failures(0..100_000);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+#[ignore = "a million cases: a quarter of an hour on two cores"]
+fn no_input_of_a_million_panics_hangs_or_fills_the_memory() {
+    let failures = failures(100_000..1_100_000);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
