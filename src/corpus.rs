@@ -1,13 +1,15 @@
 //! The problems of a run as token rows: training and held-out, from a generated task or a file.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::latent::SwitchIds;
 use crate::recipe::Recipe;
 use crate::tasks::Split;
-use crate::text::{Problem, Sample, Template, Vocabulary, read_problems};
+use crate::text::formats::Format;
+use crate::text::{Problem, Sample, Source, Template, Vocabulary};
 
 /// Everything about text that training needs.
 pub struct Corpus {
@@ -48,15 +50,23 @@ impl Corpus {
         let found = train.len();
         let limit = recipe.data.max_tokens;
         let (mut samples, mut train_answers) = (vec![], vec![]);
-        for problem in &train {
-            let sample = Sample::new(problem, &vocabulary, template)?;
+        for (problem, place) in &train {
+            let sample = Sample::new(problem, &vocabulary, template).with_context(|| place.clone())?;
             if sample.length() < limit {
                 samples.push(sample);
                 train_answers.push(problem.answer.clone());
             }
         }
-        ensure!(!samples.is_empty(), "all {found} training problems exceed data.max_tokens = {limit}: raise it");
-        let prompts: Result<Vec<_>> = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question)).collect();
+        ensure!(
+            found == 0 || !samples.is_empty(),
+            "all {found} training problems exceed data.max_tokens = {limit}: raise it"
+        );
+        let mut test_prompts = vec![];
+        for (problem, place) in &test {
+            let prompt = template.encode_prompt(&vocabulary, &problem.question);
+            test_prompts.push(prompt.with_context(|| format!("{place}: the question"))?);
+            vocabulary.encode(&problem.answer).with_context(|| format!("{place}: the answer"))?;
+        }
         Ok(Self {
             switch,
             template,
@@ -64,8 +74,8 @@ impl Corpus {
             dropped: found - samples.len(),
             train: samples,
             train_answers,
-            test_prompts: prompts?,
-            test,
+            test_prompts,
+            test: test.into_iter().map(|(problem, _)| problem).collect(),
             exact_answers: recipe.task.is_some(),
             vocabulary,
         })
@@ -92,18 +102,27 @@ fn exact_answer(text: &str) -> Option<String> {
     (!answer.is_empty()).then_some(answer)
 }
 
-fn problems(recipe: &Recipe) -> Result<(Vec<Problem>, Vec<Problem>)> {
+/// A problem and the place it stands at, for messages.
+type Placed = (Problem, String);
+
+fn problems(recipe: &Recipe) -> Result<(Vec<Placed>, Vec<Placed>)> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
-        let rows = |split, n: usize| -> Result<Vec<Problem>> {
-            Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).collect())
+        let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));
+        let rows = |split, n: usize| -> Result<Vec<Placed>> {
+            Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).map(placed).collect())
         };
         return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));
     }
+    let read = |path: &PathBuf| {
+        let format = recipe.data.fields.is_some().then_some(Format::Jsonl);
+        let fields = recipe.data.fields.clone().unwrap_or_default();
+        Source { format, fields, ..Source::new(path) }.placed()
+    };
     let path = recipe.data.path.as_ref().context("data.path is missing")?;
-    let mut train = read_problems(path)?;
+    let mut train = read(path)?;
     let test = match &recipe.data.test_path {
-        Some(path) => read_problems(path)?,
+        Some(path) => read(path)?,
         None => {
             let held = recipe.data.test_rows;
             ensure!(

@@ -8,6 +8,7 @@
 //! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
 //! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
 //! | [`random`] | a stable hash, keyed generators, normal values |
+//! | `names` | which known name a mistyped one means |
 //! | [`store`] | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
 //! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
@@ -46,6 +47,7 @@ pub mod loading;
 pub mod machine;
 pub mod method;
 pub mod model;
+mod names;
 pub mod ops;
 pub mod parallel;
 pub mod progress;

@@ -21,9 +21,10 @@ pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
+use crate::names::meant;
 use crate::tasks::Task;
-use crate::text::Template;
 use crate::text::annotate::AnnotateSettings;
+use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
 pub(crate) const PRESETS: [(&str, &str); 4] = [
@@ -114,6 +115,9 @@ pub struct Data {
     /// Samples with more tokens (prompt and tagged response) are dropped, counted and said.
     #[serde(default = "default_max_tokens")]
     pub max_tokens: usize,
+    /// Names of the files' keys (`--field question=frage`), where they are not those of a known format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Fields>,
 }
 
 fn default_max_tokens() -> usize {
@@ -186,7 +190,10 @@ impl Recipe {
             let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
             let found = PRESETS.iter().find(|(name, _)| *name == source);
             found
-                .with_context(|| format!("unknown preset `{source}`: expected one of {names:?} or a .toml file"))?
+                .with_context(|| {
+                    let meant = meant(source, names.iter().copied());
+                    format!("unknown preset `{source}`{meant}: expected one of {names:?} or a .toml file")
+                })?
                 .1
                 .into()
         };

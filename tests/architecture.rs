@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 25] = [
+const ALLOWED: [(&str, &str); 26] = [
     ("random", ""),
+    ("names", ""),
     ("store", ""),
     ("stats", ""),
     ("schema", "stats store"),
@@ -15,11 +16,11 @@ const ALLOWED: [(&str, &str); 25] = [
     ("parallel", ""),
     ("text", "store tasks"),
     ("ops", ""),
-    ("model", "ops random"),
+    ("model", "names ops random"),
     ("latent", "model ops parallel"),
     ("machine", "model"),
     ("interventions", "latent model random schema"),
-    ("recipe", "latent machine model tasks text"),
+    ("recipe", "latent machine model names tasks text"),
     ("loading", "latent machine model text"),
     ("corpus", "grade latent recipe tasks text"),
     ("method", "corpus latent model ops random recipe text"),
@@ -30,7 +31,7 @@ const ALLOWED: [(&str, &str); 25] = [
     ),
     (
         "study",
-        "corpus evaluation interventions latent loading machine method model ops parallel progress recipe schema stats store tasks text",
+        "corpus evaluation interventions latent loading machine method model names ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "experiments",
@@ -39,13 +40,13 @@ const ALLOWED: [(&str, &str); 25] = [
     ("report", "schema stats store"),
     (
         "commands",
-        "experiments interventions latent loading machine model ops parallel progress recipe report schema stats store study text",
+        "experiments interventions latent loading machine method model names ops parallel progress recipe report schema stats store study text",
     ),
     ("bin", "commands grade machine method progress recipe report train"),
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 8] = ["random", "text", "tasks", "grade", "stats", "store", "schema", "report"];
+const PLAIN: [&str; 9] = ["random", "names", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

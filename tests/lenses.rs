@@ -10,8 +10,7 @@ use switchyard::latent::trace::{End, Kind};
 use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opened, PositionRow, ResponseRow};
 use switchyard::store::{IDENTITY, RowWriter, read};
-use switchyard::study::Study;
-use switchyard::study::Subject;
+use switchyard::study::{Asked, Study, Subject};
 
 fn micro(phase: &str, problems: Option<usize>) -> Study {
     let run = Path::new(".").join("fixtures/micro");
@@ -234,7 +233,8 @@ fn smollm2(problems: usize) -> Option<Study> {
     like.evaluation.k_cap = 3;
     let device = Device::flex();
     let model = model.to_str().expect("a path");
-    let subject = Subject::of_model(model, None, &like, Some(&data), Some(problems), &device).expect("SmolLM2");
+    let asked = Asked { data: Some(data), problems: Some(problems), ..Asked::default() };
+    let subject = Subject::of_model(model, None, &like, &asked, &device).expect("SmolLM2");
     Some(Study::new(subject, 0, 2, device))
 }
 

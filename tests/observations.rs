@@ -204,7 +204,11 @@ fn a_killed_program_loses_nothing() {
     let mut kills = 0;
     // Again and again, each time a little further on.
     for size in [1, 400_000, 900_000, 1_500_000] {
-        let mut child = command("killed").arg("--resume").spawn().expect("intervene runs");
+        let mut life = command("killed");
+        if out("killed").is_dir() {
+            life.arg("--resume");
+        }
+        let mut child = life.spawn().expect("intervene runs");
         let journal = out("killed").join("observations-sft.rows.tmp");
         let written = || journal.metadata().map_or(0, |m| m.len());
         while written() < size && child.try_wait().expect("its state").is_none() {

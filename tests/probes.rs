@@ -11,8 +11,7 @@ use switchyard::recipe::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::{IDENTITY, RowWriter, read_flat};
-use switchyard::study::Study;
-use switchyard::study::Subject;
+use switchyard::study::{Asked, Study, Subject};
 
 fn subject(phase: &str, problems: usize) -> Subject {
     let micro = Path::new(".").join("fixtures/micro");
@@ -258,7 +257,8 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
-    let subject = Subject::of_model(&gguf, None, &like, Some(&data), Some(24), &Device::flex()).expect("the model");
+    let asked = Asked { data: Some(data), problems: Some(24), ..Asked::default() };
+    let subject = Subject::of_model(&gguf, None, &like, &asked, &Device::flex()).expect("the model");
     let study = lab_of(subject);
     let forced = teacher_forced::rows(&study).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;

@@ -17,7 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
                   probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
-                  probe generate --model runs/micro/sft/checkpoint --prompt '<bos> a = 5 ; ? a :'"
+                  probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'"
 )]
 struct Probe {
     #[command(flatten)]

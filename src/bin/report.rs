@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use switchyard::commands::{completions, exit, print};
+use switchyard::commands::{chosen::REPORTS, completions, exit, print};
 use switchyard::grade::pairs;
 use switchyard::progress::show;
 use switchyard::report::folder::Folder;
@@ -19,12 +19,12 @@ use switchyard::report::{curves, render};
 #[command(
     version,
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  report                       every folder under reports/ that holds rows\n  \
+    after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
                   report reports/micro runs/micro\n  report curves runs/micro\n  \
                   report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
 struct Args {
-    /// Folders of rows; by default all under reports/
+    /// Folders of rows; by default all under runs/reports/
     #[arg(value_name = "FOLDER")]
     folders: Vec<PathBuf>,
     /// The page; by default index.html beside the first folder
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 fn report(args: &Args) -> Result<()> {
     let started = Instant::now();
     let paths =
-        if args.folders.is_empty() { render::default_folders(Path::new("reports"))? } else { args.folders.clone() };
+        if args.folders.is_empty() { render::default_folders(Path::new(REPORTS))? } else { args.folders.clone() };
     let named = |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
     let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");

@@ -88,7 +88,7 @@ impl Activations {
                 bad.name
             );
         }
-        write(&self.out, &self.model.model, &sequences, &plan)
+        write(&self.out, &self.model.named()?, &sequences, &plan)
     }
 
     fn rows(&self, opened: &Opened) -> Result<Vec<Vec<u32>>> {

@@ -6,7 +6,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::experiments::{ALL, Experiment, Settings};
+use crate::names::meant;
 use crate::study::Study;
+
+/// Where reports go unasked; git ignores it.
+pub const REPORTS: &str = "runs/reports";
 
 /// What is run.
 #[derive(Args, Clone, Debug)]
@@ -17,12 +21,16 @@ pub struct Chosen {
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
     recipe: Option<PathBuf>,
-    /// Where rows and manifest go; by default reports/<recipe>
+    /// Where rows and manifest go; by default runs/reports/<name of the run or model>
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on with a run that was stopped; leave what the manifest says was made with the same weights, problems, settings and seed
     #[arg(long)]
     pub resume: bool,
+    /// Write over rows that were made with more (problems, modes, draws), and remove those of other weights, adapter, float
+    /// type, decoding or data under the same name
+    #[arg(long)]
+    pub replace: bool,
     /// List the experiments, the program that runs each, and what it asks
     #[arg(long)]
     pub list: bool,
@@ -51,8 +59,9 @@ impl Chosen {
     pub fn experiments(&self, program: &str) -> Result<Vec<&'static Experiment>> {
         for name in &self.only {
             let Some(named) = ALL.iter().find(|e| e.name == name) else {
+                let all = ALL.iter().map(|e| e.name);
                 let known: Vec<_> = ALL.iter().filter(|e| e.program() == program).map(|e| e.name).collect();
-                bail!("--only: no experiment `{name}`; there are {}", known.join(", "));
+                bail!("--only: no experiment `{name}`{}; there are {}", meant(name, all), known.join(", "));
             };
             if named.program() != program {
                 bail!("--only: `{name}` is run by `{}`", named.program());
@@ -73,14 +82,30 @@ impl Chosen {
         settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
     }
 
-    /// `reports/<recipe>` unless the user names a folder.
+    /// `runs/reports/<run or model>` unless the user names a folder.
     pub fn folder(&self, study: &Study) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| Path::new("reports").join(&study.subject.recipe.name))
+        self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.subject.recipe.name))
     }
 
     /// What to type next.
     pub fn next(&self, study: &Study) -> String {
         let out = self.folder(study);
         format!("\nTables, figures and a page beside the paper's:  cargo run --bin report -- {}\n", out.display())
+    }
+}
+
+/// Refuses a method that there is not, with the one that may be meant.
+///
+/// # Errors
+/// The first such name.
+pub fn unknown_method(named: &[String]) -> Result<()> {
+    let known: Vec<&str> = crate::method::ALL.iter().map(|method| method.name()).collect();
+    match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {
+        Some(name) => bail!(
+            "--method: no method `{name}`{}; there are {}, and `all` of them",
+            meant(name, known.iter().copied()),
+            known.join(", ")
+        ),
+        None => Ok(()),
     }
 }

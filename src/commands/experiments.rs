@@ -3,20 +3,23 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::chosen::Chosen;
 use super::device::MachineArgs;
+use super::places::{Place, prepare};
 use super::print;
 use super::results::setup;
+use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use crate::experiments::{Run, Settings};
 use crate::machine::Machine;
 use crate::progress::{Progress, say, stop_flag};
-use crate::schema::GRPO_START;
-use crate::store::{IDENTITY, Manifest, RowWriter, command};
+use crate::schema::{GRPO_START, described};
+use crate::stats::probe::TooFew;
+use crate::store::{Entry, IDENTITY, Manifest, RowWriter, command};
 use crate::study::{DoesNotApply, Study};
 
 /// Run the paper's observational experiments on checkpoints.
@@ -62,7 +65,12 @@ impl Experiments {
         let all = self.chosen.is_open() && self.targets.phase.is_empty();
         let less = settings.of_grpo_start();
         let jobs = jobs(&studies, &self.chosen, (&settings, all.then_some(&less)))?;
-        let (mut failed, mut made) = (vec![], vec![]);
+        let place = |job: &Job| {
+            let (folder, name, setup) = (self.chosen.folder(job.study), job.name.clone(), job.setup.clone());
+            Place { folder, name, setup }
+        };
+        prepare(&jobs.iter().map(place).collect::<Vec<_>>(), &self.chosen)?;
+        let (mut failed, mut made, mut left) = (vec![], vec![], 0);
         let mut progress = Progress::new("probe", jobs.len(), 0);
         for (i, job) in jobs.iter().enumerate() {
             if stop_flag().load(Ordering::Relaxed) {
@@ -71,7 +79,8 @@ impl Experiments {
             progress.update(i, &job.name);
             match self.make(job)? {
                 Ok(()) => made.push(&job.name),
-                Err(error) if error.is::<DoesNotApply>() && !job.named => {
+                Err(error) if does_not_apply(&error) && !job.named => {
+                    left += 1;
                     say(&format!("{}: left out: {error:#}", job.name));
                 }
                 Err(error) => {
@@ -83,10 +92,8 @@ impl Experiments {
         progress.update(jobs.len(), "");
         progress.finish();
         ensure!(failed.is_empty(), "{} of the experiments could not be run: {}", failed.len(), failed.join("; "));
-        if let (false, Some(study)) = (made.is_empty(), studies.first()) {
-            print(&self.chosen.next(study))?;
-        }
-        Ok(())
+        ensure!(!made.is_empty(), "none of the {left} experiments applies to this model and data (reasons above)");
+        studies.first().map_or(Ok(()), |study| print(&self.chosen.next(study)))
     }
 
     /// Runs one job into its files. The outer error is the disk's or the terminal's, the inner the experiment's.
@@ -100,11 +107,19 @@ impl Experiments {
         }
         let started = Instant::now();
         let mut rows = RowWriter::create(&out, &job.name)?.requiring(&IDENTITY);
-        match (job.work)(&mut rows) {
+        let done = (job.work)(&mut rows).and_then(|summary| {
+            ensure!(!rows.rows().is_empty(), DoesNotApply::because("too few problems for a single row"));
+            Ok(summary)
+        });
+        match done {
             Ok(summary) => {
+                let experiment = job.name.split('-').next().unwrap_or_default();
+                let columns = described(experiment, rows.rows().iter().flat_map(|row| row.keys()));
                 let files = rows.finish()?;
                 let seconds = started.elapsed().as_secs_f64();
-                manifest.add(&job.name, job.setup.clone(), &command("probe"), job.study.threads, seconds)?;
+                let (setup, command, threads) = (job.setup.clone(), command("probe"), job.study.threads);
+                manifest.add(&job.name, Entry { setup, columns, command: &command, threads, seconds })?;
+                let summary = fitted(&summary, WIDTH);
                 print(&format!("\n## {} ({seconds:.1} s)\n\n{summary}\n{}\n", job.name, files.parquet.display()))?;
                 Ok(Ok(()))
             }
@@ -116,6 +131,11 @@ impl Experiments {
     }
 }
 
+/// Whether an error says that there is nothing to ask of this checkpoint and data: no fault of either.
+pub(super) fn does_not_apply(error: &Error) -> bool {
+    error.is::<DoesNotApply>() || error.is::<TooFew>()
+}
+
 /// Every experiment on every checkpoint, then what compares two phases of one run. `less`: settings for the checkpoint that
 /// GRPO started from, of which only part is measured then.
 fn jobs<'a>(
@@ -124,9 +144,9 @@ fn jobs<'a>(
     (all, less): (&'a Settings, Option<&'a Settings>),
 ) -> Result<Vec<Job<'a>>> {
     let experiments = chosen.experiments("probe")?;
-    let weights: Vec<String> = studies.iter().map(|study| study.subject.fingerprint()).collect::<Result<_>>()?;
+    let origins: Vec<_> = studies.iter().map(|study| study.subject.origin()).collect::<Result<_>>()?;
     let mut jobs = vec![];
-    for (study, weights) in studies.iter().zip(&weights) {
+    for (study, origin) in studies.iter().zip(&origins) {
         for &experiment in &experiments {
             let Run::One(run) = experiment.run else { continue };
             let less = less.filter(|_| study.subject.short_name() == GRPO_START);
@@ -138,7 +158,7 @@ fn jobs<'a>(
                 name: format!("{}-{}", experiment.name, study.subject.short_name()),
                 study,
                 named: chosen.names(experiment),
-                setup: setup(study, weights, experiment.settings(settings)),
+                setup: setup(study, origin, experiment.settings(settings)),
                 work: Box::new(move |rows| run(study, settings, rows)),
             });
         }
@@ -152,12 +172,12 @@ fn jobs<'a>(
         }
         for &experiment in &experiments {
             let Run::Pair(run) = experiment.run else { continue };
-            let against = json!({ "against": setup(first, &weights[i], experiment.settings(all)) });
+            let against = json!({ "against": setup(first, &origins[i], experiment.settings(all)) });
             jobs.push(Job {
                 name: format!("{}-{}-{}", experiment.name, first.subject.short_name(), second.subject.short_name()),
                 study: second,
                 named: chosen.names(experiment),
-                setup: setup(second, &weights[i + 1], against),
+                setup: setup(second, &origins[i + 1], against),
                 work: Box::new(move |rows| run(first, second, all, rows)),
             });
         }

@@ -15,6 +15,7 @@ use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decod
 use crate::loading::{Loaded, Opened};
 use crate::machine::Machine;
 use crate::model::Hooks;
+use crate::progress::say;
 use crate::text::Template;
 
 /// Continue a prompt; latent blocks are shown as chips.
@@ -86,6 +87,13 @@ impl Generate {
         opened.check_ids(&prompt)?;
         if let Some(ids) = opened.switch() {
             ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
+        }
+        let most = opened.config().max_position_embeddings;
+        if prompt.len() > most {
+            let n = prompt.len();
+            say(&format!(
+                "warning: the prompt has {n} tokens, the model {most} positions: what it makes of it means little"
+            ));
         }
         if !self.ignore_eos {
             settings.stop.clone_from(&opened.stop);

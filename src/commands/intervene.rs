@@ -8,8 +8,11 @@ use serde_json::Value;
 
 use super::chosen::Chosen;
 use super::device::MachineArgs;
+use super::experiments::does_not_apply;
+use super::places::{Place, prepare};
 use super::print;
 use super::results::setup;
+use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use crate::experiments::{Experiment, Files, Fit, Run, Settings};
 use crate::interventions::{Later, Steps};
@@ -65,6 +68,15 @@ pub struct Intervene {
     machine: MachineArgs,
 }
 
+/// What became of an experiment on a checkpoint.
+enum Made {
+    Rows,
+    /// It does not apply.
+    Nothing,
+    /// It failed.
+    Refused(String),
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum LaterArg {
     Recompute,
@@ -95,42 +107,61 @@ impl Intervene {
         let studies = self.targets.open(machine)?;
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
         let all = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
-        let mut failed = vec![];
-        // What cannot be run on one checkpoint is refused before work on another.
+        let (mut failed, mut places, mut made) = (vec![], vec![], 0);
+        let origins: Vec<_> = studies.iter().map(|study| study.subject.origin()).collect::<Result<_>>()?;
+        // What cannot be run on one checkpoint, or not written, is refused before work on another.
         for dry in [true, false] {
-            for study in &studies {
+            for (study, origin) in studies.iter().zip(&origins) {
+                let settings = settings.named(study);
                 let say = |what: &str| say(&format!("intervene: {}: {what}", study.subject.name));
                 let decoding = Sweep::settings(study);
                 let causal = Causal::new(study, &decoding, blocks, &say);
                 let less = all && study.subject.short_name() == GRPO_START;
                 for &experiment in chosen.iter().filter(|e| !less || e.is_of_grpo_start()) {
                     let Run::Causal { fits, run } = experiment.run else { continue };
+                    let mut setup = setup(study, origin, experiment.settings(&settings));
+                    if let (BlockOrigin::Forced, Value::Object(setup)) = (blocks, &mut setup) {
+                        setup.insert("blocks".into(), "forced".into());
+                    }
                     match fits(&causal, &settings)? {
                         Fit::No(why) if self.chosen.names(experiment) => bail!("{why}"),
                         Fit::No(why) if !dry => causal.say(&format!("no {}: {why}", experiment.name)),
-                        Fit::Yes if !dry => failed.extend(self.make(experiment, run, &causal, &settings)?),
-                        _ => {}
+                        Fit::Yes if dry => {
+                            let (folder, rows) = (self.chosen.folder(study), experiment.rows(&settings));
+                            places.push(Place {
+                                folder,
+                                name: format!("{rows}-{}", study.subject.short_name()),
+                                setup,
+                            });
+                        }
+                        Fit::Yes => match self.make(experiment, run, &causal, &settings, setup)? {
+                            Made::Rows => made += 1,
+                            Made::Nothing => {}
+                            Made::Refused(why) => failed.push(why),
+                        },
+                        Fit::No(_) => {}
                     }
                 }
             }
+            if dry {
+                prepare(&places, &self.chosen)?;
+            }
         }
         ensure!(failed.is_empty(), "{}", failed.join("; "));
+        ensure!(made > 0, "none of the experiments applies to this model and data (reasons above)");
         studies.first().map_or(Ok(()), |study| print(&self.chosen.next(study)))
     }
 
-    /// Runs one experiment on one checkpoint; what it refused. The outer error is a stop, the disk's or the terminal's.
+    /// Runs one experiment on one checkpoint. The error is a stop, the disk's or the terminal's.
     fn make(
         &self,
         experiment: &Experiment,
         run: fn(&Causal, &Settings, &Files) -> Result<String>,
         causal: &Causal,
         settings: &Settings,
-    ) -> Result<Option<String>> {
+        setup: Value,
+    ) -> Result<Made> {
         let study = causal.study;
-        let mut setup = setup(study, &study.subject.fingerprint()?, experiment.settings(settings));
-        if let (BlockOrigin::Forced, Value::Object(setup)) = (causal.blocks, &mut setup) {
-            setup.insert("blocks".into(), "forced".into());
-        }
         let checkpoint = study.subject.short_name().to_owned();
         let (started, folder) = (Instant::now(), self.chosen.folder(study));
         let command = command("intervene");
@@ -140,13 +171,18 @@ impl Intervene {
             Ok(summary) => {
                 let (name, seconds) = (experiment.name, started.elapsed().as_secs_f64());
                 let (checkpoint, out) = (&files.checkpoint, files.folder.display());
+                let summary = fitted(&summary, WIDTH);
                 print(&format!("\n## {name}-{checkpoint} ({seconds:.1} s)\n\n{summary}\n{out}\n"))?;
-                Ok(None)
+                Ok(Made::Rows)
             }
             Err(error) if error.is::<Stopped>() => Err(error.context("the same command with --resume goes on")),
+            Err(error) if does_not_apply(&error) && !self.chosen.names(experiment) => {
+                say(&format!("{}-{}: left out: {error:#}", experiment.name, files.checkpoint));
+                Ok(Made::Nothing)
+            }
             Err(error) => {
                 say(&format!("{}-{}: not run: {error:#}", experiment.name, files.checkpoint));
-                Ok(Some(format!("{}-{}: {error:#}", experiment.name, files.checkpoint)))
+                Ok(Made::Refused(format!("{}-{}: {error:#}", experiment.name, files.checkpoint)))
             }
         }
     }

@@ -2,34 +2,45 @@
 
 pub mod activations;
 mod capture;
-mod chosen;
+pub mod chosen;
 pub mod completions;
 pub mod device;
 pub mod experiments;
 pub mod generate;
 pub mod intervene;
+mod places;
 mod render;
 pub mod results;
+pub mod resume;
+mod table;
 pub mod targets;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::loading::Opened;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
+use targets::{FIXTURE, is_run, trained};
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// A Hugging Face folder, a .gguf file, or a hub id (org/name, org/name@revision, org/name/file.gguf)
+    /// A run folder of `train`, a Hugging Face folder, a .gguf file, or a hub id (org/name, org/name@revision,
+    /// org/name/file.gguf); fixtures/micro where none is named
+    #[arg(value_name = "RUN|MODEL")]
+    target: Option<String>,
+    /// The same
+    #[arg(long, value_name = "RUN|MODEL", conflicts_with = "target")]
+    model: Option<String>,
+    /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists
     #[arg(long)]
-    pub model: String,
-    /// A PEFT LoRA folder over the model
+    phase: Option<String>,
+    /// A PEFT LoRA folder over the model (not a run)
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 }
@@ -40,7 +51,25 @@ impl ModelArgs {
     /// # Errors
     /// As [`Opened::open`].
     pub fn open(&self) -> Result<Opened> {
-        Opened::open(&self.model, self.adapter.as_deref(), Apply::Merged)
+        Opened::open(&self.named()?, self.adapter.as_deref(), Apply::Merged)
+    }
+
+    /// The model as [`Opened::open`] takes it: of a run, the folder of the checkpoint.
+    ///
+    /// # Errors
+    /// A phase that was not trained, or of what is not a run.
+    pub fn named(&self) -> Result<String> {
+        let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
+        let run = Path::new(target);
+        if !is_run(run) {
+            ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
+            return Ok(target.to_owned());
+        }
+        ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
+        let phase = self.phase.clone().unwrap_or_else(|| trained(run).last().unwrap_or("sft").to_owned());
+        let folder = run.join(&phase).join("checkpoint");
+        ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
+        Ok(folder.display().to_string())
     }
 }
 

@@ -1,21 +1,24 @@
 //! What the manifest says that rows depend on. Shared by `probe` and `intervene`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::machine::{self, Compute};
+use crate::machine;
 use crate::study::Study;
 
-/// What the rows of an experiment depend on.
-pub fn setup(study: &Study, weights: &str, settings: Value) -> Value {
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "checkpoint": study.subject.name,
-        "weights": weights,
-        "dataset": study.subject.dataset(),
-        "problems": study.subject.corpus.test.len(),
-        "seed": study.seed,
-        "device": machine::name(&study.device),
-        "dtype": Compute::of(&study.subject.model).name(),
-        "settings": settings,
-    })
+/// What the rows of an experiment depend on. `origin` is [`crate::study::Subject::origin`] of the study.
+pub fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Value {
+    let mut setup = Map::new();
+    for (key, value) in [
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("checkpoint", json!(study.subject.name)),
+        ("dataset", json!(study.subject.dataset())),
+        ("problems", json!(study.subject.corpus.test.len())),
+        ("seed", json!(study.seed)),
+        ("device", json!(machine::name(&study.device))),
+    ] {
+        setup.insert(key.to_owned(), value);
+    }
+    setup.extend(origin.clone());
+    setup.insert("settings".to_owned(), settings);
+    Value::Object(setup)
 }

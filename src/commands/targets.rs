@@ -1,14 +1,17 @@
 //! What a user names to be examined (runs, models) → studies. Shared by `probe` and `intervene`.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::machine::Machine;
+use crate::names::meant;
+use crate::progress::say;
 use crate::recipe::Recipe;
 use crate::schema::GRPO_START;
-use crate::study::{Study, Subject};
+use crate::study::{Asked, Study, Subject};
+use crate::text::Fields;
 
 /// What is examined where nothing is named: the committed checkpoints.
 pub(crate) const FIXTURE: &str = "fixtures/micro";
@@ -28,6 +31,9 @@ pub struct Targets {
     /// A file of held-out problems instead of the run's own
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
+    /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
+    #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
+    pub field: Vec<String>,
     /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded
     #[arg(long, value_name = "PRESET|FILE", default_value = "smollm2-gsm8k")]
     pub like: String,
@@ -52,26 +58,30 @@ impl Targets {
             !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
             "{FIXTURE} is not here: run in the repository's folder, or name a run folder of `train` or a model"
         );
+        let asked = Asked { data: self.data.clone(), fields: fields(&self.field)?, problems: self.problems };
         let mut studies = vec![];
-        for target in &named {
+        for (target, name) in named.iter().zip(names(&named, self.adapter.as_deref())) {
             let run = Path::new(target);
-            if run.join("recipe.toml").is_file() || (run.is_dir() && !run.join("config.json").is_file()) {
+            if is_run(run) {
                 ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 for phase in self.phases(run) {
-                    let subject = Subject::of_run(run, &phase, self.data.as_deref(), self.problems, device)?;
-                    studies.push(study(subject));
+                    studies.push(study(Subject::of_run(run, &phase, &asked, device)?.named(&name)));
                 }
                 continue;
             }
             let like = Recipe::like(&self.like)?;
-            let (adapter, data) = (self.adapter.as_deref(), self.data.as_deref());
-            let subject = Subject::of_model(target, adapter, &like, data, self.problems, device)?;
-            studies.push(study(subject));
+            let subject = Subject::of_model(target, self.adapter.as_deref(), &like, &asked, device)?;
+            studies.push(study(subject.named(&name)));
         }
         let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
-        ensure!(twice.is_none(), "{} is named twice: its rows would overwrite each other", names[0]);
+        ensure!(
+            twice.is_none(),
+            "{} is named twice: its rows would overwrite each other",
+            twice.map_or("", |pair| pair[0].as_str())
+        );
+        studies.iter().for_each(|study| warn_of_long_prompts(&study.subject));
         Ok(studies)
     }
 
@@ -79,12 +89,105 @@ impl Targets {
         if !self.phase.is_empty() {
             return self.phase.clone();
         }
-        let there: Vec<String> = ["sft", GRPO_START, "grpo"]
-            .into_iter()
-            .filter(|phase| run.join(phase).join("checkpoint").is_dir())
-            .map(str::to_owned)
-            .collect();
+        let there: Vec<String> = trained(run).map(str::to_owned).collect();
         // None trained: the error names the first.
         if there.is_empty() { vec!["sft".to_owned()] } else { there }
+    }
+}
+
+/// Whether a folder is a run of `train`, not a model.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    folder.join("recipe.toml").is_file() || (folder.is_dir() && !folder.join("config.json").is_file())
+}
+
+/// The phases of a run that are examined unasked and have been trained, in their order.
+pub(crate) fn trained(run: &Path) -> impl Iterator<Item = &'static str> {
+    ["sft", GRPO_START, "grpo"].into_iter().filter(|phase| run.join(phase).join("checkpoint").is_dir())
+}
+
+/// A name for each target, for folders and files: the last part of its path, with as many of the parts before it as tell
+/// targets of the same name apart, and the adapter's. Rows of different models never share one.
+fn names(targets: &[String], adapter: Option<&Path>) -> Vec<String> {
+    let full = |target: &String| {
+        let path = Path::new(target).canonicalize().unwrap_or_else(|_| PathBuf::from(target));
+        let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
+        parts.map(|part| plain(&part.as_os_str().to_string_lossy())).collect::<Vec<_>>()
+    };
+    let paths: Vec<Vec<String>> = targets.iter().map(full).collect();
+    let longest = paths.iter().map(Vec::len).max().unwrap_or(1);
+    let over = adapter.and_then(Path::file_name).map(|name| format!("-{}", plain(&name.to_string_lossy())));
+    let last = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("-");
+    let name = |path: &Vec<String>| {
+        let alone = |n: &usize| paths.iter().filter(|other| last(other, *n) == last(path, *n)).count() == 1;
+        last(path, (1..=longest).find(alone).unwrap_or(1)) + over.as_deref().unwrap_or_default()
+    };
+    paths.iter().map(name).collect()
+}
+
+/// Letters, digits, `-` and `_`: what file names of rows may hold.
+fn plain(part: &str) -> String {
+    let part = part.strip_suffix(".gguf").unwrap_or(part);
+    part.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+}
+
+/// `question=frage` as names of keys.
+///
+/// # Errors
+/// What has another form, or names no key that a problem has.
+fn fields(pairs: &[String]) -> Result<Option<Fields>> {
+    let mut fields = Fields::default();
+    for pair in pairs {
+        let (key, yours) = pair
+            .split_once('=')
+            .with_context(|| format!("--field {pair}: write key=yours, for example question=frage,answer=antwort"))?;
+        let Fields { id, question, solution, answer, subject, level } = &mut fields;
+        let known = [
+            ("question", question),
+            ("answer", answer),
+            ("solution", solution),
+            ("id", id),
+            ("subject", subject),
+            ("level", level),
+        ];
+        let names = known.each_ref().map(|(name, _)| *name);
+        let field = known.into_iter().find(|(name, _)| *name == key);
+        let (_, field) = field.with_context(|| {
+            format!("--field {pair}: a problem has no `{key}`{}; it has {}", meant(key, names), names.join(", "))
+        })?;
+        yours.clone_into(field);
+    }
+    Ok((!pairs.is_empty()).then_some(fields))
+}
+
+/// Positions that the model was not made for give answers that mean nothing; no error, since rotary models run all the same.
+fn warn_of_long_prompts(subject: &Subject) {
+    let most = subject.model.config().max_position_embeddings;
+    let prompts = &subject.corpus.test_prompts;
+    let longer = prompts.iter().filter(|prompt| prompt.len() > most).count();
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    if longer > 0 {
+        say(&format!(
+            "warning: {}: {longer} of {} prompts are longer than the model's {most} positions (the longest has {longest} tokens): \
+             what it makes of them means little",
+            subject.name,
+            prompts.len()
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_the_same_name_get_names_of_their_own() {
+        let of = |targets: &[&str], adapter: Option<&str>| {
+            names(&targets.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), adapter.map(Path::new))
+        };
+        assert_eq!(of(&["Qwen/Qwen3-0.6B"], None), ["Qwen3-0_6B"]);
+        assert_eq!(of(&["/no/SmolLM2.gguf"], Some("/no/lora.v2/")), ["SmolLM2-lora_v2"]);
+        let three = ["/no/a/sft/checkpoint", "/no/b/sft/checkpoint", "/no/c"];
+        assert_eq!(of(&three, None), ["a-sft-checkpoint", "b-sft-checkpoint", "c"]);
+        assert_eq!(of(&["/no/a", "/no/a"], None), ["a", "a"]);
     }
 }

@@ -24,7 +24,7 @@ use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, rec
 use crate::store::Journal;
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, of_task};
 use crate::study::sweep::not_stopped;
-use crate::study::{Causal, Study, Subject};
+use crate::study::{Causal, DoesNotApply, Study, Subject};
 
 /// What it asks.
 pub const ABOUT: &str = "where the difference between two problems lives: layer × latent step, layer × position";
@@ -117,10 +117,12 @@ fn places(
     let subject = &study.subject;
     ensure!(
         pairs.len() > 1,
-        "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
-        subject.name,
-        pairs.len(),
-        prompts.len()
+        DoesNotApply::because(format!(
+            "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
+            subject.name,
+            pairs.len(),
+            prompts.len()
+        ))
     );
     let identity = study.identity(pairs.len());
     let known: BTreeSet<_> = journal.rows().iter().map(key).collect();

@@ -12,8 +12,8 @@ use crate::model::Step;
 use crate::schema::{ExitGroup, ExitRow};
 use crate::stats::by_problem::{mean, share};
 use crate::store::RowWriter;
-use crate::study::Study;
 use crate::study::staging::logits::logits_at;
+use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
 pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
@@ -82,9 +82,11 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
     ensure!(
         !switched.is_empty(),
-        "{}: no latent step in this data: the model never switched in {} problems",
-        study.subject.name,
-        traces.len()
+        DoesNotApply::because(format!(
+            "{}: no latent step in this data: the model never switched in {} problems",
+            study.subject.name,
+            traces.len()
+        ))
     );
     let ids = &study.subject.corpus.switch;
     let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::store::{IDENTITY, Journal, Manifest, RowWriter};
+use crate::schema::described;
+use crate::store::{Entry, IDENTITY, Journal, Manifest, RowWriter, flatten};
 
 /// Where the rows of one experiment on one checkpoint go, and what the manifest says of them.
 pub struct Files {
@@ -65,7 +66,8 @@ impl Files {
         K: Ord,
     {
         let done = journal.finish(key, csv)?;
-        self.note(rows)?;
+        let first = done.first().map(|row| flatten(serde_json::to_value(row)?)).transpose()?.unwrap_or_default();
+        self.note(rows, described(rows, first.keys()))?;
         Ok(done)
     }
 
@@ -76,12 +78,15 @@ impl Files {
     pub fn save(&self, rows: &str, all: &[impl Serialize]) -> Result<()> {
         let mut writer = RowWriter::create(&self.folder, &self.name(rows))?.requiring(&IDENTITY);
         all.iter().try_for_each(|row| writer.push(row))?;
+        let columns = described(rows, writer.rows().iter().flat_map(|row| row.keys()));
         writer.finish()?;
-        self.note(rows)
+        self.note(rows, columns)
     }
 
-    fn note(&self, rows: &str) -> Result<()> {
+    fn note(&self, rows: &str, columns: Value) -> Result<()> {
         let seconds = self.started.elapsed().as_secs_f64();
-        Manifest::open(&self.folder)?.add(&self.name(rows), self.setup.clone(), &self.command, self.threads, seconds)
+        let Self { setup, command, threads, .. } = self;
+        let entry = Entry { setup: setup.clone(), columns, command, threads: *threads, seconds };
+        Manifest::open(&self.folder)?.add(&self.name(rows), entry)
     }
 }

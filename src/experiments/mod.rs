@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use files::Files;
 
+use crate::schema::{InterventionRow, Named};
 use crate::store::RowWriter;
 use crate::study::{Causal, Study};
 
@@ -65,12 +66,23 @@ impl Settings {
         settings.layer_probe.values = false;
         settings
     }
+
+    /// With the modes of interventions spelled out, so that two manifests can be compared.
+    pub(crate) fn named(&self, study: &Study) -> Self {
+        Self { latent_intervention: self.latent_intervention.named(study), ..self.clone() }
+    }
 }
 
 impl Experiment {
     /// Whether the checkpoint that GRPO started from is measured by it unasked.
     pub(crate) fn is_of_grpo_start(&self) -> bool {
         OF_GRPO_START.contains(&self.name)
+    }
+
+    /// The name of the main file that it writes under these settings.
+    pub(crate) fn rows(&self, settings: &Settings) -> &'static str {
+        let interventions = self.name == InterventionRow::NAME;
+        if interventions { settings.latent_intervention.rows_name() } else { self.name }
     }
 
     /// The program that runs it.

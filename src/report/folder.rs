@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::mixture;
 use crate::schema::{GRPO_START, KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read_flat};
@@ -44,6 +45,9 @@ pub struct Folder {
     pub start: String,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
+    /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
+    /// the others of their checkpoint, with the difference.
+    pub mixed: Vec<String>,
     files: BTreeMap<(String, String), File>,
 }
 
@@ -65,16 +69,21 @@ impl Folder {
         let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
         let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
         let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
-        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, start, unreadable: vec![], files };
+        let (unreadable, mixed) = (vec![], vec![]);
+        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, start, unreadable, mixed, files };
+        folder.manifest = folder.read_manifest(path);
+        let strangers = folder.manifest.as_ref().map(mixture::strangers).unwrap_or_default();
         for entry in sorted(path)? {
             let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
             let metrics = entry.join(format!("{METRICS}.parquet"));
             if metrics.is_file() {
                 folder.add(METRICS, &stem, &metrics);
             } else if entry.is_dir() && stem == "reports" {
-                sorted(&entry)?.iter().for_each(|file| folder.add_file(file));
+                let inner = folder.read_manifest(&entry);
+                let strangers = inner.as_ref().map(mixture::strangers).unwrap_or_default();
+                sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
             } else {
-                folder.add_file(&entry);
+                folder.add_file(&entry, &strangers);
             }
         }
         ensure!(
@@ -83,15 +92,23 @@ impl Folder {
             path.display(),
             folder.unreadable.first().map(|why| format!(" that can be read ({why})")).unwrap_or_default()
         );
-        let manifest = path.join("manifest.json");
-        if manifest.is_file() {
-            let read = fs::read_to_string(&manifest).map_err(anyhow::Error::from);
-            match read.and_then(|text| serde_json::from_str(&text).map_err(anyhow::Error::from)) {
-                Ok(value) => folder.manifest = Some(value),
-                Err(why) => folder.unreadable.push(format!("manifest.json: {why}")),
+        Ok(folder)
+    }
+
+    /// `manifest.json` of a folder, if it has one that can be read.
+    fn read_manifest(&mut self, folder: &Path) -> Option<Value> {
+        let manifest = folder.join("manifest.json");
+        if !manifest.is_file() {
+            return None;
+        }
+        let read = fs::read_to_string(&manifest).map_err(anyhow::Error::from);
+        match read.and_then(|text| serde_json::from_str(&text).map_err(anyhow::Error::from)) {
+            Ok(value) => Some(value),
+            Err(why) => {
+                self.unreadable.push(format!("manifest.json: {why}"));
+                None
             }
         }
-        Ok(folder)
     }
 
     /// The same with other checkpoints in the roles that the paper names.
@@ -115,10 +132,14 @@ impl Folder {
         format!("no rows of `{}` here, so the finished `{}` stands for what GRPO started from", self.start, self.sft)
     }
 
-    fn add_file(&mut self, file: &Path) {
+    fn add_file(&mut self, file: &Path, strangers: &BTreeMap<String, String>) {
         if file.extension().is_some_and(|e| e == "parquet")
             && let Some(stem) = file.file_stem().and_then(|s| s.to_str())
         {
+            if let Some(why) = strangers.get(stem) {
+                self.mixed.push(why.clone());
+                return;
+            }
             let (experiment, checkpoint) = stem.split_once('-').unwrap_or((stem, ""));
             if !RAW.contains(&experiment) {
                 self.add(experiment, checkpoint, file);

@@ -22,6 +22,7 @@ pub mod figures;
 pub mod folder;
 pub mod front;
 mod generic;
+mod mixture;
 pub mod own;
 pub mod page;
 mod paired;

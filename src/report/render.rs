@@ -1,9 +1,10 @@
 //! From folders of rows to tables, figures and the page: `report [FOLDER]...`. Knows where files go; what they hold is the
 //! other files' part. No model is opened.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 
 use super::beside::{self, Beside};
@@ -42,7 +43,7 @@ pub struct Report {
     pub summary: String,
 }
 
-/// Which folders a report reads where none is named: those under `reports/` that hold rows.
+/// Which folders a report reads where none is named: those of a folder of reports that hold rows.
 ///
 /// # Errors
 /// None there.
@@ -55,7 +56,10 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
     let mut folders: Vec<PathBuf> = entries.filter(|p| p.is_dir()).filter(holds_rows).collect();
     folders.sort();
     if folders.is_empty() {
-        bail!("{}: no folder with rows; run `probe` first, or name a folder", reports.display());
+        bail!(
+            "{}: no folder with rows; run `probe` first (cargo run --bin probe), or name a folder, for example reports/micro",
+            reports.display()
+        );
     }
     Ok(folders)
 }
@@ -65,6 +69,7 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// A disk that cannot be written; mistakes in the fixture or a recipe.
 pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
+    ours_or_new(page)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
     let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
@@ -74,14 +79,43 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     Ok(Report { page: page.to_path_buf(), summary })
 }
 
+/// Refuses a page that something else made.
+fn ours_or_new(page: &Path) -> Result<()> {
+    let there = match std::fs::read(page) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot read", page.display())),
+    };
+    ensure!(
+        there.contains(page::MARKER),
+        "{}: is there and was not made by this version of `report`: move it away, or name another page with --page FILE",
+        page.display()
+    );
+    Ok(())
+}
+
+/// Removes tables and figures of earlier reports that this one did not make: the rows that they showed are gone.
+fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<()> {
+    let files = std::fs::read_dir(room).into_iter().flatten().flatten().map(|entry| entry.path());
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let ending =
+        |path: &PathBuf| path.extension().is_some_and(|e| ["md", "csv", "tex", "svg", "png"].iter().any(|k| e == *k));
+    for file in files.filter(named).filter(ending).filter(|file| !made.contains(file)) {
+        std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    }
+    Ok(())
+}
+
 fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Recipe)]) -> Result<Rendered<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
     let claims = verdicts::test(paper, folder, at_scale);
     let (paper_tables, own_tables) = (beside::tables(paper, folder)?, own::tables(folder)?);
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
+    let mut made = BTreeSet::new();
     for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
-        table.save(&stem("tables", &table.label)).with_context(what)?;
+        let files = table.save(&stem("tables", &table.label)).with_context(what)?;
+        made.extend([files.markdown, files.csv, files.latex]);
     }
     claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?;
     let (drawings, undrawn) = drawings::all(paper, folder);
@@ -93,7 +127,11 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
             Ok(Drawn { drawing, files, svg })
         })
         .collect();
-    Ok(Rendered { folder, paper_tables, own_tables, figures: figures.with_context(what)?, undrawn, claims })
+    let figures = figures.with_context(what)?;
+    made.extend(figures.iter().flat_map(|drawn| [drawn.files.svg.clone(), drawn.files.png.clone()]));
+    remove_stale(&folder.path.join("tables"), "tab-", &made)?;
+    remove_stale(&folder.path.join("figures"), "fig-", &made)?;
+    Ok(Rendered { folder, paper_tables, own_tables, figures, undrawn, claims })
 }
 
 fn summary(r: &Rendered<'_>) -> String {
@@ -121,6 +159,9 @@ fn summary(r: &Rendered<'_>) -> String {
         of(Verdict::Undecided),
         of(Verdict::NotTestable)
     );
+    for why in &r.folder.mixed {
+        out += &format!("  MIXED    left out: {why}\n");
+    }
     for why in &r.folder.unreadable {
         out += &format!("  left out: {why}\n");
     }

@@ -10,6 +10,7 @@ mod benefit;
 mod circuits;
 mod entropy;
 mod exits;
+mod glossary;
 mod identity;
 mod intervention;
 mod lens;
@@ -35,6 +36,7 @@ pub use circuits::{
 };
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
+pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, InterventionRow, KnownValueRow, Later, Observation, Steps};

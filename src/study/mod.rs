@@ -13,4 +13,4 @@ pub mod sweep;
 
 pub use causal::Causal;
 pub use open::{DoesNotApply, Study};
-pub use subject::{Subject, Tagged};
+pub use subject::{Asked, Subject, Tagged};

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::interventions::{self, About, FORCE_SWITCH, RULES, Rule, Steps};
+use crate::names::meant;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 
 /// The default modes: the paper's four, and the controls it lacks.
@@ -97,7 +98,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
             continue;
         }
         let Some(about) = interventions::all().find(|a| a.name == name) else {
-            bail!("unknown mode `{written}`: there are {}", names().join(", "));
+            bail!("unknown mode `{written}`{}: there are {}", meant(name, names()), names().join(", "));
         };
         ensure!(dose.is_none() || !about.doses.is_empty(), "mode `{written}`: {name} has no dose");
         let doses: Vec<Option<f64>> = match dose {

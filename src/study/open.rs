@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 
 use super::staging::{Reading, Staged, logits, stage};
@@ -17,6 +17,12 @@ use crate::schema::Identity;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DoesNotApply(String);
+
+impl DoesNotApply {
+    pub(crate) fn because(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
 
 /// A checkpoint under examination.
 pub struct Study {
@@ -89,6 +95,15 @@ impl Study {
     pub fn tagged(&self) -> Result<&[Tagged]> {
         self.chooses_blocks()?;
         if self.tagged.get().is_none() {
+            let test = &self.subject.corpus.test;
+            let bare = test.iter().filter(|problem| problem.solution.trim().is_empty()).count();
+            ensure!(
+                bare == 0,
+                DoesNotApply(format!(
+                    "{bare} of {} problems bring no worked solution in which to tag spans",
+                    test.len()
+                ))
+            );
             let tagged = self.subject.tag_held_out(&self.device).context("tagging the held-out solutions")?;
             let _ = self.tagged.set(tagged);
         }

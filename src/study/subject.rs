@@ -4,27 +4,31 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::Device;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
+use super::open::DoesNotApply;
 use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
 use crate::latent::{Decode, DecodeSettings, Gradient, Reasoning, Sequence, Unrolled, unroll};
 use crate::loading::{NewRows, Opened};
 use crate::machine::Compute;
-use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
+use crate::model::checkpoint::{Checkpoint, ModelRef};
 use crate::model::{Decoder, Hooks};
-use crate::recipe::{MOST_ROWS, Recipe};
-use crate::store::sha256;
+use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
+use crate::store::{ORIGIN, hex, sha256};
+use crate::tasks::Split;
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
-use crate::text::{Sample, Template};
+use crate::text::{Fields, Sample, Template};
 
 /// A checkpoint with the held-out problems that it is asked.
 pub struct Subject {
-    /// `<recipe>/<phase>`, or the name of a model that is not of a run.
+    /// `<run>/<phase>`, or the name of a model that is not of a run.
     pub name: String,
     pub model: Decoder,
     pub corpus: Corpus,
@@ -35,6 +39,8 @@ pub struct Subject {
     pub run: Option<PathBuf>,
     /// Folder or file of its weights.
     pub source: PathBuf,
+    /// Folder of the adapter over them, if there is one.
+    pub adapter: Option<PathBuf>,
 }
 
 /// A held-out solution and the spans that the annotator tags in it.
@@ -46,25 +52,19 @@ impl Subject {
     /// # Errors
     /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, device: &Device) -> Result<Self> {
-        Self::of_run(run, phase, None, problems, device)
+        Self::of_run(run, phase, &Asked { problems, ..Asked::default() }, device)
     }
 
     /// The same on the problems of another file.
     ///
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
-    pub(crate) fn of_run(
-        run: &Path,
-        phase: &str,
-        data: Option<&Path>,
-        problems: Option<usize>,
-        device: &Device,
-    ) -> Result<Self> {
+    pub(crate) fn of_run(run: &Path, phase: &str, asked: &Asked, device: &Device) -> Result<Self> {
         let file = run.join("recipe.toml");
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
-        ask(&mut recipe, data, problems)?;
+        asked.of(&mut recipe)?;
         let folder = run.join(phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
@@ -75,7 +75,8 @@ impl Subject {
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let name = format!("{}/{phase}", recipe.name);
         let run = Some(run.to_path_buf());
-        Ok(Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run, source })
+        let reasoning = loaded.reasoning;
+        Ok(Self { name, model: loaded.model, corpus, recipe, reasoning, run, source, adapter: None })
     }
 
     /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
@@ -87,14 +88,19 @@ impl Subject {
         model: &str,
         adapter: Option<&Path>,
         like: &Recipe,
-        data: Option<&Path>,
-        problems: Option<usize>,
+        asked: &Asked,
         device: &Device,
     ) -> Result<Self> {
         let mut recipe = like.clone();
-        let asked = data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
-        ensure!(asked, "{model}: a model brings no problems: name a file of them with --data");
-        ask(&mut recipe, data, problems)?;
+        let place = ModelRef::parse(model)?;
+        let brought = asked.data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
+        if let (ModelRef::Hub { .. }, false) = (&place, brought) {
+            bail!(
+                "{model}: no such folder or file here; a model of the hub brings no problems: name a file of them with --data"
+            );
+        }
+        ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
+        asked.of(&mut recipe)?;
         let opened = Opened::open(model, adapter, Apply::Merged)?;
         if let Some(template) = opened.chat_template.as_deref().and_then(Template::of_chat_template)
             && recipe.task.is_none()
@@ -113,11 +119,22 @@ impl Subject {
         })?;
         loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
+        recipe.data.template.end_id(&vocabulary).map(drop).with_context(|| {
+            format!("{model}: prompted as `{}` is; --like names another preset or recipe", like.name)
+        })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
-        let stem = Path::new(model).file_stem().map_or(model.into(), |s| s.to_string_lossy());
-        let name: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-        recipe.name.clone_from(&name);
-        Ok(Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run: None, source })
+        let (name, adapter) = (model.to_owned(), adapter.map(Path::to_path_buf));
+        let subject =
+            Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run: None, source, adapter };
+        Ok(subject)
+    }
+
+    /// The same under a name of the caller's: of the model, or of the run that its phase belongs to.
+    #[must_use]
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.name = if self.run.is_some() { format!("{name}/{}", self.short_name()) } else { name.to_owned() };
+        name.clone_into(&mut self.recipe.name);
+        self
     }
 
     /// What a decode of it shares: model, latent source, controller, switch tokens. The user's Ctrl-C cancels it.
@@ -158,23 +175,48 @@ impl Subject {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
 
-    /// SHA-256 over the files of its weights, in the order of their names.
+    /// What its rows depend on besides settings ([`crate::store::ORIGIN`]): hashes of weights, adapter and data, float type,
+    /// decoding.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub(crate) fn fingerprint(&self) -> Result<String> {
-        let mut files = vec![self.source.clone()];
-        if self.source.is_dir() {
-            let read =
-                std::fs::read_dir(&self.source).with_context(|| format!("{}: cannot read", self.source.display()));
-            files = read?
-                .flatten()
-                .map(|entry| entry.path())
-                .filter(|p| p.extension().is_some_and(|e| e == "safetensors"))
-                .collect();
-            files.sort();
+    pub(crate) fn origin(&self) -> Result<Map<String, Value>> {
+        let Evaluation { k_min, k_cap, max_new_tokens, .. } = self.recipe.evaluation;
+        let template = self.corpus.template;
+        let Reasoning { source, blocks, .. } = &self.reasoning;
+        let parts = [
+            json!(sha256(&weight_files(&self.source)?)?),
+            json!(self.adapter.as_deref().map(|dir| sha256(&weight_files(dir)?)).transpose()?),
+            json!(Compute::of(&self.model).name()),
+            json!({
+                "k_min": k_min,
+                "k_cap": k_cap,
+                "max_new_tokens": max_new_tokens,
+                "template": template,
+                "source": source,
+                "blocks": blocks,
+            }),
+            json!(self.data_hash()?),
+        ];
+        Ok(ORIGIN.into_iter().map(str::to_owned).zip(parts).collect())
+    }
+
+    /// Of the file of problems with the names of its keys; of a generated task, of its first problems: the same whatever
+    /// number of them is asked.
+    fn data_hash(&self) -> Result<String> {
+        let Recipe { task, data, seed, .. } = &self.recipe;
+        let Some(task) = task else {
+            let file = data.test_path.as_ref().or(data.path.as_ref()).context("data.path is missing")?;
+            let hash = sha256(&[&file])?;
+            return Ok(data.fields.as_ref().map_or(hash.clone(), |fields| format!("{hash} {fields:?}")));
+        };
+        let mut hash = Sha256::new();
+        for problem in task.rows(Split::Test, *seed, 0..16)? {
+            for text in [&problem.id, &problem.question, &problem.solution, &problem.answer] {
+                hash.update(text);
+            }
         }
-        sha256(&files)
+        Ok(hex(&hash.finalize()))
     }
 
     /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model
@@ -204,7 +246,10 @@ impl Subject {
         };
         let threshold = match &self.run {
             Some(run) => read_threshold(run)?,
-            None => settings.spans.threshold((0..samples.len()).map(scored))?,
+            None => {
+                let threshold = settings.spans.threshold((0..samples.len()).map(scored));
+                threshold.map_err(|why| DoesNotApply::because(format!("{why:#}")))?
+            }
         };
         let spans: Vec<_> = (0..samples.len()).map(|i| settings.spans.choose(scored(i), threshold).spans).collect();
         Ok(samples.into_iter().zip(spans).collect())
@@ -222,23 +267,55 @@ impl Subject {
     }
 }
 
-/// Which problems are asked: those of the recipe or of a file, the first `problems` of them. Experiments read held-out
-/// problems only.
-fn ask(recipe: &mut Recipe, data: Option<&Path>, problems: Option<usize>) -> Result<()> {
-    if let Some(n) = problems {
-        ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
-        recipe.evaluation.problems = n;
+/// Which problems are asked. Experiments read held-out problems only.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// A file of them instead of the recipe's own.
+    pub data: Option<PathBuf>,
+    /// Names of the file's keys, where they are not those of a known format.
+    pub fields: Option<Fields>,
+    /// The first so many.
+    pub problems: Option<usize>,
+}
+
+impl Asked {
+    fn of(&self, recipe: &mut Recipe) -> Result<()> {
+        if let Some(n) = self.problems {
+            ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
+            recipe.evaluation.problems = n;
+        }
+        if let Some(path) = &self.data {
+            ensure!(path.is_file(), "--data {}: no such file", path.display());
+            recipe.task = None;
+            recipe.data.path = Some(path.clone());
+            recipe.data.test_path = Some(path.clone());
+            recipe.data.fields.clone_from(&self.fields);
+            recipe.data.max_tokens = usize::MAX;
+        }
+        ensure!(
+            self.fields.is_none() || self.data.is_some(),
+            "--field names keys of the file that --data names, and there is none"
+        );
+        if recipe.task.is_some() {
+            recipe.data.rows = 1;
+        } else if self.data.is_some() {
+            // Nothing is trained: a file without solutions is asked all the same.
+            recipe.data.rows = 0;
+        }
+        Ok(())
     }
-    if let Some(path) = data {
-        recipe.task = None;
-        recipe.data.path = Some(path.to_path_buf());
-        recipe.data.test_path = Some(path.to_path_buf());
-        recipe.data.max_tokens = usize::MAX;
+}
+
+/// A file itself; of a folder its `.safetensors` in the order of their names.
+fn weight_files(source: &Path) -> Result<Vec<PathBuf>> {
+    if !source.is_dir() {
+        return Ok(vec![source.to_path_buf()]);
     }
-    if recipe.task.is_some() || data.is_some() {
-        recipe.data.rows = 1;
-    }
-    Ok(())
+    let read = std::fs::read_dir(source).with_context(|| format!("{}: cannot read", source.display()))?;
+    let paths = read.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect();
+    files.sort();
+    Ok(files)
 }
 
 fn read_threshold(run: &Path) -> Result<f32> {

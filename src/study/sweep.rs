@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 
 use super::Study;
 use super::answers::Reader;
+use super::open::DoesNotApply;
 use super::subject::Subject;
 use crate::evaluation::{decode_settings, requests};
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
@@ -323,8 +324,10 @@ impl<'a> Sweep<'a> {
         let name = &self.subject.name;
         ensure!(
             !self.bank.is_empty(),
-            "{name}: no problem switched, there is no latent to intervene on (--force opens blocks where the model came \
-             closest to it)"
+            DoesNotApply::because(format!(
+                "{name}: no problem switched, there is no latent to intervene on (--force opens blocks where the model came \
+                 closest to it)"
+            ))
         );
         Ok(())
     }

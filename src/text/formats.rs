@@ -61,7 +61,9 @@ impl Format {
             Ok(Format::Jsonl)
         } else {
             let keys: Vec<&String> = object.keys().collect();
-            bail!("no known format has the keys {keys:?}; set format = \"jsonl\" and name the keys under fields")
+            bail!(
+                "no known format has the keys {keys:?}; name yours: --field question=…,answer=… (in a recipe data.fields)"
+            )
         }
     }
 }

@@ -20,6 +20,6 @@ pub mod words;
 
 pub use problems::Problem;
 pub use samples::Sample;
-pub use sources::{Source, read_problems};
+pub use sources::{Fields, Source, read_problems};
 pub use templates::Template;
 pub use vocabulary::{SwitchTokens, Vocabulary};

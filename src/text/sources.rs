@@ -64,6 +64,11 @@ impl Source {
 
     /// Reads the problems.
     pub fn read(&self) -> Result<Vec<Problem>> {
+        Ok(self.placed()?.into_iter().map(|(problem, _)| problem).collect())
+    }
+
+    /// The problems, each with the place it stands at (`file:line`), for errors that come later.
+    pub(crate) fn placed(&self) -> Result<Vec<(Problem, String)>> {
         let file = self.path.as_path();
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems = Vec::new();
@@ -79,7 +84,7 @@ impl Source {
             };
             let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
             let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
-            problems.push(record.problem(format)?);
+            problems.push((record.problem(format)?, place));
             Ok(true)
         })?;
         ensure!(!problems.is_empty(), "{}: holds no problem", file.display());

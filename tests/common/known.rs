@@ -331,6 +331,7 @@ pub fn study(which: Kind, n: usize, seed: u64) -> Study {
         reasoning: Reasoning::default(),
         run: None,
         source: std::path::PathBuf::new(),
+        adapter: None,
     };
     Study::new(subject, seed, 1, Device::flex()).with_tags(samples.into_iter().zip(spans).collect())
 }

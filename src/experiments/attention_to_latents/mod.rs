@@ -23,9 +23,9 @@ use crate::latent::text_mask;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
-use crate::study::Study;
 use crate::study::circuits::{Written, written};
 use crate::study::staging::logits::in_batches;
+use crate::study::{DoesNotApply, Study};
 use classes::Class;
 use reading::{Cell, Cells, read};
 
@@ -75,7 +75,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
         })?;
         rows.extend(of_form(study, form, &done)?);
     }
-    ensure!(!rows.is_empty(), "{}: fewer than two problems with the same classes", subject.name);
+    let why = || format!("{}: fewer than two problems with the same classes", subject.name);
+    ensure!(!rows.is_empty(), DoesNotApply::because(why()));
     Ok(rows)
 }
 

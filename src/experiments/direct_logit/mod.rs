@@ -24,8 +24,8 @@ use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
 use crate::store::RowWriter;
-use crate::study::Study;
 use crate::study::circuits::{Written, written};
+use crate::study::{DoesNotApply, Study};
 
 pub use attribution::{Explained, Node, explain, nodes};
 pub use sites::{Decision, decisions};
@@ -103,7 +103,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     for (key, problems) in &kinds {
         rows.extend(of_kind(study, *key, problems, &nodes(&subject.model))?);
     }
-    ensure!(!rows.is_empty(), "{}: fewer than two problems with a decision of one kind", subject.name);
+    let why = || format!("{}: fewer than two problems with a decision of one kind", subject.name);
+    ensure!(!rows.is_empty(), DoesNotApply::because(why()));
     Ok(rows)
 }
 

@@ -33,7 +33,7 @@ use crate::study::circuits::pairs::{Pair, as_text, decoded, of_file, of_task};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
 use crate::study::sweep::not_stopped;
-use crate::study::{Causal, Study};
+use crate::study::{Causal, DoesNotApply, Study};
 use effects::{Patching, means, recorded};
 
 /// What it asks.
@@ -176,10 +176,11 @@ pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>)
     }
     ensure!(
         any,
-        "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved as \
-         text",
-        subject.name,
-        config.candidates
+        DoesNotApply::because(format!(
+            "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
+             as text",
+            subject.name, config.candidates
+        ))
     );
     Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
 }

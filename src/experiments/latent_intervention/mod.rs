@@ -60,7 +60,7 @@ impl Default for Config {
 
 impl Config {
     /// With the modes spelled out.
-    fn named(&self, study: &Study) -> Self {
+    pub(crate) fn named(&self, study: &Study) -> Self {
         let generated = study.subject.recipe.task.is_some();
         let modes = match self.modes.as_slice() {
             [] => default_modes(generated),
@@ -68,6 +68,11 @@ impl Config {
             named => named.to_vec(),
         };
         Self { modes, ..self.clone() }
+    }
+
+    /// The name of the main file: without `all` among the steps one of its own.
+    pub(crate) fn rows_name(&self) -> &'static str {
+        if self.steps.contains(&Steps::All) { InterventionRow::NAME } else { InterventionRow::STEPS }
     }
 }
 

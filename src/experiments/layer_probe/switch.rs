@@ -12,8 +12,8 @@ use crate::model::{Decoder, HookPoint};
 use crate::schema::{Features, Negatives, ProbeRow, Protocol};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
-use crate::study::Study;
 use crate::study::staging::capture::capture;
+use crate::study::{DoesNotApply, Study};
 
 /// Columns of the token-identity baseline: the most frequent types, one each.
 const TOKEN_COLUMNS: usize = 256;
@@ -37,8 +37,10 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Re
     let at = choose(staged, study.seed, config.max_positions, config.matched);
     ensure!(
         !at.grouped.rows.is_empty(),
-        "no boundary has a look-alike: an untagged clause (without named clauses, any position) after the same token in its \
-         problem; layer_probe.matched = \"corpus\" looks in the other problems too"
+        DoesNotApply::because(
+            "no boundary has a look-alike: an untagged clause (without named clauses, any position) after the same token in \
+             its problem; layer_probe.matched = \"corpus\" looks in the other problems too"
+        )
     );
     let model = &study.subject.model;
     let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };

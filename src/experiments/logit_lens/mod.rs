@@ -30,7 +30,7 @@ use crate::parallel;
 use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::{Estimate, grouped_kfold};
 use crate::store::RowWriter;
-use crate::study::Study;
+use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
 use residuals::{Sampled, walk};
 use translators::{Translators, train};
@@ -119,7 +119,8 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let switch = &subject.corpus.switch;
     let sequences: Result<Vec<Sequence>> = traces.iter().map(|trace| trace.sequence(switch)).collect();
     let sequences = sequences?;
-    ensure!(traces.len() >= config.folds, "{} problems cannot fill {} folds", traces.len(), config.folds);
+    let few = || format!("{} problems cannot fill {} folds", traces.len(), config.folds);
+    ensure!(traces.len() >= config.folds, DoesNotApply::because(few()));
 
     let text: BTreeSet<(usize, usize)> =
         sequences.iter().flat_map(|s| text_places(s, config, study.seed, switch.swi)).collect();

@@ -13,7 +13,7 @@ use crate::ops;
 use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
-use crate::study::Study;
+use crate::study::{DoesNotApply, Study};
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
@@ -150,8 +150,10 @@ impl Grid {
         }
         anyhow::ensure!(
             rows.iter().any(|r| r.step.is_some()),
-            "{}: no latent step that two problems reached, there is nothing to look at",
-            study.subject.name
+            DoesNotApply::because(format!(
+                "{}: no latent step that two problems reached, there is nothing to look at",
+                study.subject.name
+            ))
         );
         Ok(rows)
     }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
+use crate::names::distance;
+
 /// What is seen at a point. Shapes as in the module table of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -187,20 +189,4 @@ fn nearest(pattern: &str, layers: usize) -> String {
     let wanted = last(pattern);
     let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
     names.min_by_key(|name| distance(&last(name), &wanted)).unwrap_or_default()
-}
-
-/// Levenshtein distance of two short names.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substitution = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitution.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

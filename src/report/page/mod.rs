@@ -24,6 +24,9 @@ use super::render::Rendered;
 use super::verdicts::Verdict;
 use crate::schema::{LensRow, PositionRow};
 
+/// What tells a page of ours from somebody's own.
+pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
+
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
@@ -38,7 +41,7 @@ pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, R
     }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Switchyard: report</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{MARKER}\n<title>Switchyard: report</title>\n\
          <style>\n{}{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
          <header><p class=\"brand\">Switchyard</p><nav aria-label=\"Contents\">{nav}</nav></header>\n\
          <main id=\"main\">\n{INTRODUCTION}\n{body}</main>\n\
@@ -87,7 +90,7 @@ const PARTS: &[(&str, &str)] = &[
 
 fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], id: &str, home: &Path) -> String {
     let link = |path: &Path| text(&relative(path, home));
-    let mut out = format!("<article id=\"{id}\">\n<h1>{}</h1>\n{}", text(&r.folder.name), facts(r));
+    let mut out = format!("<article id=\"{id}\">\n<h1>{}</h1>\n{}{}", text(&r.folder.name), mixed(r), facts(r));
     let mut part = |key: &str, intro: &str, content: String| {
         if !content.is_empty() {
             let name = PARTS.iter().find(|(k, _)| *k == key).map_or("", |(_, n)| n);
@@ -110,6 +113,18 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
     part("lens", lens::INTRODUCTION, lens::html(r.folder, id));
     part("manifest", "", manifest::html(r.folder));
     out + "</article>\n"
+}
+
+/// What was left out so that rows of different origin are not mixed: a bar that nobody overlooks.
+fn mixed(r: &Rendered<'_>) -> String {
+    if r.folder.mixed.is_empty() {
+        return String::new();
+    }
+    let files: String = r.folder.mixed.iter().map(|why| format!("<li>{}</li>", text(why))).collect();
+    format!(
+        "<div class=\"mixed\" role=\"alert\"><b>This folder holds rows of different origin under one name.</b> Left out, so \
+         that no table mixes them:<ul>{files}</ul></div>\n"
+    )
 }
 
 /// The folder at a glance.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::{Bootstrap, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold};
 use super::pooled::{Fold, Pooled};
 use super::score::{Control, GroupedScore};
-use super::{ProbeData, balance, permuted_within, pick, widened};
+use super::{ProbeData, TooFew, balance, permuted_within, pick, widened};
 
 /// Mean gradient at which a fit stops, scikit-learn's default: choosing among C and scoring by sign need no more.
 const TOLERANCE: f64 = 1e-4;
@@ -115,10 +115,12 @@ impl GroupedProtocol {
             ids.dedup();
             ensure!(
                 ids.len() >= 2 * self.folds,
-                "{name} rows come from {} problems; {} folds by problem need at least {}",
-                ids.len(),
-                self.folds,
-                2 * self.folds
+                TooFew(format!(
+                    "{name} rows come from {} problems; {} folds by problem need at least {}",
+                    ids.len(),
+                    self.folds,
+                    2 * self.folds
+                ))
             );
         }
         Ok(())

@@ -31,6 +31,11 @@ pub use value::{ValueProtocol, ValueScore};
 
 use super::{Estimate, Groups, classify::both_classes};
 
+/// Too few problems, or values of one kind only: a probe by problem cannot be scored.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TooFew(pub(crate) String);
+
 /// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeData<'a, F> {

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
-use super::{check, chosen, pick};
+use super::{TooFew, check, chosen, pick};
 
 /// Mean gradient at which a fit stops, scikit-learn's default.
 const TOLERANCE: f64 = 1e-4;
@@ -69,7 +69,8 @@ impl ValueProtocol {
         ensure!(self.folds >= 5, "{} splits; the protocol asks for 5 or more", self.folds);
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
-        ensure!(frequent.len() > 1, "single class: all {} values are {}", values.len(), values[0]);
+        let why = || format!("single class: all {} values are {}", values.len(), values[0]);
+        ensure!(frequent.len() > 1, TooFew(why()));
         let (right, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
@@ -179,7 +180,8 @@ impl ValueProtocol {
     }
 
     fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
-        ensure!(Groups::new(groups)?.len() >= 2 * k, "{k} folds by problem need at least {} problems", 2 * k);
+        let why = || format!("{k} folds by problem need at least {} problems", 2 * k);
+        ensure!(Groups::new(groups)?.len() >= 2 * k, TooFew(why()));
         grouped_kfold(groups, &vec![false; groups.len()], k, self.seed)
     }
 }

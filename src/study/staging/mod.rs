@@ -16,6 +16,7 @@ pub(crate) use events::classes;
 pub use events::{Place, places};
 pub use logits::Reading;
 
+use super::open::DoesNotApply;
 use super::subject::{Subject, Tagged};
 use crate::latent::{Sequence, SwitchIds};
 use crate::method::curriculum::staged;
@@ -70,8 +71,10 @@ pub(crate) fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
     }
     ensure!(
         solutions.iter().any(|s| !s.boundaries.is_empty()),
-        "{}: no boundary in this data: no held-out solution has a tagged span",
-        subject.name
+        DoesNotApply::because(format!(
+            "{}: no boundary in this data: no held-out solution has a tagged span",
+            subject.name
+        ))
     );
     let named_clauses = tagged.iter().any(|(sample, _)| !sample.clauses.is_empty());
     Ok(Staged { sequences, solutions, named_clauses })

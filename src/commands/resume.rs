@@ -1,0 +1,73 @@
+//! What `train --resume` needs, with the reason where it is not so. Knows recipes and folders, not training.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::recipe::Recipe;
+
+/// Checks that a run folder can be gone on with under this recipe.
+///
+/// # Errors
+/// No run in the folder; a setting that differs, by its key and with both values.
+pub fn check(recipe: &Recipe, out: &Path) -> Result<()> {
+    let file = out.join("recipe.toml");
+    ensure!(
+        file.is_file(),
+        "--resume: {}: holds no run (no recipe.toml); leave --resume away to begin one",
+        out.display()
+    );
+    let held = std::fs::read_to_string(&file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let held: toml::Table = held.parse().with_context(|| format!("{}: not a recipe", file.display()))?;
+    let ours: toml::Table = toml::to_string(recipe).context("writing the recipe as TOML")?.parse()?;
+    let mut differences = vec![];
+    compare("", &held.into(), &ours.into(), &mut differences);
+    if !differences.is_empty() {
+        bail!(
+            "{}: the run was started with other settings: {}; repeat them, or name another folder with --out",
+            file.display(),
+            differences.join("; ")
+        );
+    }
+    Ok(())
+}
+
+/// `base.steps was 200, now 100` for every setting that differs.
+fn compare(key: &str, held: &toml::Value, ours: &toml::Value, out: &mut Vec<String>) {
+    if let (Some(held), Some(ours)) = (held.as_table(), ours.as_table()) {
+        let new = ours.keys().filter(|name| !held.contains_key(*name));
+        for name in held.keys().chain(new) {
+            let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            match (held.get(name), ours.get(name)) {
+                (Some(held), Some(ours)) => compare(&inner, held, ours, out),
+                (held, ours) => out.push(format!("{inner} was {}, now {}", shown(held), shown(ours))),
+            }
+        }
+    } else if held != ours {
+        out.push(format!("{key} was {held}, now {ours}"));
+    }
+}
+
+fn shown(value: Option<&toml::Value>) -> String {
+    value.map_or_else(|| "not set".into(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_that_differs_is_named_with_both_values() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let recipe = |set: &[&str]| {
+            Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).expect("a recipe")
+        };
+        let none = check(&recipe(&[]), folder.path()).expect_err("no run").to_string();
+        assert!(none.contains("holds no run"), "{none}");
+        let held = toml::to_string(&recipe(&["base.steps=7"])).expect("TOML");
+        std::fs::write(folder.path().join("recipe.toml"), held).expect("written");
+        check(&recipe(&["base.steps=7"]), folder.path()).expect("the same");
+        let said = check(&recipe(&["base.steps=9", "seed=3"]), folder.path()).expect_err("others").to_string();
+        assert!(said.contains("base.steps was 7, now 9") && said.contains("seed was 0, now 3"), "{said}");
+    }
+}

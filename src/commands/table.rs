@@ -1,0 +1,90 @@
+//! Markdown tables as a terminal shows them: columns in line, nothing wider than the screen. Knows text only.
+
+/// Columns of a terminal that everybody has.
+pub(crate) const WIDTH: usize = 80;
+
+/// The text with its tables set in columns. A table that is too wide comes in parts, one below the other, each with the first
+/// column; a column that alone is too wide is not set in line.
+pub(crate) fn fitted(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut table: Vec<Vec<&str>> = vec![];
+    for line in text.lines() {
+        match line.strip_prefix("| ").and_then(|rest| rest.strip_suffix(" |")) {
+            Some(cells) => table.push(cells.split(" | ").map(str::trim).collect()),
+            None => {
+                flush(&mut table, width, &mut out);
+                out += line;
+                out.push('\n');
+            }
+        }
+    }
+    flush(&mut table, width, &mut out);
+    out
+}
+
+fn flush(table: &mut Vec<Vec<&str>>, width: usize, out: &mut String) {
+    let rule = |row: &Vec<&str>| row.iter().all(|cell| cell.trim_matches([':', '-']).is_empty() && cell.contains("--"));
+    let rows: Vec<Vec<&str>> = table.drain(..).filter(|row| !rule(row)).collect();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cell = |row: &Vec<&str>, column: usize| row.get(column).copied().unwrap_or_default().to_owned();
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0))
+        .collect();
+    for (number, part) in parts(&widths, width).into_iter().enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        let fits = part.iter().map(|&c| widths[c] + 2).sum::<usize>() <= width + 2;
+        let line = |fill: &dyn Fn(usize) -> String| part.iter().map(|&c| fill(c)).collect::<Vec<_>>().join("  ");
+        for (i, row) in rows.iter().enumerate() {
+            let padded = line(&|c| format!("{:<1$}", cell(row, c), if fits { widths[c] } else { 0 }));
+            *out += padded.trim_end();
+            out.push('\n');
+            if i == 0 && fits {
+                *out += &line(&|c| "-".repeat(widths[c]));
+                out.push('\n');
+            }
+        }
+    }
+}
+
+/// Columns that stand together, the first in every part.
+fn parts(widths: &[usize], width: usize) -> Vec<Vec<usize>> {
+    let mut parts: Vec<Vec<usize>> = vec![];
+    let mut used = usize::MAX;
+    for (column, own) in widths.iter().enumerate() {
+        let needed = own + 2;
+        if column == 0 || used.saturating_add(needed) > width {
+            if column > 1 || column == 0 {
+                parts.push(vec![0]);
+            }
+            used = widths[0];
+            if column == 0 {
+                continue;
+            }
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(column);
+        }
+        used += needed;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wide_table_comes_in_parts_that_fit() {
+        let text = "before\n| mode | accuracy | lost |\n| --- | ---: | --- |\n| zero | 0.5 [0.4, 0.6] | 3 |\n| n | – | 4 |\nafter\n";
+        assert_eq!(
+            fitted(text, 80),
+            "before\nmode  accuracy        lost\n----  --------------  ----\nzero  0.5 [0.4, 0.6]  3\nn     –               4\nafter\n"
+        );
+        let narrow = fitted(text, 22);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 22), "{narrow}");
+        assert_eq!(narrow.matches("mode").count(), 2, "{narrow}");
+        assert!(narrow.contains("mode  lost\n----  ----\nzero  3\n"), "{narrow}");
+    }
+}

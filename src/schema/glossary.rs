@@ -1,0 +1,207 @@
+//! What the columns of rows mean: unit and description by name, for manifests. Knows names only.
+//!
+//! A name means the same in all rows; where it does not, `<rows>.<column>` stands before the plain name. Columns
+//! `x.value`, `x.low`, `x.high`, `x.n` are one estimate: value, 95 % interval, number of independent units behind it; they are
+//! described once, as `x`. Rows that nobody here has heard of (a new experiment) have columns without a description.
+
+use serde_json::{Map, Value, json};
+
+/// Column, unit, description.
+type Column = (&'static str, &'static str, &'static str);
+
+/// Of which checkpoint and problems.
+const WHO: &[Column] = &[
+    ("checkpoint", "name", "run and phase, or model, that was measured"),
+    ("dataset", "name", "generated task, or file of problems"),
+    ("n", "count", "problems behind the row"),
+    ("head_patching.n", "count", "pairs behind the row"),
+    ("activation_patching.n", "count", "pairs behind the row"),
+    ("seed", "seed", "of everything random: bootstraps, splits, draws"),
+    ("problem", "index from 0", "the problem, in the order of the data"),
+    ("positions.id", "token id", "the token at the position"),
+    ("id", "name", "the problem, as its source names it"),
+    ("level", "count", "difficulty, as the source says it"),
+    ("subject", "name", "subject, as the source says it"),
+    ("group", "name", "group of problems (all, level, subject, own choice) or way of decoding"),
+    ("gold", "text", "right answer"),
+    ("answer", "text", "final answer of the response, as it is compared"),
+    ("prompt", "text", "the question as the model reads it; on a response's first position only"),
+    ("pair", "index from 0", "the pair of prompts"),
+];
+
+/// Answers and their cost.
+const ANSWERS: &[Column] = &[
+    ("k_min", "latent steps", "steps before a block may end"),
+    ("k_cap", "latent steps", "steps after which a block must end"),
+    ("layer_probe.accuracy", "share", "rows that the probe labels right"),
+    ("accuracy", "share", "problems answered right"),
+    ("latent_accuracy", "share", "right answers among problems with at least one block"),
+    ("text_accuracy", "share", "right answers among problems without a block"),
+    ("text_only_accuracy", "share", "problems answered right when <swi> is forbidden"),
+    ("switch_rate", "share", "problems with at least one block"),
+    (
+        "latent_intervention.blocks",
+        "name",
+        "own: the model opens its blocks; forced: problems without one were made to open one",
+    ),
+    ("latent_intervention_steps.blocks", "name", "as in latent_intervention"),
+    ("observations.blocks", "name", "as in latent_intervention"),
+    ("observations_steps.blocks", "name", "as in latent_intervention"),
+    ("exit_probability.blocks", "count", "blocks that reach the step"),
+    ("blocks", "count", "blocks of latent steps in a response"),
+    ("latent_calls", "latent steps", "of a response"),
+    ("visible_tokens", "tokens", "of a response, latent steps left out"),
+    ("truncated", "share", "responses that ran out of tokens (of one response: true or false)"),
+    ("forced_exits", "share", "blocks that the cap ended"),
+    ("difference", "share", "accuracy minus that of the free decode of the same problems, paired"),
+    ("lost", "count", "problems right in the normal run and wrong here"),
+    ("gained", "count", "problems wrong in the normal run and right here"),
+    ("p_value", "probability", "exact test (McNemar; of several draws sign flips) against no difference"),
+    ("p_holm", "probability", "the p-value, Holm-adjusted over the comparisons of the experiment"),
+    ("correct", "true or false", "whether the answer is right"),
+    ("switched", "true or false", "whether the response has a block"),
+    ("first_swi", "share", "of the response's visible tokens that stand before the first <swi>"),
+    ("phase", "name", "phase of training that ended with this checkpoint"),
+    ("source", "name", "what enters at latent positions"),
+    ("forward_passes", "count", "passes of the model one after the other, a response"),
+    ("train_steps", "count", "optimiser steps behind the checkpoint"),
+    ("train_positions", "count", "positions fed in training"),
+];
+
+/// What next-token distributions say.
+const DISTRIBUTIONS: &[Column] = &[
+    ("event", "name", "class of positions (annotated <swi>, same token, start of a clause, random, …)"),
+    ("kind", "name", "what stands at the position: text, swi, latent, swi_end"),
+    ("positions", "count", "positions behind the row"),
+    ("offset", "positions", "from the annotated <swi>; 0 is the position that predicts it"),
+    ("in_block", "count", "of the positions, those inside a latent block"),
+    ("entropy", "nats", "of the next-token distribution"),
+    ("logprob", "nats", "log-probability of what was drawn"),
+    ("p_swi", "probability", "of <swi> as the next token"),
+    ("p_exit", "probability", "of </swi> as the next token"),
+    ("exits", "share", "blocks at which </swi> is the most probable token"),
+    ("rank", "rank from 1", "of <swi> among the next tokens"),
+    ("observations.margin", "nats", "lead of the gold answer's first token over the best other one"),
+    ("observations_steps.margin", "nats", "as in observations"),
+    ("margin", "nats", "log p(<swi>) minus log p of the best other token"),
+    ("against", "name", "the earlier checkpoint: every number is this one minus that one, paired by position"),
+    ("d_p_swi", "probability", "change of p(<swi>)"),
+    ("d_entropy", "nats", "change of the entropy"),
+    ("d_margin", "nats", "change of the margin of <swi>"),
+    ("d_rank", "ranks", "change of the rank of <swi>"),
+    ("activation_patching.index", "index", "latent step or position that was patched, as `axis` says"),
+    ("index", "index from 0", "position of the response, latents included"),
+    ("token", "text", "what the position adds to the response, or what stands there"),
+];
+
+/// Lenses and probes.
+const READINGS: &[Column] = &[
+    ("switching", "name", "free: the model opened the blocks; forced: <swi> was put first"),
+    ("positions.lens", "JSON [[token, p], …]", "the most probable next tokens at a latent"),
+    ("lens", "name", "logit: final norm and head; tuned: after the layer's translator"),
+    ("step", "latent step", "of the block; absent at text"),
+    ("layer", "layer", "blocks of the decoder passed, or the block itself"),
+    ("exit_rank", "rank from 1", "of </swi> in the lens' distribution"),
+    ("direct_logit.top", "share", "decisions where the target is the most probable token"),
+    ("top", "JSON [[token, p], …]", "the most probable tokens, their mean probabilities"),
+    ("kl", "nats", "from the model's own distribution to the lens'"),
+    ("agreement", "share", "positions where lens and model name the same token"),
+    ("direct_logit.target", "name", "the token whose logit is explained"),
+    ("target", "name", "what the probe reads: switch, or value:<step>@<latent step>"),
+    ("protocol", "name", "paper: random negatives, split by row; grouped: look-alikes, split by problem"),
+    ("negatives", "name", "what positives are told from"),
+    ("from_last", "layer from 1", "the layer, counted from the last"),
+    ("features", "name", "what the probe sees: states, or a control"),
+    ("rows", "count", "rows that the probe is fitted and scored on"),
+    ("positives", "count", "rows whose label is yes, or of the most frequent value"),
+    ("balanced_accuracy", "share", "mean of the classes' recalls"),
+    ("auroc", "share", "area under the ROC curve"),
+    ("selectivity", "share", "score minus that with permuted labels"),
+    ("layer_probe.chance", "share", "score of a probe that reads nothing"),
+];
+
+/// Interventions and patches.
+const CAUSES: &[Column] = &[
+    ("head_patching.mode", "name", "denoise, noise or mean: which run the patch comes from"),
+    ("patched_nodes.mode", "name", "as in head_patching"),
+    ("mode", "name", "what was done (zero, random_norm, skip, …)"),
+    ("dose", "factor or degrees", "how much of it"),
+    ("steps", "latent steps", "at which it was done: all, one, or from one on"),
+    ("later", "name", "recompute: later latents follow; frozen: they stay those of the normal run"),
+    ("at", "name", "which part of the position is replaced: embedding, kv, or both"),
+    ("draws", "count", "draws of a random mode, pooled"),
+    ("draw", "index from 0", "the draw of a random mode"),
+    ("cell", "index from 0", "mode at one dose and one choice of steps, in the order asked"),
+    ("weights", "hash", "first digits of the SHA-256 of the weights"),
+    ("dtype", "name", "float type of the computation"),
+    ("accuracy_change", "share", "accuracy minus that of the normal run, paired"),
+    ("answer_changed", "share", "answers that differ from the normal run's"),
+    ("diagnostic_accuracy", "share", "right among the problems where the normal run switched and was right"),
+    ("wrong_to_right", "share", "of the normal run's wrong answers that are right"),
+    ("switch_problems.logit_diff", "nats", "lead of the gold answer with a block minus without"),
+    ("logit_diff", "nats", "lead of the gold answer's first token over the best other one"),
+    ("logit_diff_change", "nats", "the same minus that of the normal run, paired"),
+    ("firings", "count", "latent inputs that were replaced"),
+    ("mean_change", "norm", "mean length of new minus old input, a replacement"),
+    ("moved", "norm", "sum of the lengths of new minus old input"),
+    ("identical", "true or false", "the same tokens and log-probabilities as the normal run, bit for bit"),
+    ("forked", "true or false", "whether the problem was decoded anew"),
+    ("predicted", "text", "the answer that arithmetic predicts from the exchanged value"),
+    ("hit_rate", "share", "exchanges after which the answer is the predicted one"),
+    ("chance", "share", "the same, had the value put in nothing to do with the answer"),
+    ("above_chance", "share", "hit rate minus chance, paired"),
+    ("kept", "share", "exchanges after which the answer is still the gold one"),
+    ("switch_problems.with_block", "true or false", "whether the answer is right with a block"),
+    ("switch_problems.without_block", "true or false", "whether the answer is right without one"),
+    ("with_block", "share", "right answers with a block"),
+    ("without_block", "share", "right answers without one"),
+    ("chosen", "true or false", "whether the model opened a block of its own accord"),
+    ("benefit", "share", "right with a block minus right without, paired"),
+    ("better", "count", "problems right with a block and wrong without"),
+    ("worse", "count", "problems wrong with a block and right without"),
+    ("axis", "name", "what `index` counts: step or position"),
+    ("position", "index from 0", "position of the row that was patched"),
+    ("block", "index from 0", "the block of latents, or text position, that was patched"),
+    ("clean", "text", "what stands there in the clean row"),
+    ("corrupt", "text", "what stands there in the corrupt row"),
+    ("patched_places.effect", "logits", "patched minus corrupt, at the read-out"),
+    ("effect", "share", "of the difference between clean and corrupt that the patch restores"),
+    ("whole", "logits", "difference between the whole rows: clean minus corrupt"),
+    ("patched_nodes.moved", "logits", "how far the lead moves in the direction that the mode asks about"),
+    ("form", "name", "latents, or the same problem as plain text"),
+    ("component", "name", "attention head, MLP, embedding, residual or total"),
+    ("head", "index from 0", "attention head of the layer"),
+    ("part", "name", "own: at the deciding position; carried: what the injected state brought along"),
+    ("logit", "logits", "what the component adds to the target's logit"),
+    ("lead", "logits", "the same minus what it adds to the best other token"),
+    ("place", "name", "where it was patched, or what stands there"),
+    ("back", "blocks", "between the place and the read-out; 0 is the last"),
+    ("from", "name", "class of positions that attend"),
+    ("to", "name", "class of positions attended to"),
+    ("queries", "count", "positions that see such a key"),
+    ("mass", "share", "of the head's attention that goes there"),
+    ("direct", "nats", "what the head adds to the answer's lead from these keys"),
+    ("cells", "count", "nodes and steps that both forms have"),
+    ("rank_correlation", "rho", "Spearman's, of the effects in both forms"),
+];
+
+/// Unit and description of every column of rows, by the estimate's name where it is one.
+pub fn described<'a>(rows: &str, columns: impl Iterator<Item = &'a String>) -> Value {
+    let mut out = Map::new();
+    for column in columns {
+        let plain = column.trim_end_matches("[]");
+        let parts = [".value", ".low", ".high", ".n"];
+        let name = parts.iter().find_map(|part| plain.strip_suffix(part)).unwrap_or(plain);
+        if let Some((unit, about)) = of(rows, name) {
+            out.insert(name.to_owned(), json!({ "unit": unit, "about": about }));
+        }
+    }
+    Value::Object(out)
+}
+
+fn of(rows: &str, name: &str) -> Option<(&'static str, &'static str)> {
+    let all = || [WHO, ANSWERS, DISTRIBUTIONS, READINGS, CAUSES].into_iter().flatten();
+    let own = format!("{rows}.{name}");
+    let found = all().find(|(column, ..)| *column == own).or_else(|| all().find(|(column, ..)| *column == name));
+    found.map(|(_, unit, about)| (*unit, *about))
+}

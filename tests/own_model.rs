@@ -1,0 +1,198 @@
+//! A user with a model and data of their own: what is not applicable is no error, and what is wrong is named.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::common::{tiny_config, word_vocabulary};
+use serde_json::json;
+use switchyard::model::Decoder;
+use switchyard::model::checkpoint::{SaveOptions, save_hf_folder};
+use switchyard::model::config::{Family, ModelConfig};
+use tempfile::TempDir;
+
+const MICRO: &str = "fixtures/micro/sft/checkpoint";
+
+fn run(program: &str, args: &[&str]) -> Output {
+    let program = match program {
+        "probe" => env!("CARGO_BIN_EXE_probe"),
+        "intervene" => env!("CARGO_BIN_EXE_intervene"),
+        "train" => env!("CARGO_BIN_EXE_train"),
+        other => panic!("no program {other}"),
+    };
+    let mut command = Command::new(program);
+    command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    command.output().expect("it runs")
+}
+
+/// One line on standard error that holds all of this.
+#[track_caller]
+fn refused(program: &str, args: &[&str], parts: &[&str]) {
+    let output = run(program, args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{program} {args:?}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "{program} {args:?}: `{part}` is not in: {said}");
+    }
+}
+
+#[track_caller]
+fn done(program: &str, args: &[&str]) -> (String, String) {
+    let output = run(program, args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {args:?}: {said}");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+}
+
+/// Sums modulo 7 as JSON lines under these keys; micro knows their words.
+fn problems(folder: &Path, name: &str, keys: [&str; 2], n: usize) -> PathBuf {
+    let line = |i: usize| {
+        let (a, b) = (i % 7, (3 * i + 1) % 7);
+        json!({ keys[0]: format!("a = {a} ; j = a + {b} ; ? j :"), keys[1]: ((a + b) % 7).to_string() }).to_string()
+    };
+    let file = folder.join(name);
+    std::fs::write(&file, (0..n).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
+    file
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path")
+}
+
+#[test]
+fn plain_probe_leaves_out_what_does_not_apply() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, out) = (problems(temp.path(), "own.jsonl", ["question", "answer"], 12), temp.path().join("out"));
+    let (shown, said) = done("probe", &[MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out)]);
+    for experiment in ["teacher_forced", "switch_window", "layer_probe", "direct_logit"] {
+        let lines =
+            said.lines().filter(|line| line.starts_with(&format!("{experiment}-checkpoint: left out: "))).count();
+        assert_eq!(lines, 1, "{experiment}: {said}");
+    }
+    assert!(said.contains("bring no worked solution"), "{said}");
+    for experiment in ["accuracy", "outcomes", "logit_lens"] {
+        assert!(out.join(format!("{experiment}-checkpoint.parquet")).is_file(), "{experiment}: {said}");
+    }
+    let wide: Vec<&str> = shown.lines().filter(|line| line.chars().count() > 80 && line.contains("  ")).collect();
+    assert!(wide.is_empty(), "wider than 80 columns: {wide:?}");
+    // An experiment that was named is missed.
+    let named = ["--like", "micro", "--data", text(&data), "--out", text(&out), "--only", "teacher_forced"];
+    refused("probe", &[&[MICRO][..], &named].concat(), &["teacher_forced", "worked solution"]);
+    let (_, said) =
+        done("intervene", &[MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out), "--draws", "1"]);
+    assert!(said.contains("no activation_patching"), "{said}");
+}
+
+#[test]
+fn keys_of_ones_own_have_a_flag() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, out) = (problems(temp.path(), "eigene.jsonl", ["frage", "antwort"], 6), temp.path().join("out"));
+    let base = [MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out), "--only", "outcomes"];
+    refused("probe", &base, &["eigene.jsonl:1", "frage"]);
+    done("probe", &[&base[..], &["--field", "question=frage,answer=antwort"]].concat());
+    refused(
+        "probe",
+        &[&base[..], &["--field", "question=frage,answer=loesung"]].concat(),
+        &["eigene.jsonl:1", "loesung"],
+    );
+    refused("probe", &[&base[..], &["--field", "qestion=frage"]].concat(), &["did you mean `question`?"]);
+    refused("probe", &[&base[..], &["--field", "frage"]].concat(), &["question=frage"]);
+    refused("probe", &["--field", "question=frage"], &["--data"]);
+}
+
+#[test]
+fn a_bad_row_is_named_by_file_and_line() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let rows = |bad: &str| {
+        let file = temp.path().join("rows.jsonl");
+        std::fs::write(&file, format!("{{\"question\": \"a = 1 ; ? a :\", \"answer\": \"1\"}}\n{bad}\n"))
+            .expect("a file");
+        file
+    };
+    let probe = |file: &Path| {
+        let out = temp.path().join("out");
+        run("probe", &[MICRO, "--like", "micro", "--data", text(file), "--out", text(&out), "--only", "outcomes"])
+    };
+    for (bad, what) in [
+        ("{\"question\": \"a = 1 ; ? a :\", \"answer\": \"eleven\"}", "eleven"),
+        ("{\"question\": \"what is it\", \"answer\": \"1\"}", "what"),
+        ("{\"question\": \"a = 1 ; ? a :\", \"answer\": \"\"}", "empty"),
+    ] {
+        let output = probe(&rows(bad));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{bad}: {said}");
+        assert!(said.contains("rows.jsonl:2") && said.contains(what), "{bad}: {said}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_said_to_be_missing() {
+    refused("probe", &["/no/such/model"], &["/no/such/model", "no such folder or file"]);
+    refused("probe", &["runs/no-such-run"], &["runs/no-such-run", "no such folder or file"]);
+    refused(
+        "probe",
+        &[MICRO, "--like", "micro", "--data", "/no/such.jsonl"],
+        &["--data /no/such.jsonl", "no such file"],
+    );
+    refused("probe", &["--resume", "--out", "/tmp/no-such-results"], &["--resume", "/tmp/no-such-results"]);
+    refused("intervene", &["--resume", "--out", "/tmp/no-such-results"], &["--resume", "/tmp/no-such-results"]);
+    refused(
+        "train",
+        &["--preset", "smoke", "--resume", "--out", "/tmp/no-such-run"],
+        &["--resume", "/tmp/no-such-run"],
+    );
+    // The template of the default preset asks for a token that micro has not.
+    let temp = tempfile::tempdir().expect("a folder");
+    let data = problems(temp.path(), "own.jsonl", ["question", "answer"], 3);
+    refused("probe", &[MICRO, "--data", text(&data)], &["--like", "<|im_end|>"]);
+}
+
+#[test]
+fn a_mistyped_name_is_recognised() {
+    refused("probe", &["--only", "accurcy"], &["did you mean `accuracy`?"]);
+    refused("intervene", &["--phase", "sft", "--modes", "zeroo"], &["did you mean `zero`?"]);
+    refused("train", &["--preset", "mikro"], &["did you mean `micro`?"]);
+    refused("train", &["--method", "coconutt"], &["did you mean `coconut`?"]);
+    refused("probe", &["--only", "entirely_else"], &["there are accuracy"]);
+}
+
+#[test]
+fn generate_and_activations_take_runs() {
+    let prompt = ["--prompt", "<bos> a = 5 ; j = a + 4 ; ? j :"];
+    let of = |more: &[&str]| done("probe", &[&["generate"][..], more, &prompt].concat()).0;
+    let run = of(&["fixtures/micro", "--phase", "sft"]);
+    assert_eq!(run, of(&["--model", MICRO]));
+    assert_eq!(of(&["fixtures/micro"]), of(&["--model", "fixtures/micro/grpo/checkpoint"]), "the last phase");
+    assert_eq!(of(&[]), of(&["fixtures/micro"]), "as probe: the committed run");
+    refused("probe", &[&["generate", "fixtures/micro", "--phase", "codi"][..], &prompt].concat(), &["phase `codi`"]);
+    refused("probe", &[&["generate", MICRO, "--phase", "sft"][..], &prompt].concat(), &["--phase"]);
+    let temp = tempfile::tempdir().expect("a folder");
+    let out = temp.path().join("acts.safetensors");
+    let args = ["activations", "fixtures/micro", "--phase", "sft", "--logits", "--out", text(&out)];
+    done("probe", &[&args[..], &prompt].concat());
+    assert!(out.is_file());
+}
+
+/// A folder with a tiny model of words that was made for few positions.
+fn short_model() -> TempDir {
+    let vocabulary = word_vocabulary();
+    let base = tiny_config(Family::Qwen3, true);
+    let config =
+        ModelConfig { vocab_size: vocabulary.size(), eos_token_ids: vec![2], max_position_embeddings: 4, ..base };
+    let model = Decoder::random(&config, 2, &burn::tensor::Device::flex()).expect("a model");
+    let dir = tempfile::tempdir().expect("a folder");
+    let weights = model.export().expect("weights").into_iter().map(Ok);
+    save_hf_folder(dir.path(), &config, weights, &SaveOptions::default()).expect("saves");
+    vocabulary.save(dir.path()).expect("a tokenizer");
+    dir
+}
+
+#[test]
+fn a_prompt_longer_than_the_models_positions_is_warned_of() {
+    let model = short_model();
+    let generate = |ids: &str| {
+        done("probe", &["generate", "--model", text(model.path()), "--ids", ids, "--max-new-tokens", "2"]).1
+    };
+    assert!(!generate("5,6,7").contains("warning"));
+    let said = generate("5,6,7,8,9");
+    assert!(said.contains("warning") && said.contains("5 tokens") && said.contains("4 positions"), "{said}");
+}

@@ -1,0 +1,255 @@
+//! Where results go, and what they may not replace or stand beside.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use switchyard::report::folder::Folder;
+use switchyard::report::render::report;
+use switchyard::schema::described;
+use switchyard::store::read_flat;
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (path, file) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &file);
+        } else {
+            std::fs::copy(&path, &file).expect("a copy");
+        }
+    }
+}
+
+/// A folder to run programs in, with a copy of the committed checkpoints where they are looked for.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().expect("a folder"));
+        copy(Path::new("fixtures/micro"), &home.path("fixtures/micro"));
+        home
+    }
+
+    fn path(&self, inner: &str) -> PathBuf {
+        self.0.path().join(inner)
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Output {
+        let program = match program {
+            "probe" => env!("CARGO_BIN_EXE_probe"),
+            "intervene" => env!("CARGO_BIN_EXE_intervene"),
+            "report" => env!("CARGO_BIN_EXE_report"),
+            other => panic!("no program {other}"),
+        };
+        Command::new(program).args(args).current_dir(self.0.path()).output().expect("it runs")
+    }
+
+    #[track_caller]
+    fn done(&self, program: &str, args: &[&str]) -> String {
+        let output = self.run(program, args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    #[track_caller]
+    fn refused(&self, program: &str, args: &[&str], parts: &[&str]) {
+        let output = self.run(program, args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{program} {args:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{program} {args:?}: `{part}` is not in: {said}");
+        }
+    }
+
+    fn manifest(&self, folder: &str) -> Value {
+        let text = std::fs::read_to_string(self.path(folder).join("manifest.json")).expect("a manifest");
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+/// Another model of the same shape: its last weight is another.
+fn other_weights(checkpoint: &Path) {
+    let file = checkpoint.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("weights");
+    let end = bytes.len();
+    bytes[end - 2] ^= 0x10;
+    std::fs::write(&file, bytes).expect("weights");
+}
+
+const SMALL: [&str; 6] = ["--phase", "sft", "--problems", "30", "--only", "accuracy"];
+
+#[test]
+fn what_is_typed_first_stays_in_an_ignored_folder() {
+    let home = Home::new();
+    home.done("probe", &SMALL);
+    home.done("intervene", &["--phase", "sft", "--problems", "30", "--only", "switch_benefit"]);
+    let said = home.done("report", &[]);
+    assert!(said.contains("runs/reports"), "{said}");
+    assert!(home.path("runs/reports/micro/switch_benefit-sft.parquet").is_file());
+    assert!(home.path("runs/reports/index.html").is_file() && !home.path("reports").exists());
+    let ignored = std::fs::read_to_string(".gitignore").expect("the file");
+    assert!(ignored.lines().any(|line| line == "/runs"));
+    let entry = &home.manifest("runs/reports/micro")["accuracy-sft"];
+    let setup = &entry["setup"];
+    for part in ["weights", "data"] {
+        assert_eq!(setup[part].as_str().map(str::len), Some(64), "{part}: {setup}");
+    }
+    assert!(setup["adapter"].is_null() && setup["decode"]["k_cap"].is_u64(), "{setup}");
+    assert_eq!(entry["columns"]["accuracy"]["unit"], "share", "{entry}");
+    assert!(entry["commit"].as_str().is_some_and(|commit| !commit.is_empty()), "{entry}");
+    // Without rows the command that makes them is named.
+    let empty = Home(tempfile::tempdir().expect("a folder"));
+    empty.refused("report", &[], &["runs/reports", "cargo run --bin probe", "reports/micro"]);
+}
+
+#[test]
+fn a_smaller_run_replaces_nothing_unasked() {
+    let home = Home::new();
+    home.done("probe", &SMALL);
+    let file = home.path("runs/reports/micro/accuracy-sft.parquet");
+    let held = std::fs::read(&file).expect("rows");
+    let fewer = ["--phase", "sft", "--problems", "20", "--only", "accuracy"];
+    home.refused("probe", &fewer, &["accuracy-sft", "problems 30 there, 20 here", "--replace", "--out"]);
+    assert_eq!(std::fs::read(&file).expect("rows"), held);
+    home.done("probe", &[&fewer[..], &["--replace"]].concat());
+    assert_ne!(std::fs::read(&file).expect("rows"), held);
+
+    let modes = ["--phase", "sft", "--problems", "30", "--only", "latent_intervention", "--draws", "1"];
+    home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip"]].concat());
+    home.refused("intervene", &[&modes[..], &["--modes", "normal,skip"]].concat(), &["modes: without zero"]);
+    home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip,mean"]].concat());
+}
+
+#[test]
+fn rows_of_other_weights_or_float_type_are_not_put_under_the_same_name() {
+    let home = Home::new();
+    home.done("probe", &SMALL);
+    let traces = ["--phase", "sft", "--problems", "30", "--only", "traces"];
+    home.refused("probe", &[&traces[..], &["--dtype", "bf16"]].concat(), &["dtype f32 there, bf16 here"]);
+    other_weights(&home.path("fixtures/micro/sft/checkpoint"));
+    home.refused("probe", &traces, &["accuracy-sft", "of another origin", "weights ", "--replace"]);
+    let modes = ["--phase", "sft", "--problems", "30", "--only", "switch_benefit"];
+    home.refused("intervene", &modes, &["of another origin"]);
+    assert!(!home.path("runs/reports/micro/traces-sft.parquet").exists());
+    // Asked to, it removes what it may not stand beside.
+    home.done("probe", &[&traces[..], &["--replace"]].concat());
+    assert!(!home.path("runs/reports/micro/accuracy-sft.parquet").exists());
+    let manifest = home.manifest("runs/reports/micro");
+    assert_eq!(manifest.as_object().expect("entries").keys().collect::<Vec<_>>(), ["traces-sft"]);
+}
+
+#[test]
+fn models_of_the_same_name_go_to_folders_of_their_own() {
+    let home = Home::new();
+    for run in ["a", "b"] {
+        copy(&home.path("fixtures/micro/sft/checkpoint"), &home.path(run).join("checkpoint"));
+    }
+    other_weights(&home.path("b/checkpoint"));
+    let asked = ["--like", "micro", "--problems", "30", "--only", "accuracy"];
+    home.done("probe", &[&["a/checkpoint", "b/checkpoint"][..], &asked].concat());
+    for name in ["a-checkpoint", "b-checkpoint"] {
+        assert!(home.path(&format!("runs/reports/{name}/accuracy-{name}.parquet")).is_file(), "{name}");
+    }
+    // Two runs in one folder would write the same files.
+    copy(&home.path("fixtures/micro"), &home.path("other/micro"));
+    let both = ["fixtures/micro", "other/micro", "--out", "both"];
+    home.refused("probe", &[&both[..], &SMALL].concat(), &["accuracy-sft would be written twice"]);
+    assert!(!home.path("both").exists());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_refused_before_any_work() {
+    let home = Home::new();
+    std::fs::write(home.path("file"), "mine").expect("a file");
+    for program in ["probe", "intervene"] {
+        let output = home.run(program, &["--phase", "sft", "--problems", "30", "--out", "file/x"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("file/x") && said.lines().count() == 1, "{program} worked first: {said}");
+    }
+}
+
+/// A folder of committed rows, few enough to be rendered soon.
+fn some_rows(folder: &Path) {
+    std::fs::create_dir_all(folder).expect("a folder");
+    for name in ["accuracy-sft.parquet", "switch_window-sft.parquet", "exit_probability-sft.parquet", "manifest.json"] {
+        std::fs::copy(Path::new("reports/micro").join(name), folder.join(name)).expect("a committed file");
+    }
+}
+
+#[test]
+fn a_page_of_somebody_elses_stays() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
+    some_rows(&rows);
+    std::fs::write(&page, "<html>my own home page</html>").expect("a page");
+    let folder = || [Folder::open(&rows).expect("rows")];
+    let refused = format!("{:#}", report(&folder(), &page).err().expect("refused"));
+    assert!(refused.contains("index.html") && refused.contains("--page"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&page).expect("a page"), "<html>my own home page</html>");
+    assert!(!rows.join("tables").exists(), "it found out after the work");
+    // Its own it writes over.
+    std::fs::remove_file(&page).expect("removed");
+    report(&folder(), &page).expect("a page");
+    report(&folder(), &page).expect("the same again");
+}
+
+#[test]
+fn tables_and_figures_without_rows_go_and_other_files_stay() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
+    some_rows(&rows);
+    report(&[Folder::open(&rows).expect("rows")], &page).expect("a page");
+    let [figure, table] = ["figures/fig-exit.svg", "tables/tab-exit-probability.md"].map(|name| rows.join(name));
+    assert!(figure.is_file() && table.is_file());
+    std::fs::write(rows.join("figures/mine.svg"), "mine").expect("a file");
+    std::fs::remove_file(rows.join("exit_probability-sft.parquet")).expect("removed");
+    report(&[Folder::open(&rows).expect("rows")], &page).expect("a page");
+    assert!(!figure.exists() && !table.exists(), "stale");
+    assert!(rows.join("figures/mine.svg").is_file() && rows.join("figures/fig-swi-window.svg").is_file());
+}
+
+#[test]
+fn a_mixture_is_left_out_under_a_red_bar() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
+    some_rows(&rows);
+    let file = rows.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&file).expect("a manifest")).expect("JSON");
+    manifest["accuracy-sft"]["setup"]["weights"] = "f".repeat(64).into();
+    std::fs::write(&file, manifest.to_string()).expect("a manifest");
+    let folder = Folder::open(&rows).expect("rows");
+    assert_eq!(folder.mixed.len(), 1, "{:?}", folder.mixed);
+    assert!(folder.files().all(|(experiment, _, _)| experiment != "accuracy"));
+    let done = report(&[folder], &page).expect("a page");
+    assert!(done.summary.contains("MIXED") && done.summary.contains("accuracy-sft"), "{}", done.summary);
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("class=\"mixed\" role=\"alert\"") && html.contains("ffffffff here"), "no bar");
+    let committed = Folder::open(Path::new("reports/micro")).expect("rows");
+    assert!(committed.mixed.is_empty(), "{:?}", committed.mixed);
+}
+
+#[test]
+fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
+    let mut seen = 0;
+    for file in std::fs::read_dir("reports/micro").expect("the committed rows").flatten().map(|entry| entry.path()) {
+        let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let rows = stem.split('-').next().unwrap_or_default();
+        // What training logs step by step has names of its own.
+        if file.extension().is_none_or(|e| e != "parquet") || rows == "metrics" {
+            continue;
+        }
+        let first = read_flat(&file).expect("rows").swap_remove(0);
+        let described = described(rows, first.keys());
+        for column in first.keys() {
+            let ends = [".value", ".low", ".high", ".n", "[]"];
+            let name = ends.iter().find_map(|end| column.strip_suffix(end)).unwrap_or(column);
+            let both = ["unit", "about"].map(|key| described[name][key].as_str().is_some_and(|text| !text.is_empty()));
+            assert_eq!(both, [true, true], "{}: {column}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 300, "{seen} columns");
+}
