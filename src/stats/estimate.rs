@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::special::{t_cdf, t_quantile};
+use super::{FEWEST, LEVEL};
+
 /// A value, its interval and the number of independent units it rests on.
 ///
 /// The unit is that of the quantity (a share, a difference of shares, nats). `n` counts what was sampled independently:
@@ -25,6 +28,32 @@ impl Estimate {
     /// The same estimate, its interval stretched to contain `x`.
     pub(crate) fn reaching(&self, x: f64) -> Self {
         Self { low: self.low.min(x), high: self.high.max(x), ..*self }
+    }
+
+    /// This minus an independent one (MOVER: Zou & Donner 2008). A constant has n = 0.
+    pub fn minus(&self, other: Self) -> Self {
+        let value = self.value - other.value;
+        let down = (self.value - self.low).hypot(other.high - other.value);
+        let up = (self.high - self.value).hypot(other.value - other.low);
+        let n = if self.n.min(other.n) > 0 { self.n.min(other.n) } else { self.n.max(other.n) };
+        Self { value, low: value - down, high: value + up, n }
+    }
+
+    /// One-sided p-value of "at most `x`", from the arm of the 95 % interval that points to `x`: it is taken as t₀.₉₇₅ standard
+    /// errors with n − 1 degrees of freedom. An interval without width says nothing.
+    pub fn p_above(&self, x: f64) -> f64 {
+        let gap = self.value - x;
+        let arm = if gap > 0.0 { self.value - self.low } else { self.high - self.value };
+        if self.n < 2 || arm <= 0.0 {
+            return 1.0;
+        }
+        let df = self.n as f64 - 1.0;
+        t_cdf(-gap / arm * t_quantile(0.5 + 0.5 * LEVEL, df), df)
+    }
+
+    /// The verdict "above `x`": at the two-sided level of every interval, and from problems enough for one.
+    pub fn is_above(&self, x: f64) -> bool {
+        self.n >= FEWEST && 2.0 * self.p_above(x) <= 1.0 - LEVEL
     }
 
     /// The same estimate in another unit, e.g. `scaled(100.0)` for percent. A negative factor swaps the ends.

@@ -5,8 +5,7 @@
 //! the side of fewer problems has, so that p <= .025 exactly where the 95 % interval ends short of the line.
 
 use crate::report::claims::Op;
-use crate::stats::special::{t_cdf, t_quantile};
-use crate::stats::{Estimate, FEWEST, Flips, LEVEL};
+use crate::stats::{Estimate, FEWEST, Flips};
 
 /// A difference in the paper's unit.
 pub(crate) struct Contrast {
@@ -55,13 +54,9 @@ impl Evidence {
 }
 
 impl Contrast {
-    /// left − right of independent estimates (MOVER: Zou & Donner 2008). A constant has n = 0.
+    /// left − right of independent estimates. A constant has n = 0.
     pub(crate) fn independent(left: Estimate, right: Estimate) -> Self {
-        let value = left.value - right.value;
-        let down = (left.value - left.low).hypot(right.high - right.value);
-        let up = (left.high - left.value).hypot(right.value - right.low);
-        let n = if left.n.min(right.n) > 0 { left.n.min(right.n) } else { left.n.max(right.n) };
-        let difference = Estimate { value, low: value - down, high: value + up, n };
+        let difference = left.minus(right);
         let how = if left.n.min(right.n) > 0 { "from the two intervals" } else { "from its interval" };
         Self { difference, how: how.into(), test: Test::Interval }
     }
@@ -107,7 +102,7 @@ impl Contrast {
     /// [`Self::p_above`] of this difference or of its negative. At 0 the exact test answers, and no other line is easier to
     /// cross than a 0 before it.
     fn beyond(&self, d: Estimate, x: f64) -> f64 {
-        let interval = by_arm(d, x);
+        let interval = d.p_above(x);
         let Test::AtZero(p) = self.test else { return interval };
         let exact = if d.value > 0.0 { 0.5 * p } else { 1.0 - 0.5 * p };
         if x == 0.0 {
@@ -120,20 +115,10 @@ impl Contrast {
     }
 }
 
-/// p-value of "at most `x`" from the arm of a 95 % interval that points to `x`; an interval without width says nothing.
-fn by_arm(d: Estimate, x: f64) -> f64 {
-    let gap = d.value - x;
-    let arm = if gap > 0.0 { d.value - d.low } else { d.high - d.value };
-    if d.n < 2 || arm <= 0.0 {
-        return 1.0;
-    }
-    let df = d.n as f64 - 1.0;
-    t_cdf(-gap / arm * t_quantile(0.5 + 0.5 * LEVEL, df), df)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::LEVEL;
 
     fn contrast(low: f64, high: f64) -> Contrast {
         let difference = Estimate { value: 0.5 * (low + high), low, high, n: 50 };

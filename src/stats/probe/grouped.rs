@@ -11,7 +11,9 @@ use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::super::{Bootstrap, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold};
+use super::super::{
+    Bootstrap, Estimate, Groups, LEVEL, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold, wilson,
+};
 use super::pooled::{Fold, Pooled};
 use super::score::{Control, GroupedScore};
 use super::{ProbeData, TooFew, balance, permuted_within, pick, widened};
@@ -56,6 +58,15 @@ impl Default for GroupedProtocol {
     }
 }
 
+/// Where all rows are right, or none, a bootstrap sees no spread: Wilson's interval over problems does.
+fn certain(e: Estimate) -> Result<Estimate> {
+    match e.value {
+        0.0 => wilson(0, e.n, LEVEL),
+        1.0 => wilson(e.n, e.n, LEVEL),
+        _ => Ok(e),
+    }
+}
+
 impl GroupedProtocol {
     /// Runs the whole protocol on `data`.
     pub fn run<F: Copy + Into<f64> + Sync>(&self, data: &ProbeData<'_, F>) -> Result<GroupedScore> {
@@ -66,6 +77,7 @@ impl GroupedProtocol {
         let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
         let estimate =
             |f: &(dyn Fn(&[u32]) -> f64 + Sync)| bootstrap.units(groups.len(), f).map(|e| widened(e, self.folds, 0.0));
+        let share = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| estimate(f).and_then(certain);
         let positives = data.labels.iter().filter(|&&l| l).count();
         let prevalence = self.prevalence.unwrap_or(positives as f64 / data.labels.len() as f64);
         let control = if self.control {
@@ -76,7 +88,7 @@ impl GroupedProtocol {
             let score = |times: &[u32]| control.rates(times).balanced_accuracy();
             let gap = |times: &[u32]| pooled.rates(times).balanced_accuracy() - score(times);
             Some(Control {
-                balanced_accuracy: estimate(&score)?,
+                balanced_accuracy: share(&score)?,
                 selectivity: widened(bootstrap.units(groups.len(), gap)?, self.folds, -1.0),
                 moved,
             })
@@ -84,10 +96,10 @@ impl GroupedProtocol {
             None
         };
         Ok(GroupedScore {
-            balanced_accuracy: estimate(&|times| pooled.rates(times).balanced_accuracy())?,
+            balanced_accuracy: share(&|times| pooled.rates(times).balanced_accuracy())?,
             auroc: estimate(&|times| pooled.auroc(times))?,
             prevalence,
-            accuracy_at_prevalence: estimate(&|times| pooled.rates(times).accuracy_at(prevalence))?,
+            accuracy_at_prevalence: share(&|times| pooled.rates(times).accuracy_at(prevalence))?,
             precision_at_prevalence: estimate(&|times| pooled.rates(times).precision_at(prevalence)).ok(),
             control,
             rows: data.labels.len(),
