@@ -24,6 +24,7 @@
 //! | [`interventions`] | one small documented value per file |
 //! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
 //! | [`experiments`] | one file per experiment: Config, run |
+//! | [`calibration`] | models whose truth is known, through every experiment: how often each verdict is right |
 //! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
 //! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
 //! | [`report`] | tables, figures and pages from rows alone (no tensors) |
@@ -36,6 +37,7 @@
 // Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
 #![deny(unsafe_code)]
 
+pub mod calibration;
 pub mod commands;
 pub mod corpus;
 pub mod evaluation;

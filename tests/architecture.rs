@@ -37,10 +37,14 @@ const ALLOWED: [(&str, &str); 26] = [
         "experiments",
         "corpus evaluation interventions latent machine model ops parallel progress recipe schema stats store study tasks text",
     ),
+    (
+        "calibration",
+        "corpus experiments interventions latent model parallel random recipe schema store study tasks text",
+    ),
     ("report", "schema stats store"),
     (
         "commands",
-        "experiments interventions latent loading machine method model names ops parallel progress recipe report schema stats store study text",
+        "calibration experiments interventions latent loading machine method model names ops parallel progress recipe report schema stats store study text",
     ),
     ("bin", "commands grade machine method progress recipe report train"),
 ];

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use switchyard::commands::{activations::Activations, completions, exit, experiments::Experiments, generate::Generate};
+use switchyard::commands::{
+    activations::Activations, calibrate::Calibrate, completions, exit, experiments::Experiments, generate::Generate,
+};
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -17,7 +19,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
                   probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
-                  probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'"
+                  probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
+                  probe calibrate                           how often are the verdicts themselves right?"
 )]
 struct Probe {
     #[command(flatten)]
@@ -29,6 +32,7 @@ struct Probe {
 #[derive(Subcommand)]
 enum What {
     Activations(Activations),
+    Calibrate(Calibrate),
     Generate(Generate),
 }
 
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     exit(match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
+        Some(What::Calibrate(calibrate)) => calibrate.run(),
         Some(What::Generate(generate)) => generate.run(),
     })
 }

@@ -14,7 +14,7 @@ pub(super) const ABOUT: &[About] = &[About {
 
 /// Turns `h` by `degrees` towards a random direction at right angles to it: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions
-/// between *states* are safe; and 90° is `random_norm` almost exactly.
+/// between *states* are safe; and 90° is `random_norm` almost exactly, false alarms included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rotate {
     pub degrees: f64,

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
-use crate::stats::{Estimate, Flips, LEVEL, accuracy};
+use crate::stats::{Estimate, FEWEST, Flips, LEVEL, accuracy};
 
 /// A problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,13 @@ pub struct SwitchBenefitRow {
 
 impl Named for SwitchBenefitRow {
     const NAME: &'static str = "switch_benefit";
+}
+
+impl SwitchBenefitRow {
+    /// The verdict that blocks help.
+    pub fn helps(&self) -> bool {
+        self.benefit.value > 0.0 && self.identity.n >= FEWEST && self.p_value <= 1.0 - LEVEL
+    }
 }
 
 /// Groups of at least two problems: all of them, by the model's own choice, by level.

@@ -29,6 +29,13 @@ pub struct ExitRow {
     pub exits: Estimate,
 }
 
+impl ExitRow {
+    /// The verdict that most blocks may end here.
+    pub fn ends(&self) -> bool {
+        self.exits.is_above(0.5)
+    }
+}
+
 impl Named for ExitRow {
     const NAME: &'static str = "exit_probability";
 }

@@ -60,6 +60,13 @@ pub struct LensRow {
     pub agreement: Estimate,
 }
 
+impl LensRow {
+    /// The verdict that the layer says `</swi>` more likely than not.
+    pub fn says_exit(&self) -> bool {
+        self.p_exit.is_above(0.5)
+    }
+}
+
 impl Named for LensRow {
     const NAME: &'static str = "logit_lens";
 }

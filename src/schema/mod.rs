@@ -7,6 +7,7 @@
 
 mod accuracy;
 mod benefit;
+mod calibration;
 mod circuits;
 mod entropy;
 mod exits;
@@ -29,6 +30,7 @@ use crate::store::{FlatRow, typed};
 
 pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
+pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
 pub(crate) use circuits::shares;
 pub use circuits::{
     AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
@@ -44,7 +46,7 @@ pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 pub use lens::{Lens, LensRow, Opened};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub(crate) use patching::recovered;
-pub use patching::{Axis, PatchRow, PatchedPlaceRow, Place};
+pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::PhaseRow;
@@ -72,7 +74,8 @@ const fn known<R: Named>(name: &'static str) -> KnownRows {
 }
 
 /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
-pub(crate) const RAW: &[&str] = &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME];
+pub(crate) const RAW: &[&str] =
+    &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME, CalibrationDrawRow::NAME];
 
 /// Every kind of row that `report` reads as a struct.
 pub(crate) const KNOWN: &[KnownRows] = &[
@@ -99,6 +102,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<HeadPatchRow>(HeadPatchRow::NAME),
     known::<FormsRow>(FormsRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
+    known::<CalibrationRow>(CalibrationRow::NAME),
 ];
 
 /// Names of a struct's fields as text, each checked by the compiler: `columns!(AccuracyRow: group, accuracy)`.

@@ -6,7 +6,10 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
-use crate::stats::{Bootstrap, Estimate};
+use crate::stats::{Bootstrap, Estimate, FEWEST};
+
+/// Effects up to this share of the whole difference count as none.
+pub const LEAST_SHARE: f64 = 0.02;
 
 /// What stands at a position of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +73,13 @@ pub struct PatchRow {
 
 impl Named for PatchRow {
     const NAME: &'static str = "activation_patching";
+}
+
+impl PatchRow {
+    /// The verdict that the place carries some of the difference: its interval lies above [`LEAST_SHARE`] of it.
+    pub fn carries(&self) -> bool {
+        self.identity.n >= FEWEST && self.effect.low > LEAST_SHARE
+    }
 }
 
 /// What stands where in a row.

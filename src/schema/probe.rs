@@ -86,6 +86,12 @@ impl ProbeRow {
         self.target == Self::SWITCH
     }
 
+    /// The verdict that it can be read: above a probe that reads nothing, in balanced accuracy (values: in accuracy).
+    pub fn is_readable(&self) -> bool {
+        let score = self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy);
+        score.is_above(self.chance)
+    }
+
     /// The value and its latent step (`s3@2`) of a probe for an intermediate value.
     pub fn value(&self) -> Option<&str> {
         self.target.strip_prefix("value:")

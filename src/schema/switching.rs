@@ -54,6 +54,13 @@ pub struct TeacherForcedRow {
     pub margin: Estimate,
 }
 
+impl TeacherForcedRow {
+    /// The verdict that `<swi>` is more likely here than at another class of positions.
+    pub fn is_sharper(&self, other: &Self) -> bool {
+        self.p_swi.minus(other.p_swi).is_above(0.0)
+    }
+}
+
 impl Named for TeacherForcedRow {
     const NAME: &'static str = "teacher_forced";
 }
@@ -69,6 +76,13 @@ pub struct WindowRow {
     pub in_block: usize,
     pub p_swi: Estimate,
     pub entropy: Estimate,
+}
+
+impl WindowRow {
+    /// The verdict that `<swi>` is more likely here than at another offset.
+    pub fn is_sharper(&self, other: &Self) -> bool {
+        self.p_swi.minus(other.p_swi).is_above(0.0)
+    }
 }
 
 impl Named for WindowRow {
@@ -89,6 +103,13 @@ pub struct PhaseChangeRow {
     pub d_entropy: Estimate,
     pub d_margin: Estimate,
     pub d_rank: Estimate,
+}
+
+impl PhaseChangeRow {
+    /// The verdict that the second checkpoint places `<swi>` with another probability.
+    pub fn differs(&self) -> bool {
+        self.d_p_swi.is_above(0.0) || self.d_p_swi.scaled(-1.0).is_above(0.0)
+    }
 }
 
 impl Named for PhaseChangeRow {

@@ -27,9 +27,11 @@ use serde::{Deserialize, Serialize};
 use super::{Files, Fit};
 use crate::latent::Switching;
 use crate::parallel;
-use crate::schema::{Component, Form, FormsRow, HeadPatchRow, Named, PatchMode, PatchedNodeRow, agreement, shares};
+use crate::schema::{
+    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
+};
 use crate::store::Journal;
-use crate::study::circuits::pairs::{Pair, as_text, decoded, of_file, of_task};
+use crate::study::circuits::pairs::{Pair, Prompts, as_text, decoded, of_file, of_task};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
 use crate::study::sweep::not_stopped;
@@ -70,7 +72,7 @@ impl Default for Config {
             modes: PatchMode::ALL.to_vec(),
             blocks: 2,
             every_position: false,
-            least: 0.02,
+            least: LEAST_SHARE,
         }
     }
 }
@@ -128,11 +130,30 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     shares(&patched(study, config, Journal::in_memory())?.sorted(PatchedNodeRow::key)?, config.least)
 }
 
+/// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
+///
+/// # Errors
+/// As [`patched`].
+pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
+    let done = patched_of(study, config, Some(prompts), Journal::in_memory())?;
+    shares(&done.sorted(PatchedNodeRow::key)?, config.least)
+}
+
 /// Patches the pairs that the journal does not hold yet.
 ///
 /// # Errors
 /// No pairs to make, fewer than two usable ones in every form, rows of another run in the journal, and as the model's.
 pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>) -> Result<Journal<PatchedNodeRow>> {
+    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
+    patched_of(study, config, given.as_deref(), journal)
+}
+
+fn patched_of(
+    study: &Study,
+    config: &Config,
+    given: Option<&[Prompts]>,
+    journal: Journal<PatchedNodeRow>,
+) -> Result<Journal<PatchedNodeRow>> {
     config.check()?;
     let subject = &study.subject;
     let (nodes, switch) = (Node::all(subject.model.config()), subject.corpus.switch);
@@ -141,7 +162,7 @@ pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>)
     let journal = Mutex::new(journal);
     let mut any = false;
     for &form in &config.forms {
-        let mut pairs = usable(study, config, form)?;
+        let mut pairs = usable(study, config, given, form)?;
         if config.every_position {
             pairs = alike(pairs);
         }
@@ -185,13 +206,14 @@ pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>)
     Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The pairs of a form. A pair file has no worked solutions: its text form is what the model writes without switching.
-fn usable(study: &Study, config: &Config, form: Form) -> Result<Vec<Pair>> {
-    let subject = &study.subject;
-    match (&config.pairs_file, form) {
-        (Some(file), Form::Latents) => decoded(study, &of_file(subject, file)?, Switching::Free, config.pairs),
-        (Some(file), Form::Text) => decoded(study, &of_file(subject, file)?, Switching::Suppressed, config.pairs),
-        (None, Form::Latents) => decoded(study, &of_task(subject, config.candidates)?, Switching::Free, config.pairs),
+/// The pairs of a form. Given prompts have no worked solutions: their text form is what the model writes without switching.
+fn usable(study: &Study, config: &Config, given: Option<&[Prompts]>, form: Form) -> Result<Vec<Pair>> {
+    match (given, form) {
+        (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, config.pairs),
+        (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, config.pairs),
+        (None, Form::Latents) => {
+            decoded(study, &of_task(&study.subject, config.candidates)?, Switching::Free, config.pairs)
+        }
         (None, Form::Text) => as_text(study, config.candidates, config.pairs),
     }
 }
@@ -220,7 +242,7 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
     );
     for (form, mode) in Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode))) {
         let same =
-            |r: &&HeadPatchRow| (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.p_holm < 0.05;
+            |r: &&HeadPatchRow| (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.matters();
         let mut found: Vec<&HeadPatchRow> = rows.iter().filter(same).collect();
         found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
         for r in found.iter().take(8) {

@@ -6,13 +6,13 @@ use crate::stats::by_problem::cell;
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
     let mut out = String::from(
-        "| mode | steps | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| mode | steps | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in rows {
         let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
         out += &format!(
-            "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {:.2} |\n",
+            "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {} | {:.2} |\n",
             r.mode,
             r.steps,
             r.later,
@@ -25,6 +25,7 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
             r.lost,
             r.gained,
             r.p_holm,
+            if r.lowers() { "lower" } else { "—" },
             cell(r.logit_diff, 2),
             r.firings,
             r.mean_change
@@ -33,8 +34,15 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
     for r in known {
         out += &format!(
             "\nknown_value ({}, {}, {}): the answer became the predicted one in {:.3}; chance {:.3}; above it {:.3}; it stayed \
-             in {:.3}\n",
-            r.steps, r.later, r.at, r.hit_rate, r.chance, r.above_chance, r.kept
+             in {:.3}: it {} the value\n",
+            r.steps,
+            r.later,
+            r.at,
+            r.hit_rate,
+            r.chance,
+            r.above_chance,
+            r.kept,
+            if r.follows() { "follows" } else { "is not seen to follow" }
         );
     }
     out

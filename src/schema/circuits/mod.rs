@@ -6,7 +6,7 @@ mod patching;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
-use crate::stats::Estimate;
+use crate::stats::{Estimate, FEWEST};
 
 pub(crate) use patching::shares;
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
@@ -126,6 +126,20 @@ impl Named for DirectLogitRow {
     const NAME: &'static str = "direct_logit";
 }
 
+/// Contributions up to this many nats count as none.
+const LEAST_NATS: f64 = 0.1;
+
+fn adds(nats: Estimate) -> bool {
+    nats.n >= FEWEST && nats.low > LEAST_NATS
+}
+
+impl DirectLogitRow {
+    /// The verdict that the node adds to the target's lead: its interval lies above what counts as none.
+    pub fn adds(&self) -> bool {
+        adds(self.lead)
+    }
+}
+
 /// One head from one class of positions to one class of keys; intervals are cluster bootstraps over problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionRow {
@@ -147,6 +161,13 @@ pub struct AttentionRow {
     pub mass: Estimate,
     /// What the head adds to the answer's lead from these keys, in nats; from `answer` only.
     pub direct: Option<Estimate>,
+}
+
+impl AttentionRow {
+    /// The verdict that what the head takes there adds to the answer's lead.
+    pub fn brings(&self) -> bool {
+        self.direct.is_some_and(adds)
+    }
 }
 
 impl Named for AttentionRow {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Component, Form};
 use crate::schema::{Identity, Named};
 use crate::stats::special::binomial_half_cdf;
-use crate::stats::{Bootstrap, Estimate, holm, spearman};
+use crate::stats::{Bootstrap, Estimate, LEVEL, holm, spearman};
 
 /// What is put where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,6 +102,13 @@ pub struct HeadPatchRow {
 
 impl Named for HeadPatchRow {
     const NAME: &'static str = "head_patching";
+}
+
+impl HeadPatchRow {
+    /// The verdict that the node matters here: the sign test, corrected for the cells of the form and mode.
+    pub fn matters(&self) -> bool {
+        self.p_holm <= 1.0 - LEVEL
+    }
 }
 
 /// The maps of every form and mode. `least`: effects up to this share count as none in the test.

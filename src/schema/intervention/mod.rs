@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
-use crate::stats::Estimate;
+use crate::stats::{Estimate, FEWEST, LEVEL};
 
 pub use steps::Steps;
 
@@ -183,6 +183,12 @@ impl InterventionRow {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "latent_intervention_steps";
 
+    /// The verdict that answers are right less often than in the normal run: the exact test, corrected for the interventions
+    /// that ran with it.
+    pub fn lowers(&self) -> bool {
+        self.accuracy_change.value < 0.0 && self.identity.n >= FEWEST && self.p_holm <= 1.0 - LEVEL
+    }
+
     /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.
     pub(crate) fn is_plain(&self) -> bool {
         self.steps == Steps::All
@@ -221,6 +227,11 @@ impl Named for KnownValueRow {
 impl KnownValueRow {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "known_value_steps";
+    /// The verdict that answers follow the exchanged value.
+    pub fn follows(&self) -> bool {
+        self.above_chance.is_above(0.0)
+    }
+
     /// As in an observation's `mode`.
     pub(crate) const MODE: &'static str = "known_value";
 }

@@ -1,0 +1,142 @@
+//! The problems of a hand-built model, and the model with them as experiments take it.
+
+use anyhow::Result;
+use burn::tensor::Device;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::weights::{LETTERS, NAMES, model, vocabulary};
+use super::{Built, Kind, VALUES};
+use crate::corpus::Corpus;
+use crate::latent::{Reasoning, SwitchIds};
+use crate::recipe::Recipe;
+use crate::study::circuits::pairs::Prompts;
+use crate::study::{Study, Subject};
+use crate::tasks::{Known, StepValue};
+use crate::text::{Problem, Sample, Template};
+
+/// What a problem is made of.
+struct Drawn {
+    letters: [usize; 2],
+    digit: usize,
+    switches: bool,
+    /// Chooses between two answers, where neither follows from the rest.
+    coin: bool,
+}
+
+fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Drawn {
+    let (a, b) = (rng.random_range(0..LETTERS.len()), rng.random_range(0..LETTERS.len()));
+    // The noisy model says the digit or the next one: there must be one.
+    let digits = if built.kind == Kind::Noisy { VALUES - 1 } else { VALUES };
+    let (digit, switches, coin) = (rng.random_range(0..digits), rng.random(), rng.random());
+    Drawn { letters: [a, if built.kind == Kind::Superposed { a } else { b }], digit, switches, coin }
+}
+
+fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Drawn) -> String {
+    let second = match built.kind {
+        Kind::Redundant if *switches => NAMES[built.state(*digit, built.reads)],
+        _ => LETTERS[*b],
+    };
+    format!("{} {second} {} {digit} :", LETTERS[*a], if *switches { "s" } else { "t" })
+}
+
+fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
+    let Drawn { letters, digit, switches, coin } = *drawn;
+    let answer = match (switches, built.kind) {
+        (true, Kind::Noisy) => digit + usize::from(coin),
+        (true, _) => built.answer(digit, letters),
+        (false, _) => digit,
+    };
+    let (clause, value) = match switches {
+        true => ((1..=built.exit).map(|k| built.state(digit, k).to_string()).collect(), built.state(digit, built.exit)),
+        false => (vec!["#".to_owned(), digit.to_string()], digit),
+    };
+    let words = 1..1 + clause.len();
+    let end = if switches { format!(" # {answer}") } else { String::new() };
+    let step = |value: usize, words: std::ops::Range<usize>, clause: &str| StepValue {
+        value: Known::Number(value as i64),
+        clause: clause.to_owned(),
+        value_words: words.end - 1..words.end,
+        words,
+    };
+    let (clause, mut steps) = (clause.join(" "), vec![]);
+    if built.kind == Kind::Superposed {
+        steps.push(step(letters[0], 0..1, "="));
+    }
+    steps.push(step(value, words, &clause));
+    Problem {
+        id: format!("known-{number}"),
+        question: question(built, drawn),
+        solution: format!("= {clause}{end}"),
+        answer: answer.to_string(),
+        subject: Some(if switches { "switch" } else { "text" }.to_owned()),
+        level: Some(1),
+        steps,
+    }
+}
+
+/// Prompts of `n` pairs of switch problems that differ in the digit (and in what follows from it in the prompt).
+pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<Prompts>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let corpus = &study.subject.corpus;
+    let prompt = |drawn: &Drawn| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));
+    let mut pair = |_| {
+        let clean = Drawn { switches: true, ..draw(built, &mut rng) };
+        let digit = (clean.digit + rng.random_range(1..VALUES)) % VALUES;
+        Ok((prompt(&clean)?, prompt(&Drawn { digit, ..clean })?))
+    };
+    (0..n).map(&mut pair).collect()
+}
+
+/// The model with `n` problems, about half of them switch problems, and their spans, as experiments take it. The seed fixes the
+/// problems and what experiments draw.
+///
+/// # Errors
+/// None that a [`Built`] with heads inside the model can cause.
+pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Study> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let vocabulary = vocabulary()?;
+    let tokens = vocabulary.switch()?;
+    let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
+    let test: Vec<Problem> = (0..n).map(|i| problem(built, i, &draw(built, &mut rng))).collect();
+    let template = Template::Words;
+    let tagged = test.iter().map(|p| {
+        let sample = Sample::new(p, &vocabulary, template)?;
+        let spans = if p.subject.as_deref() == Some("switch") {
+            sample.clauses[sample.clauses.len() - 1..].to_vec()
+        } else {
+            vec![]
+        };
+        Ok((sample, spans))
+    });
+    let tagged: Vec<_> = tagged.collect::<Result<_>>()?;
+    let mut recipe = Recipe::resolve("smoke", &[])?;
+    recipe.name = "known".into();
+    (recipe.latent.c, recipe.latent.k_max, recipe.annotate.spans.max_stage) = (1, built.exit, built.exit);
+    let evaluation = &mut recipe.evaluation;
+    (evaluation.problems, evaluation.k_min, evaluation.k_cap, evaluation.max_new_tokens) = (n, 1, 8, 24);
+    let prompts = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question));
+    let corpus = Corpus {
+        switch,
+        template,
+        end: template.end_id(&vocabulary)?,
+        train: vec![],
+        train_answers: vec![],
+        test_prompts: prompts.collect::<Result<_>>()?,
+        test,
+        dropped: 0,
+        exact_answers: true,
+        vocabulary,
+    };
+    let subject = Subject {
+        name: format!("known/{:?}", built.kind).to_lowercase(),
+        model: model(built, device)?,
+        corpus,
+        recipe,
+        reasoning: Reasoning::default(),
+        run: None,
+        source: std::path::PathBuf::new(),
+        adapter: None,
+    };
+    Ok(Study::new(subject, seed, 1, device.clone()).with_tags(tagged))
+}

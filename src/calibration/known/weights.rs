@@ -1,0 +1,374 @@
+//! The weights of a hand-built model. Knows coordinates of the stream and of a head.
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+
+use super::{Built, COUNTS, Head, Kind, VALUES};
+use crate::model::Decoder;
+use crate::model::checkpoint::HostTensor;
+use crate::model::config::{Family, ModelConfig};
+use crate::text::Vocabulary;
+
+/// Digits, then what a prompt and a solution are written with, then the letters, then the words that name a value.
+const WORDS: [&str; 24] = [
+    "0", "1", "2", "3", "4", "5", "6", "s", "t", ":", "=", "#", "a", "b", "c", "d", "e", "A", "B", "C", "D", "E", "F",
+    "G",
+];
+pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
+pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
+/// What a latent of its own norm makes the `Norm` model answer.
+pub(super) const FIXED: usize = 3;
+
+const LAYERS: usize = 4;
+const TOKENS: usize = 31;
+const D: usize = 64;
+const HEAD: usize = 16;
+/// Size of the constant coordinate: it fixes the RMS, so that a norm changes nothing else by more than a few percent.
+const CONSTANT: f32 = 10.0;
+
+// Coordinates of the stream.
+const fn state(v: usize) -> usize {
+    TOKENS + v
+}
+const fn counter(c: usize) -> usize {
+    TOKENS + 7 + c
+}
+const fn read(v: usize) -> usize {
+    TOKENS + 15 + v
+}
+const fn kind(k: usize) -> usize {
+    TOKENS + 22 + k
+}
+const BIAS: usize = TOKENS + 24;
+const fn letters(i: usize) -> usize {
+    TOKENS + 25 + i
+}
+/// Against a latent's own norm: what layer 0 adds is as large beside it as the norm is small.
+const NORM: usize = TOKENS + 27;
+/// 1 where the norm is as it should be.
+const SOUND: usize = TOKENS + 28;
+/// What turns the answers of the `Noisy` model, and what the decoy writes.
+const ASIDE: usize = TOKENS + 29;
+
+/// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
+const SINK: usize = HEAD / 2 - 1;
+const PICK: usize = HEAD - 1;
+
+/// Two numbers for each letter; a pair of letters stands for their mean. Evenly spaced, and irregular (no mean is 0).
+fn code(which: Kind, letter: usize) -> [f32; 2] {
+    if which == Kind::Superposed {
+        let (sin, cos) = (letter as f32 * std::f32::consts::TAU / 5.0).sin_cos();
+        return [cos, sin];
+    }
+    [0.5 * letter as f32 - 1.0, [0.3, -0.7, 0.9, -0.2, 0.1][letter]]
+}
+
+/// The words of every hand-built model.
+///
+/// # Errors
+/// None in practice.
+pub(super) fn vocabulary() -> Result<Vocabulary> {
+    let mut vocabulary = Vocabulary::from_words(WORDS)?;
+    vocabulary.add_switch_tokens()?;
+    Ok(vocabulary)
+}
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        family: Family::Llama,
+        vocab_size: TOKENS,
+        hidden_size: D,
+        intermediate_size: 36,
+        num_hidden_layers: LAYERS,
+        num_attention_heads: 2,
+        num_key_value_heads: 2,
+        head_dim: HEAD,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e12,
+        rope_scaling: None,
+        qk_norm: false,
+        tie_word_embeddings: false,
+        max_position_embeddings: 512,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+    }
+}
+
+/// The decoder.
+///
+/// # Errors
+/// None that a [`Built`] with heads inside the model can cause.
+pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
+    let vocabulary = vocabulary()?;
+    let id = |word: &str| vocabulary.id(word).map(|id| id as usize).with_context(|| format!("no word `{word}`"));
+    let ids = |words: &[&str]| words.iter().map(|word| id(word)).collect::<Result<Vec<_>>>();
+    let words = Words {
+        digits: ids(&WORDS[..VALUES])?,
+        names: ids(&NAMES)?,
+        letters: ids(&LETTERS)?,
+        bos: id("<bos>")?,
+        eos: id("<eos>")?,
+        swi: id("<swi>")?,
+        swi_end: id("</swi>")?,
+        s: id("s")?,
+        t: id("t")?,
+        colon: id(":")?,
+        equals: id("=")?,
+        answer: id("#")?,
+    };
+    Decoder::from_weights(&config(), device, |name| tensor(built, &words, name))
+}
+
+/// Ids.
+struct Words {
+    digits: Vec<usize>,
+    names: Vec<usize>,
+    letters: Vec<usize>,
+    bos: usize,
+    eos: usize,
+    swi: usize,
+    swi_end: usize,
+    s: usize,
+    t: usize,
+    colon: usize,
+    equals: usize,
+    answer: usize,
+}
+
+/// The tensor of a name: zeros, and what the table of [`super`] says.
+fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
+    let part = name.rsplit('.').nth(1).unwrap_or_default();
+    let (rows, columns) = match part {
+        "q_proj" | "k_proj" | "v_proj" => (2 * HEAD, D),
+        "o_proj" => (D, 2 * HEAD),
+        "gate_proj" | "up_proj" => (config().intermediate_size, D),
+        "down_proj" => (D, config().intermediate_size),
+        "embed_tokens" | "lm_head" => (TOKENS, D),
+        // A norm that undoes the division by an RMS of CONSTANT / √D. The last one forgets what was said of the norm.
+        _ => {
+            let mut weight = vec![CONSTANT / (D as f32).sqrt(); D];
+            if name == "model.norm.weight" {
+                (weight[NORM], weight[SOUND]) = (0.0, 0.0);
+            }
+            return HostTensor::new(vec![D], weight);
+        }
+    };
+    let mut w = Matrix { data: vec![0.0; rows * columns], columns };
+    let layer = name.split('.').nth(2).and_then(|layer| layer.parse::<usize>().ok());
+    match (part, layer) {
+        ("embed_tokens", _) => embedding(&mut w, words),
+        ("lm_head", _) => head(&mut w, built, words),
+        ("q_proj" | "k_proj" | "v_proj" | "o_proj", Some(layer)) => {
+            for (at, does) in nodes(built, words) {
+                if at.0 == layer {
+                    does.write(&mut w, part, at.1, words);
+                }
+            }
+        }
+        (_, Some(COUNTS)) => increment(&mut w, part, built, words),
+        _ => {}
+    }
+    HostTensor::new(vec![rows, columns], w.data)
+}
+
+struct Matrix {
+    data: Vec<f32>,
+    columns: usize,
+}
+
+impl Matrix {
+    fn set(&mut self, row: usize, column: usize, value: f32) {
+        self.data[row * self.columns + column] = value;
+    }
+}
+
+/// What a head does, each as (coordinate, strength).
+#[derive(Default)]
+struct Node {
+    /// Positions that ask: coordinates of the stream.
+    asks: Vec<usize>,
+    /// How hard it is drawn to what.
+    drawn: Vec<(usize, f32)>,
+    /// What it takes from there: coordinate of the stream, of the head, factor.
+    takes: Vec<(usize, usize, f32)>,
+    /// Where that goes: coordinate of the head, of the stream, factor.
+    puts: Vec<(usize, usize, f32)>,
+}
+
+impl Node {
+    /// Every position asks for the sink with a score of 121, so that nothing else gets any weight at all (e⁻¹²¹ is 0 in f32: a
+    /// standardised probe would find a share of 1e-13); those that ask do so harder.
+    fn write(&self, w: &mut Matrix, part: &str, head: usize, words: &Words) {
+        let from = head * HEAD;
+        match part {
+            "q_proj" => {
+                w.set(from + SINK, BIAS, 22.0 / CONSTANT);
+                self.asks.iter().for_each(|&at| w.set(from + PICK, at, 31.0));
+            }
+            "k_proj" => {
+                w.set(from + SINK, words.bos, 22.0);
+                self.drawn.iter().for_each(|&(at, strength)| w.set(from + PICK, at, strength));
+            }
+            "v_proj" => self.takes.iter().for_each(|&(at, to, factor)| w.set(from + to, at, factor)),
+            _ => self.puts.iter().for_each(|&(at, to, factor)| w.set(to, from + at, factor)),
+        }
+    }
+}
+
+/// All heads that do something.
+fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
+    let mut nodes = vec![
+        (built.writer, writer(built, words)),
+        ((built.writer.0, 1 - built.writer.1), lettered(built, words)),
+        (built.reader, reader(built, words)),
+    ];
+    if built.kind != Kind::Blind {
+        let drawn = vec![(words.s, 31.0), (words.t, 31.0)];
+        let (takes, puts) = (vec![(words.s, 0, 1.0), (words.t, 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
+        nodes.push((built.decide, Node { asks: vec![words.equals], drawn, takes, puts }));
+    }
+    if let Some(decoy) = built.decoy {
+        // Of the noisy model it brings the letters, else something of the state.
+        let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
+        let takes = if built.kind == Kind::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
+        let (asks, puts) = (vec![words.answer], vec![(0, ASIDE, 1.0)]);
+        nodes.push((decoy, Node { asks, drawn: latents(built), takes, puts }));
+    }
+    if built.kind == Kind::Redundant {
+        let drawn = marked(&words.names, 31.0);
+        let takes = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
+        let puts = (0..VALUES).map(|v| (v, read(v), 0.6)).collect();
+        nodes.push(((built.reader.0, 1 - built.reader.1), Node { asks: vec![words.answer], drawn, takes, puts }));
+    }
+    nodes
+}
+
+fn writer(built: &Built, words: &Words) -> Node {
+    if built.kind == Kind::Norm {
+        // From the sink, at every position alike.
+        return Node { takes: vec![(words.bos, 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
+    }
+    if !built.has_state() {
+        return Node::default();
+    }
+    Node {
+        asks: vec![if built.writes == 0 { words.swi } else { counter(built.writes) }],
+        drawn: marked(&words.digits, 31.0),
+        takes: (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect(),
+        puts: (0..VALUES).map(|v| (v, state(v), 1.0)).collect(),
+    }
+}
+
+fn lettered(built: &Built, words: &Words) -> Node {
+    let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words.letters[i], c, code(built.kind, i)[c])));
+    let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
+    if built.kind == Kind::Superposed {
+        // Too little for the step functions of the MLP, enough for a probe to mistake.
+        puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
+    }
+    let drawn = marked(&words.letters, 31.0);
+    Node { asks: vec![words.swi, words.equals], drawn, takes: codes.collect(), puts }
+}
+
+fn marked(coordinates: &[usize], strength: f32) -> Vec<(usize, f32)> {
+    coordinates.iter().map(|&at| (at, strength)).collect()
+}
+
+/// Later counters draw harder: the latest latent wins.
+fn latents(built: &Built) -> Vec<(usize, f32)> {
+    (2..=built.exit + 1).map(|c| (counter(c), 11.0 + 10.0 * c as f32)).collect()
+}
+
+fn reader(built: &Built, words: &Words) -> Node {
+    let plain = built.least == 0;
+    let digit = match built.kind {
+        // A sound norm draws everywhere: the digit to 30, the last latent to 40.
+        Kind::Norm => 10.0,
+        _ if plain => 20.0,
+        _ => 26.0,
+    };
+    let mut drawn = marked(&words.digits, digit);
+    match built.kind {
+        Kind::Working | Kind::Superposed | Kind::Redundant if plain && built.reads == built.exit => {
+            drawn.extend(latents(built));
+        }
+        Kind::Working | Kind::Superposed | Kind::Redundant if plain => drawn.push((counter(built.reads + 1), 41.0)),
+        // A latent wins over the digit where the code of the letters lies above the cut.
+        Kind::Working | Kind::Superposed | Kind::Redundant => {
+            let cut = 0.25 * built.least as f32 - 1.125;
+            drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
+        }
+        Kind::Norm => drawn.extend([(counter(built.exit + 1), 20.0), (SOUND, 20.0)]),
+        Kind::Inert | Kind::Empty | Kind::Noisy | Kind::Blind => {}
+    }
+    let mut takes: Vec<_> = (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect();
+    match built.kind {
+        Kind::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
+        _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
+    }
+    let share = if built.kind == Kind::Redundant { 0.4 } else { 1.0 };
+    Node { asks: vec![words.answer], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
+}
+
+fn embedding(w: &mut Matrix, words: &Words) {
+    for token in 0..TOKENS {
+        w.set(token, token, 1.0);
+        w.set(token, BIAS, CONSTANT);
+    }
+    w.set(words.swi, counter(0), 1.0);
+}
+
+/// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s own mark erased. Each is a pair of neurons whose
+/// difference is a step function (0 below 0.4, 1 above 0.6), so that errors do not grow from latent to latent. Two pairs more
+/// tell a sound norm: above 0.7 and not above 1.4.
+fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
+    let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES))));
+    let counters = (0..=built.exit).map(|c| (counter(c), Some(counter(c + 1))));
+    let pairs: Vec<_> = states.chain(counters).chain([(words.swi, None)]).collect();
+    let mut neuron = 0;
+    let mut pair = |from: usize, at: f32, adds: &[(usize, f32)]| {
+        for (threshold, sign) in [(at - 0.1, 1.0), (at + 0.1, -1.0)] {
+            match part {
+                "gate_proj" => {
+                    w.set(neuron, from, 50.0);
+                    w.set(neuron, BIAS, -50.0 * threshold / CONSTANT);
+                }
+                "up_proj" => w.set(neuron, BIAS, 1.0 / CONSTANT),
+                _ => adds.iter().for_each(|&(to, by)| w.set(to, neuron, 0.1 * sign * by)),
+            }
+            neuron += 1;
+        }
+    };
+    for (from, to) in pairs {
+        let adds: Vec<_> = [(from, -1.0)].into_iter().chain(to.map(|to| (to, 1.0))).collect();
+        pair(from, 0.5, &adds);
+    }
+    pair(NORM, 0.7, &[(SOUND, 1.0)]);
+    pair(NORM, 1.4, &[(SOUND, -1.0)]);
+}
+
+fn head(w: &mut Matrix, built: &Built, words: &Words) {
+    w.set(words.equals, words.colon, 20.0);
+    w.set(words.swi, words.equals, 10.0);
+    w.set(words.answer, words.equals, 10.0);
+    match built.kind {
+        Kind::Blind => w.set(words.swi, letters(1), 20.0),
+        _ => {
+            w.set(words.swi, kind(0), 20.0);
+            w.set(words.answer, kind(1), 20.0);
+        }
+    }
+    w.set(words.answer, words.swi_end, 20.0);
+    w.set(words.swi_end, counter(built.exit + 1), 20.0);
+    for (v, &digit) in words.digits.iter().enumerate() {
+        w.set(digit, read(v), 20.0);
+        w.set(digit, state(v), 5.0);
+        w.set(words.eos, digit, 20.0);
+        if built.kind == Kind::Noisy {
+            // The digit and the next one lead; their parities differ, and so the letters choose between them.
+            w.set(digit, read((v + VALUES - 1) % VALUES), 19.9);
+            w.set(digit, ASIDE, if v % 2 == 0 { 10.0 } else { -10.0 });
+        }
+    }
+}

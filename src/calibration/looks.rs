@@ -1,0 +1,332 @@
+//! Each experiment as it is run by default, and its verdicts beside what the model was built to do. Knows experiments and
+//! [`Built`]; nothing of how often anything is right.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use super::known::{Built, Kind, pairs, study as build};
+use crate::experiments::latent_intervention::{self, Config as Interventions};
+use crate::experiments::{
+    activation_patching, attention_to_latents, direct_logit, exit_probability, head_patching, layer_probe, logit_lens,
+    phases, switch_benefit, switch_window, teacher_forced,
+};
+use crate::interventions::Steps;
+use crate::schema::{
+    Axis, Component, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, SwitchProblemRow,
+    Target, benefit,
+};
+use crate::store::Journal;
+use crate::study::modes::default_modes;
+use crate::study::sweep::Sweep;
+use crate::study::{Causal, Study};
+
+/// One experiment.
+pub(super) struct Look {
+    pub name: &'static str,
+    /// At what n; the last is its default.
+    pub sizes: &'static [usize],
+    /// Whether n counts pairs of prompts.
+    pub of_pairs: bool,
+    pub run: fn(&Built, &Study, usize) -> Result<Said>,
+}
+
+/// Problems beside pairs of prompts: the experiment reads none of them.
+pub(super) const BESIDE: usize = 20;
+
+/// As an evaluation asks by default: 500 problems. A verdict needs 20.
+const PROBLEMS: &[usize] = &[20, 50, 100, 500];
+/// Probes refuse fewer problems of a kind than two a fold.
+const PROBED: &[usize] = &[50, 100, 500];
+const PAIRS: &[usize] = &[12, 24, 48];
+
+const fn of_problems(name: &'static str, run: fn(&Built, &Study, usize) -> Result<Said>) -> Look {
+    Look { name, sizes: PROBLEMS, of_pairs: false, run }
+}
+
+pub(super) const LOOKS: &[Look] = &[
+    of_problems("teacher_forced", |_, study, _| teacher_forced(study)),
+    of_problems("switch_window", |_, study, _| window(study)),
+    of_problems("exit_probability", |built, study, _| exits(built, study)),
+    of_problems("logit_lens", |built, study, _| lens(built, study)),
+    Look { name: "layer_probe", sizes: PROBED, of_pairs: false, run: |built, study, _| probes(built, study) },
+    of_problems("direct_logit", |built, study, _| direct(built, study)),
+    of_problems("attention_to_latents", |built, study, _| attention(built, study)),
+    of_problems("phases", compared),
+    of_problems("latent_intervention", |built, study, _| {
+        interventions(built, study, &default_modes(true), &[Steps::All])
+    }),
+    of_problems("latent_intervention_more", |built, study, _| {
+        interventions(built, study, &MORE.map(str::to_owned), &[Steps::All])
+    }),
+    of_problems("latent_intervention_steps", |built, study, _| {
+        let steps: Vec<Steps> = (0..built.exit).map(Steps::Only).collect();
+        interventions(built, study, &["resample".to_owned()], &steps)
+    }),
+    of_problems("switch_benefit", |built, study, _| benefits(built, study)),
+    Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
+    Look { name: "head_patching", sizes: PAIRS, of_pairs: true, run: heads },
+];
+
+/// Modes that a run does not have by default. Not `sibling`: these models are certain, and another rollout of a problem has the
+/// same states.
+const MORE: [&str; 9] = [
+    "gaussian",
+    "embedding",
+    "embedding_argmax",
+    "scale:0.5",
+    "scale:2",
+    "rotate:90",
+    "empty_block",
+    "force_switch",
+    "suppress_switch",
+];
+
+/// What a test cannot see, as its documentation says.
+pub(super) fn blind(test: &str) -> &'static str {
+    match test {
+        "latent_intervention/random_norm" | "latent_intervention/rotate:90" => {
+            "a random direction writes into every coordinate, those that are read elsewhere too: it lowers accuracy of models \
+             that read nothing from their latents"
+        }
+        "layer_probe/switch, paper" => "it reads which token stands there: a score at any layer is no decision",
+        _ => "",
+    }
+}
+
+/// Verdicts by test: whether each place with truth yes was found, and whether any with truth no was.
+#[derive(Default)]
+pub(super) struct Said(BTreeMap<(String, bool), bool>);
+
+impl Said {
+    fn add(&mut self, test: impl Into<String>, truth: bool, verdict: bool) {
+        let all = self.0.entry((test.into(), truth)).or_insert(verdict);
+        *all = if truth { *all && verdict } else { *all || verdict };
+    }
+
+    /// Test, truth, verdict.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = (String, bool, bool)> {
+        self.0.into_iter().map(|((test, truth), verdict)| (test, truth, verdict))
+    }
+}
+
+fn teacher_forced(study: &Study) -> Result<Said> {
+    let rows = teacher_forced::rows(study)?;
+    let of = |event| rows.iter().find(|r| r.event == event).context("no positions of a class");
+    let truth = !study.subject.name.ends_with("blind");
+    let mut said = Said::default();
+    said.add("teacher_forced/p_swi", truth, of(Event::SwiStart)?.is_sharper(of(Event::ClauseStart)?));
+    Ok(said)
+}
+
+/// `<swi>` at its position against its two neighbours, and these against it.
+fn window(study: &Study) -> Result<Said> {
+    let rows = switch_window::rows(study, &switch_window::Config::default())?;
+    let at = |offset| rows.iter().find(|r| r.offset == offset).context("no positions at an offset");
+    let mut said = Said::default();
+    for beside in [-1, 1] {
+        said.add("switch_window/p_swi", true, at(0)?.is_sharper(at(beside)?));
+        said.add("switch_window/p_swi", false, at(beside)?.is_sharper(at(0)?));
+    }
+    Ok(said)
+}
+
+fn exits(built: &Built, study: &Study) -> Result<Said> {
+    let mut said = Said::default();
+    for row in exit_probability::rows(study)?.iter().filter(|r| r.group == ExitGroup::All) {
+        said.add("exit_probability/step", row.step == built.exit, row.ends());
+    }
+    Ok(said)
+}
+
+/// Without the tuned lens, which is trained for minutes.
+fn lens(built: &Built, study: &Study) -> Result<Said> {
+    let config = logit_lens::Config { steps: 0, ..logit_lens::Config::default() };
+    let mut said = Said::default();
+    for row in logit_lens::rows(study, &config)?.iter().filter(|r| r.lens == Lens::Logit) {
+        let Some(step) = row.step else { continue };
+        // The counter is counted in the second block.
+        said.add("logit_lens/exit", step == built.exit && row.layer >= 2, row.says_exit());
+    }
+    Ok(said)
+}
+
+/// At the last layer that knows nothing of the decision and the first that knows it.
+fn probes(built: &Built, study: &Study) -> Result<Said> {
+    let config = layer_probe::Config {
+        layers: layer_probe::Layers::Listed(vec![built.decide.0, built.decide.0 + 1]),
+        // One clause a problem: its look-alikes are those of other problems.
+        matched: layer_probe::Matched::Corpus,
+        untrained: false,
+        ..layer_probe::Config::default()
+    };
+    let mut said = Said::default();
+    layer_probe::probe(study, &config, |row| {
+        if row.features == Features::ResidPost {
+            probed(built, &row, &mut said);
+        }
+        Ok(())
+    })?;
+    Ok(said)
+}
+
+fn probed(built: &Built, row: &ProbeRow, said: &mut Said) {
+    let Some((value, step)) = row.value().and_then(|value| value.split_once('@')) else {
+        let test = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
+        return said.add(test, built.kind != Kind::Blind && row.layer > built.decide.0, row.is_readable());
+    };
+    let step = step.parse().unwrap_or(0);
+    match value {
+        "s_j" => said.add("layer_probe/value", built.holds(step, row.layer), row.is_readable()),
+        // Of the superposed model: the letter, which stays.
+        "s_j-1" => said.add("layer_probe/second value", true, row.is_readable()),
+        _ => {}
+    }
+}
+
+fn direct(built: &Built, study: &Study) -> Result<Said> {
+    let mut said = Said::default();
+    for row in direct_logit::rows(study, &direct_logit::Config::default())? {
+        let of = (row.form, row.target, row.part, row.component);
+        if of == (Form::Latents, Target::Answer, Part::Own, Component::Head) {
+            said.add("direct_logit/heads", row.layer.zip(row.head) == Some(built.reader), row.adds());
+        }
+    }
+    Ok(said)
+}
+
+/// Who brings the answer from which latent.
+fn attention(built: &Built, study: &Study) -> Result<Said> {
+    let mut said = Said::default();
+    for row in attention_to_latents::rows(study, &attention_to_latents::Config::default())? {
+        let step = row.to.strip_prefix("latent[").and_then(|k| k.trim_end_matches(']').parse::<usize>().ok());
+        if let (Form::Latents, "answer", Some(step)) = (row.form, row.from.as_str(), step) {
+            let reads = built.is_read() || built.kind == Kind::Redundant;
+            let truth = reads && (row.layer, row.head) == built.reader && step + 1 == built.reads;
+            said.add("attention_to_latents/brings", truth, row.brings());
+        }
+    }
+    Ok(said)
+}
+
+/// The same rows after a model that decides alike and reads nothing, and after one that decides at random.
+fn compared(built: &Built, study: &Study, n: usize) -> Result<Said> {
+    let mut said = Said::default();
+    for (kind, truth) in [(Kind::Inert, false), (Kind::Blind, true)] {
+        let other = build(&Built { kind, ..*built }, n, study.seed, &study.device)?;
+        let other = other.with_tags(study.tagged()?.to_vec());
+        let rows = phases::rows(study, &other)?;
+        let row = rows.iter().find(|r| r.event == Event::SwiStart).context("no annotated switch")?;
+        said.add("phases/p_swi", truth, row.differs());
+    }
+    Ok(said)
+}
+
+/// Whether a mode makes answers wrong; `None` where the way the model is built does not say.
+fn lowers(built: &Built, mode: &str) -> Option<bool> {
+    let (kind, read) = (built.kind, built.is_read());
+    match mode {
+        "self_patch" | "null_batch" | "null_seed" => Some(false),
+        "zero" | "skip" | "empty_block" | "suppress_switch" => Some(read || kind == Kind::Norm),
+        "mean" | "resample" | "gaussian" | "random_norm" | "rotate" => Some(read),
+        // The counter is lost with the state, and with it what the norm's reader looks for.
+        "embedding" | "embedding_argmax" => (kind != Kind::Norm).then_some(read),
+        // A norm is divided out by every block; how the residual sum takes it is not laid down.
+        "scale" => (!read && kind != Kind::Redundant).then_some(kind == Kind::Norm),
+        // Text problems are answered by the digit; a block in them says what it says.
+        "force_switch" => match kind {
+            Kind::Inert | Kind::Empty => Some(false),
+            Kind::Noisy => None,
+            _ => Some(true),
+        },
+        _ => None,
+    }
+}
+
+fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
+    let settings = Sweep::settings(study);
+    let causal = Causal::new(study, &settings, Default::default(), &|_| {});
+    let config = Interventions { modes: modes.to_vec(), steps: steps.to_vec(), ..Interventions::default() };
+    // What the block's last value says of the answer, whether or not the model reads it.
+    let corpus = &study.subject.corpus;
+    let predict = |problem: usize, step: usize, value: i64| {
+        let last = step + 1 == corpus.test.get(problem)?.steps.len();
+        let value = usize::try_from(value).ok().filter(|_| last)?;
+        Some(built.answer_of(value).to_string())
+    };
+    let summary = latent_intervention::run_on(&causal, &config, Some(&predict))?;
+    let mut said = Said::default();
+    for row in &summary.rows {
+        let dose = row.dose.map_or_else(String::new, |dose| format!(":{dose}"));
+        let (test, truth) = match row.steps {
+            Steps::Only(step) if row.mode == "resample" => {
+                let behind = built.writes < step + 1 && step < built.reads;
+                ("latent_intervention/resample, one step".to_owned(), Some(built.is_read() && behind))
+            }
+            _ => (format!("latent_intervention/{}{dose}", row.mode), lowers(built, &row.mode)),
+        };
+        if let Some(truth) = truth {
+            said.add(test, truth, row.lowers());
+        }
+    }
+    for row in &summary.known {
+        said.add("latent_intervention/known_value", built.is_read(), row.follows());
+    }
+    Ok(said)
+}
+
+fn benefits(built: &Built, study: &Study) -> Result<Said> {
+    let settings = Sweep::settings(study);
+    let causal = Causal::new(study, &settings, Default::default(), &|_| {});
+    let problems = switch_benefit::problems(&causal, Journal::in_memory())?;
+    let problems: Vec<SwitchProblemRow> = problems.sorted(|row| row.problem)?;
+    let mut said = Said::default();
+    for row in benefit(&problems)? {
+        let truth = match row.group.as_str() {
+            "chosen" => lowers(built, "skip"),
+            "forced" => Some(false),
+            _ => None,
+        };
+        if let Some(truth) = truth {
+            said.add("switch_benefit/helps", truth, row.helps());
+        }
+    }
+    Ok(said)
+}
+
+/// Whether a patch of one place on the value's way brings something of the answer along.
+fn carries(built: &Built, step: usize, layer: usize) -> bool {
+    let reads = built.is_read() || built.kind == Kind::Redundant;
+    let handed_on = step < built.reads || (step == built.reads && layer <= built.reader.0);
+    reads && built.holds(step, layer) && handed_on
+}
+
+fn patched(built: &Built, study: &Study, n: usize) -> Result<Said> {
+    let config = activation_patching::Config { pairs: n, ..activation_patching::Config::default() };
+    let prompts = pairs(built, study, n, study.seed)?;
+    let mut said = Said::default();
+    for row in activation_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.axis == Axis::Step) {
+        said.add("activation_patching/step", carries(built, row.index + 1, row.layer), row.carries());
+    }
+    Ok(said)
+}
+
+fn heads(built: &Built, study: &Study, n: usize) -> Result<Said> {
+    let modes = vec![PatchMode::Denoise, PatchMode::Noise];
+    let config =
+        head_patching::Config { pairs: n, forms: vec![Form::Latents], modes, ..head_patching::Config::default() };
+    let prompts = pairs(built, study, n, study.seed)?;
+    let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes - 1) };
+    let reads = built.is_read() || built.kind == Kind::Redundant;
+    let mut said = Said::default();
+    for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {
+        let node = (row.layer, row.head.unwrap_or_default());
+        let copies = built.kind == Kind::Redundant && node == (built.reader.0, 1 - built.reader.1);
+        let truth = match row.place.as_str() {
+            "readout" => node == built.reader || copies,
+            place => reads && place == writes && node == built.writer,
+        };
+        said.add("head_patching/heads", truth, row.matters());
+    }
+    Ok(said)
+}

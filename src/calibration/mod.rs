@@ -1,0 +1,150 @@
+//! Models whose truth is known, through every experiment that can see it: how often is each verdict right?
+//!
+//! A *kind of truth* ([`truths`]) draws the parts of a hand-built model ([`known`]) at random: layers, heads, steps, letters.
+//! A *look* ([`looks`]) runs one experiment with its default settings and puts each verdict beside what the model was built
+//! to do. Verdicts are the rows' own methods ([`crate::schema`]), the ones that summaries and claims use; none is made here.
+//! Not looked at: `accuracy`, `outcomes`, `traces`, `entropy`, `positions`. They describe and give no verdict.
+//!
+//! Misleads: the models are small and clean, so a power here is an upper bound for a real model, where effects are partial
+//! and noise is everywhere. Kinds `share`, `noisy` and `blind` have partial effects and noise of their own.
+
+pub mod known;
+mod looks;
+mod truths;
+
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+use rand::Rng;
+
+use crate::parallel;
+use crate::random::keyed;
+use crate::schema::{CalibrationDrawRow, CalibrationRow, Identity};
+use crate::study::sweep::not_stopped;
+use known::{Built, study};
+use looks::{LOOKS, Look};
+use truths::{TRUTHS, Truth};
+
+/// What is calibrated.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Models of each kind of truth at the default n, and as many at each smaller n.
+    pub draws: usize,
+    pub seed: u64,
+    /// Experiments or kinds of truth; all where empty.
+    pub only: Vec<String>,
+    /// At these n only; all where empty.
+    pub n: Vec<usize>,
+}
+
+/// One model through its experiments at one n.
+#[derive(Clone, Copy)]
+pub struct Job {
+    truth: &'static Truth,
+    pub draw: usize,
+    pub n: usize,
+    default_n: bool,
+    of_pairs: bool,
+}
+
+impl Job {
+    /// For a user who waits.
+    pub fn label(&self) -> String {
+        format!("{} {}, n = {}", self.truth.name, self.draw, self.n)
+    }
+}
+
+/// One line a kind of truth, then one an experiment.
+pub fn listed() -> String {
+    let truths = TRUTHS.iter().map(|t| format!("{:<12} truth       {}\n", t.name, t.about));
+    let looks = LOOKS.iter().map(|l| {
+        let unit = if l.of_pairs { "pairs" } else { "problems" };
+        format!("{:<26} experiment  at n = {:?} {unit}\n", l.name, l.sizes)
+    });
+    truths.chain(looks).collect()
+}
+
+impl Settings {
+    fn wants(&self, truth: &Truth, look: &Look) -> bool {
+        let named = |name: &str| self.only.iter().any(|only| only == name);
+        let truths = TRUTHS.iter().any(|t| named(t.name));
+        let looks = LOOKS.iter().any(|l| named(l.name));
+        truth.looks.contains(&look.name) && (!truths || named(truth.name)) && (!looks || named(look.name))
+    }
+
+    /// What is to be done, the same kind at the same n together.
+    ///
+    /// # Errors
+    /// A name that is neither an experiment nor a kind of truth; nothing to do.
+    pub fn jobs(&self) -> Result<Vec<Job>> {
+        for name in &self.only {
+            if !TRUTHS.iter().any(|t| t.name == name) && !LOOKS.iter().any(|l| l.name == name) {
+                bail!("--only: no kind of truth and no calibrated experiment `{name}`; --list names them");
+            }
+        }
+        let mut jobs = vec![];
+        for truth in TRUTHS {
+            for of_pairs in [false, true] {
+                let looks = || LOOKS.iter().filter(|l| l.of_pairs == of_pairs && self.wants(truth, l));
+                let mut sizes: Vec<usize> = looks().flat_map(|l| l.sizes).copied().collect();
+                sizes.sort_unstable();
+                sizes.dedup();
+                let most = sizes.last().copied();
+                for n in sizes.into_iter().filter(|n| self.n.is_empty() || self.n.contains(n)) {
+                    let default_n = Some(n) == most;
+                    jobs.extend((0..self.draws).map(|draw| Job { truth, draw, n, default_n, of_pairs }));
+                }
+            }
+        }
+        if jobs.is_empty() {
+            bail!("nothing to do: no such experiment looks at such a truth at such an n; --list says which do");
+        }
+        Ok(jobs)
+    }
+
+    /// Runs some jobs, each on a thread of its own.
+    ///
+    /// # Errors
+    /// An experiment that cannot be run; a stop by the user.
+    pub fn run(&self, jobs: &[Job], device: &Device, threads: usize) -> Result<Vec<CalibrationDrawRow>> {
+        let done = parallel::run(&parallel::cut(jobs, threads), |part| {
+            part.iter().map(|job| self.one(job, device)).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(done.into_iter().flatten().flatten().collect())
+    }
+
+    fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {
+        let Job { truth, draw, n, .. } = *job;
+        // The parts are those of the draw, the problems those of the draw at this n.
+        let kind = TRUTHS.iter().position(|t| t.name == truth.name).unwrap_or_default() as u64;
+        let built: Built = (truth.draw)(&mut keyed([self.seed, kind, draw as u64, 0]));
+        let mut problems = keyed([self.seed, kind, draw as u64, n as u64]);
+        let seed = problems.random_range(0..1 << 32);
+        let mut rows = vec![];
+        let study = study(&built, if job.of_pairs { looks::BESIDE } else { n }, seed, device)?;
+        for look in LOOKS.iter().filter(|l| l.of_pairs == job.of_pairs && l.sizes.contains(&n)) {
+            if !self.wants(truth, look) {
+                continue;
+            }
+            not_stopped()?;
+            let said = (look.run)(&built, &study, n)
+                .map_err(|error| error.context(format!("{} on {} {draw} at n = {n}", look.name, truth.name)))?;
+            rows.extend(said.into_rows().map(|(test, truth_is, verdict)| CalibrationDrawRow {
+                identity: Identity {
+                    checkpoint: CalibrationRow::CHECKPOINT.into(),
+                    dataset: CalibrationRow::CHECKPOINT.into(),
+                    n,
+                    seed: self.seed,
+                },
+                kind: truth.name.to_owned(),
+                draw,
+                blind: looks::blind(&test).to_owned(),
+                test,
+                default_n: job.default_n,
+                truth: truth_is,
+                verdict,
+                right: truth_is == verdict,
+            }));
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,123 @@
+//! How often the verdicts of experiments are right on models whose truth is known: one row a question put to a model, and
+//! what follows from them for each test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Named};
+use crate::stats::{Estimate, LEVEL, wilson};
+
+/// One question put to one hand-built model. Where an experiment asks it of several places (layers, steps, heads), those where
+/// the truth is yes are one row, and those where it is no another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationDrawRow {
+    /// `n` counts problems, or pairs of them.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Kind of truth.
+    pub kind: String,
+    pub draw: usize,
+    /// `<experiment>/<what is asked>`.
+    pub test: String,
+    /// Whether this is the n that the experiment has by default.
+    pub default_n: bool,
+    /// What the test is known not to see; empty where nothing is.
+    pub blind: String,
+    pub truth: bool,
+    /// Truth yes: whether it was found at every place. Truth no: whether it was found at any.
+    pub verdict: bool,
+    pub right: bool,
+}
+
+impl Named for CalibrationDrawRow {
+    const NAME: &'static str = "calibration_draws";
+}
+
+/// One test at one n: on all kinds of truth together, or on one. Intervals are Wilson's over draws.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationRow {
+    /// `n` counts questions.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub test: String,
+    /// `all`, or one kind of truth.
+    pub kind: String,
+    /// Problems, or pairs of them.
+    pub problems: usize,
+    pub default_n: bool,
+    pub right: Estimate,
+    /// Share of what is there that is found.
+    pub power: Option<Estimate>,
+    /// Share of draws in which something is found that is not there.
+    pub false_alarms: Option<Estimate>,
+    /// The smallest n of those tried from which on the power is 80 % or more.
+    pub n_for_80: Option<usize>,
+    /// What the test cannot see.
+    pub blind: String,
+}
+
+impl Named for CalibrationRow {
+    const NAME: &'static str = "calibration";
+}
+
+impl CalibrationRow {
+    /// `kind` of a row over all of them.
+    pub const ALL: &'static str = "all";
+    /// The checkpoint that stands in the names of its files.
+    pub const CHECKPOINT: &'static str = "hand_built";
+
+    /// Whether right verdicts and false alarms are what a verdict promises: 95 % and 5 % within their intervals.
+    pub fn holds(&self) -> bool {
+        self.right.high >= LEVEL && self.false_alarms.is_none_or(|alarms| alarms.low <= 1.0 - LEVEL)
+    }
+}
+
+/// Power from which on a test is called good enough.
+const ENOUGH: f64 = 0.8;
+
+/// One row a test, kind and n, and one over all kinds.
+///
+/// # Errors
+/// None that rows can cause.
+pub fn calibrated(draws: &[CalibrationDrawRow]) -> Result<Vec<CalibrationRow>> {
+    let mut rows = vec![];
+    let tests: BTreeSet<&str> = draws.iter().map(|d| d.test.as_str()).collect();
+    for test in tests {
+        let of_test: Vec<&CalibrationDrawRow> = draws.iter().filter(|d| d.test == test).collect();
+        let kinds: BTreeSet<&str> = of_test.iter().map(|d| d.kind.as_str()).collect();
+        for kind in [CalibrationRow::ALL].into_iter().chain(kinds) {
+            let of = of_test.iter().filter(|d| kind == CalibrationRow::ALL || d.kind == kind);
+            let mut sizes: BTreeMap<usize, Vec<&CalibrationDrawRow>> = BTreeMap::new();
+            of.for_each(|d| sizes.entry(d.identity.n).or_default().push(d));
+            let mut of_kind = sizes.iter().map(|(&n, seen)| row(test, kind, n, seen)).collect::<Result<Vec<_>>>()?;
+            let good = |row: &&CalibrationRow| row.power.is_some_and(|power| power.value >= ENOUGH);
+            let enough = of_kind.iter().rev().take_while(good).last().map(|row| row.problems);
+            of_kind.iter_mut().for_each(|row| row.n_for_80 = enough);
+            rows.extend(of_kind);
+        }
+    }
+    Ok(rows)
+}
+
+fn row(test: &str, kind: &str, problems: usize, seen: &[&CalibrationDrawRow]) -> Result<CalibrationRow> {
+    let share = |keep: &dyn Fn(&CalibrationDrawRow) -> bool, yes: &dyn Fn(&CalibrationDrawRow) -> bool| {
+        let of: Vec<_> = seen.iter().filter(|d| keep(d)).collect();
+        let found = of.iter().filter(|d| yes(d)).count();
+        (!of.is_empty()).then(|| wilson(found, of.len(), LEVEL)).transpose()
+    };
+    let identity = &seen[0].identity;
+    Ok(CalibrationRow {
+        identity: Identity { checkpoint: CalibrationRow::CHECKPOINT.into(), n: seen.len(), ..identity.clone() },
+        test: test.to_owned(),
+        kind: kind.to_owned(),
+        problems,
+        default_n: seen[0].default_n,
+        right: wilson(seen.iter().filter(|d| d.right).count(), seen.len(), LEVEL)?,
+        power: share(&|d| d.truth, &|d| d.verdict)?,
+        false_alarms: share(&|d| !d.truth, &|d| d.verdict)?,
+        n_for_80: None,
+        blind: seen[0].blind.clone(),
+    })
+}
