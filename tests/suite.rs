@@ -3,6 +3,7 @@
 
 mod annotate;
 mod architecture;
+mod calibrate;
 mod checkpoint;
 mod circuits;
 mod cli;

@@ -96,7 +96,8 @@ fn fold(of: &[Tested<'_>]) -> String {
     for tested in of {
         let on = if tested.on.is_empty() { String::new() } else { format!("{}: ", tested.on) };
         out += &format!("- {on}{}\n", tested.said());
-        tested.tests.iter().for_each(|test| out += &format!("  - {}\n", safe(test)));
+        let lines = tested.tests.iter().chain(&tested.calibrated);
+        lines.for_each(|line| out += &format!("  - {}\n", safe(line)));
     }
     out + "\n</details>\n"
 }

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::mixture;
-use crate::schema::{GRPO_START, KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
+use crate::schema::{CalibrationRow, GRPO_START, KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
-use crate::store::{FlatRow, read_flat};
+use crate::store::{FlatRow, read, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
 const ORDER: [&str; 12] = [
@@ -43,6 +43,8 @@ pub struct Folder {
     /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
     /// with it.
     pub start: String,
+    /// How often the tests are right, from the folder `calibration` beside it; empty where there is none.
+    pub calibration: Vec<CalibrationRow>,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
     /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
@@ -69,8 +71,10 @@ impl Folder {
         let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
         let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
         let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
-        let (unreadable, mixed) = (vec![], vec![]);
-        let mut folder = Self { name, path: path_of, manifest: None, sft, grpo, start, unreadable, mixed, files };
+        let (calibration, unreadable, mixed) = (vec![], vec![], vec![]);
+        let mut folder =
+            Self { name, path: path_of, manifest: None, sft, grpo, start, calibration, unreadable, mixed, files };
+        folder.read_calibration();
         folder.manifest = folder.read_manifest(path);
         let strangers = folder.manifest.as_ref().map(mixture::strangers).unwrap_or_default();
         for entry in sorted(path)? {
@@ -109,6 +113,23 @@ impl Folder {
                 None
             }
         }
+    }
+
+    fn read_calibration(&mut self) {
+        let rows = format!("{}-{}.parquet", CalibrationRow::NAME, CalibrationRow::CHECKPOINT);
+        let file = self.path.join("..").join(CalibrationRow::NAME).join(rows);
+        if !file.is_file() {
+            return;
+        }
+        match read(&file) {
+            Ok(rows) => self.calibration = rows,
+            Err(why) => self.unreadable.push(format!("{why:#}")),
+        }
+    }
+
+    /// Whether it holds what was measured of the workbench, and nothing of a checkpoint.
+    pub(crate) fn is_calibration(&self) -> bool {
+        self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
     }
 
     /// The same with other checkpoints in the roles that the paper names.

@@ -132,6 +132,8 @@ fn named(key: &str) -> String {
         "p_value" => "p (McNemar)".into(),
         "p_swi" => "p(<swi>)".into(),
         "p_exit" => "p(</swi>)".into(),
+        "n_for_80" => "n for 80 %".into(),
+        "blind" => "what it cannot see".into(),
         "mean_change" => "mean change in norm".into(),
         other => other.trim_end_matches("[]").replace('_', " "),
     }

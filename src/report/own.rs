@@ -7,9 +7,9 @@ use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
-    AccuracyRow, AttentionRow, DirectLogitRow, HeadPatchRow, InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL,
-    Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow,
-    SwitchProblemRow, TeacherForcedRow, columns,
+    AccuracyRow, AttentionRow, CalibrationRow, DirectLogitRow, HeadPatchRow, InterventionRow, KnownValueRow, LensRow,
+    METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow, ProbeRow, Protocol, Steps,
+    SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
 /// Rows that are drawn, or shown token by token, and are too many for a table; and those that stand in the tables beside the
@@ -84,8 +84,32 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
         columns!(PhaseRow:
             phase, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls, truncated),
     )?;
+    calibration(&mut all)?;
     all.others()?;
     Ok(all.tables)
+}
+
+/// How often verdicts are right on models whose truth is known.
+fn calibration(all: &mut Tables<'_>) -> Result<()> {
+    all.add(
+        "tab:calibration",
+        "Tests on hand-built models, at the n that the experiment has by default: how often the verdict is right, how often \
+         what is there is found (power), and what is not (false alarms)",
+        |row: &CalibrationRow| row.kind == CalibrationRow::ALL && row.default_n,
+        columns!(CalibrationRow: test, problems, right, power, false_alarms, n_for_80, blind),
+    )?;
+    all.add(
+        "tab:calibration-power",
+        "The same tests by n (problems, or pairs of them)",
+        |row: &CalibrationRow| row.kind == CalibrationRow::ALL,
+        columns!(CalibrationRow: test, problems, power, false_alarms),
+    )?;
+    all.add(
+        "tab:calibration-truths",
+        "The same tests by kind of truth (`probe calibrate --list`), at the default n",
+        |row: &CalibrationRow| row.kind != CalibrationRow::ALL && row.default_n,
+        columns!(CalibrationRow: kind, test, problems, right, power, false_alarms),
+    )
 }
 
 fn interventions(all: &mut Tables<'_>) -> Result<()> {

@@ -109,16 +109,21 @@ fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<(
 fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Recipe)]) -> Result<Rendered<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
-    let claims = verdicts::test(paper, folder, at_scale);
-    let (paper_tables, own_tables) = (beside::tables(paper, folder)?, own::tables(folder)?);
+    // What was measured of the workbench itself: the paper has nothing to say about it.
+    let ours_alone = folder.is_calibration();
+    let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
+    let paper_tables = if ours_alone { vec![] } else { beside::tables(paper, folder)? };
+    let own_tables = own::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let mut made = BTreeSet::new();
     for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
         let files = table.save(&stem("tables", &table.label)).with_context(what)?;
         made.extend([files.markdown, files.csv, files.latex]);
     }
-    claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?;
-    let (drawings, undrawn) = drawings::all(paper, folder);
+    if !claims.is_empty() {
+        claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?;
+    }
+    let (drawings, undrawn) = if ours_alone { (vec![], vec![]) } else { drawings::all(paper, folder) };
     let figures: Result<Vec<Drawn>> = drawings
         .into_par_iter()
         .map(|drawing| {

@@ -46,7 +46,8 @@ pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
         } else {
             format!(" <span class=\"on\">{}</span>", text(&tested.on))
         };
-        let tests: String = tested.tests.iter().map(|t| format!("<li>{}</li>", prose(t))).collect();
+        let tests: String =
+            tested.tests.iter().chain(&tested.calibrated).map(|t| format!("<li>{}</li>", prose(t))).collect();
         let notes: String = [("", &tested.claim.note), ("Not tested: ", &tested.claim.untested)]
             .iter()
             .filter(|(_, note)| !note.is_empty())

@@ -67,6 +67,8 @@ fn navigation(r: &Rendered<'_>, id: &str) -> String {
             "traces" => r.folder.of::<PositionRow>().is_empty(),
             "lens" => r.folder.of::<LensRow>().is_empty(),
             "figures" => r.figures.is_empty(),
+            "claims" => r.claims.is_empty(),
+            "paper" => r.paper_tables.is_empty(),
             "own" => r.own_tables.is_empty(),
             _ => false,
         };
@@ -97,7 +99,9 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
             let _ = write!(out, "<section id=\"{id}-{key}\">\n<h2>{name}</h2>\n{intro}{content}</section>\n");
         }
     };
-    part("claims", "", claims::html(&r.claims, id));
+    if !r.claims.is_empty() {
+        part("claims", "", claims::html(&r.claims, id));
+    }
     let tables: String = r
         .paper_tables
         .iter()

@@ -1,5 +1,6 @@
 //! One comparison of a claim on our rows: where its two sides come from, and its line for the reader. Knows cells and tests.
 
+use super::calibration::line;
 use super::contrast::{Contrast, Evidence, shown_p};
 use crate::report::cells::{Cells, per_checkpoint, sources};
 use crate::report::claims::{Comparison, Op, Term};
@@ -15,6 +16,8 @@ pub(crate) struct Tried {
     pub ours: String,
     /// The whole test.
     pub text: String,
+    /// How often this test is right on models whose truth is known.
+    pub calibrated: Option<String>,
     /// Left and right by name.
     cells: Vec<String>,
     /// The checkpoints that it is of, and whether one only stands in for what GRPO started from.
@@ -51,6 +54,7 @@ pub(crate) fn compare(
     if let Some(why) = contrast.too_few() {
         return Err(format!("{} against {}: {why}", left.name, right.name));
     }
+    let calibrated = line(&folder.calibration, c, contrast.difference.n);
     let evidence = contrast.judged(c.op, c.plus, c.tolerance);
     let right_of = |shown: &str| format!("{}{shown}{}", times(c.times), plus(c.plus));
     let ours = format!("{} {} {}", rounded(left.value), symbol(c.op), right_of(&rounded(right.value)));
@@ -69,7 +73,15 @@ pub(crate) fn compare(
     let of = [&c.left, &c.right].into_iter().filter_map(|term| whose(cells, term)).map(str::to_owned).collect();
     let after_sft = [&c.left, &c.right].into_iter().any(says_sft);
     let names = [&c.left, &c.right].into_iter().filter_map(Term::cell).map(str::to_owned).collect();
-    Ok(Tried { evidence, ours, text, cells: names, of, stands_in: rl && after_sft && cells.sft != folder.start })
+    Ok(Tried {
+        evidence,
+        ours,
+        text,
+        calibrated,
+        cells: names,
+        of,
+        stands_in: rl && after_sft && cells.sft != folder.start,
+    })
 }
 
 impl Tried {

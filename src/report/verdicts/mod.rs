@@ -6,6 +6,7 @@
 //! Twice the smaller of the two is the claim's p-value, and Holm's correction runs over all claims of the folder. Above .05 the
 //! data leave the claim undecided: an interval across the line is no evidence against it.
 
+mod calibration;
 mod compare;
 mod contrast;
 
@@ -57,6 +58,8 @@ pub struct Tested<'a> {
     pub ours: String,
     /// One line per comparison, or the reason why there is none.
     pub tests: Vec<String>,
+    /// How often such tests are right on models whose truth is known, where that was measured.
+    pub calibrated: Vec<String>,
 }
 
 impl Tested<'_> {
@@ -172,9 +175,9 @@ fn settle(all: Vec<Asked<'_>>) -> Vec<Tested<'_>> {
             Some(_) if asked.missing.is_empty() => Verdict::Undecided,
             _ => Verdict::NotTestable,
         };
-        let ours = asked.ours();
+        let (ours, calibrated) = (asked.ours(), asked.calibrated());
         let tests = asked.tried.into_iter().map(|t| t.text).chain(asked.missing).chain(asked.note).collect();
-        Tested { claim: asked.claim, on: asked.on, verdict, p, ours, tests }
+        Tested { claim: asked.claim, on: asked.on, verdict, p, ours, tests, calibrated }
     });
     settled.collect()
 }
@@ -187,6 +190,13 @@ impl Asked<'_> {
         // What could not be tried may fail; what fails is not saved by it.
         let holds = if self.missing.is_empty() { largest } else { 1.0 };
         Some(Evidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
+    }
+
+    fn calibrated(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.tried.iter().filter_map(|t| t.calibrated.clone()).collect();
+        lines.sort();
+        lines.dedup();
+        lines
     }
 
     fn ours(&self) -> String {
