@@ -27,9 +27,10 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 4] = [
+pub(crate) const PRESETS: [(&str, &str); 5] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
+    ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),
 ];

@@ -85,7 +85,7 @@ fn contradictory_settings_are_refused_by_name() {
         (SpanSettings { min_length: 0, ..good.clone() }, "spans.min_length"),
         (SpanSettings { min_length: 9, ..good.clone() }, "spans.min_length"),
         (SpanSettings { max_length: 9, ..good.clone() }, "spans.max_length"),
-        (SpanSettings { latents_per_token: 0, ..good.clone() }, "spans.latents_per_token"),
+        (SpanSettings { latents_per_token: 0.0, ..good.clone() }, "spans.latents_per_token"),
         (SpanSettings { latent_cap: 3, ..good.clone() }, "spans.latent_cap"),
     ] {
         let error = settings.check().unwrap_err().to_string();

@@ -236,6 +236,42 @@ fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
     assert_eq!(declared("icot", "icot", context).resets, (1..12).map(|n| 2 * n).collect::<Vec<_>>());
 }
 
+#[test]
+fn stages_may_hold_the_same_text_in_fewer_and_fewer_latents() {
+    let corpus = corpus();
+    let tagged = tagged(&corpus);
+    let recipe = recipe(&[
+        "latent.stages=[{k=2,steps=1},{k=5,steps=2},{k=5,steps=1,c=0.4},{k=5,steps=1,c=0.2}]",
+        "latent.smoothing=0",
+        "latent.keep_text=0",
+        "latent.untagged=0",
+        "grpo.from_step=0",
+    ]);
+    let what = declared("switch", "sft", Context { recipe: &recipe, corpus: &corpus, tagged: &tagged });
+    let clause = |i: usize| corpus.train[i].clauses[0].len();
+    let latents = |tokens: usize, c: f64| (c * tokens as f64).ceil() as usize;
+    for (step, k, c) in [(0, 2, 1.0), (1, 5, 1.0), (3, 5, 0.4), (4, 5, 0.2)] {
+        let found: Vec<usize> =
+            rows(&what, step).iter().map(|row| row.ids.iter().filter(|id| **id == IDS.latent).count()).collect();
+        let expected: Vec<usize> = (0..4).map(|i| if i == 0 { 0 } else { latents(clause(i).min(k), c) }).collect();
+        assert_eq!(found, expected, "step {step}");
+    }
+    // Each stage's checkpoint says which lengths it was trained at.
+    let dwell = |c: f64, k: usize| {
+        let mut lengths: Vec<usize> = (1..4).map(|i| latents(clause(i).min(k), c)).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    };
+    let kept: Vec<_> =
+        what.exports.iter().map(|e| (e.name.as_str(), e.after, e.reasoning.clone().unwrap().trained_dwell)).collect();
+    assert_eq!(
+        kept,
+        [("stage-2", 1, dwell(1.0, 2)), ("stage-5", 3, dwell(1.0, 5)), ("stage-5-c0.4", 4, dwell(0.4, 5))]
+    );
+    assert_eq!((what.reasoning.trained_dwell.clone(), dwell(1.0, 5) == vec![1]), (dwell(0.2, 5), false));
+}
+
 /// Rows of a random model with three pauses after the prompt.
 fn paused(model: &Decoder, switching: Switching, temperature: f64) -> Vec<Trace> {
     let settings = settings(switching, temperature);

@@ -8,6 +8,7 @@ mod checkpoint;
 mod circuits;
 mod cli;
 mod common;
+mod compare;
 mod coverage;
 mod experiments;
 mod extend;

@@ -10,7 +10,7 @@ use switchyard::commands::{chosen::REPORTS, completions, exit, print};
 use switchyard::grade::pairs;
 use switchyard::progress::show;
 use switchyard::report::folder::Folder;
-use switchyard::report::{curves, render};
+use switchyard::report::{compare, curves, render};
 
 /// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
 ///
@@ -20,7 +20,7 @@ use switchyard::report::{curves, render};
     version,
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
-                  report reports/micro runs/micro\n  report curves runs/micro\n  \
+                  report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
                   report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
 struct Args {
@@ -54,6 +54,15 @@ enum Command {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Checkpoints of several folders side by side, one row each: what interventions and probes say of their latents.
+    Compare {
+        /// Folders of rows.
+        #[arg(required = true, value_name = "FOLDER")]
+        folders: Vec<PathBuf>,
+        /// Also write the table: STEM.md, STEM.csv and STEM.tex.
+        #[arg(long, value_name = "STEM")]
+        out: Option<PathBuf>,
+    },
     /// Draw a run's training curves from its rows, into its folder `figures`.
     Curves {
         /// A run folder of `train`.
@@ -66,6 +75,7 @@ fn main() -> ExitCode {
     exit(match &args.command {
         None => report(&args),
         Some(Command::Grade { pairs, out }) => grade(pairs, out),
+        Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
         Some(Command::Curves { run }) => draw(run),
     })
 }
@@ -89,6 +99,15 @@ fn grade(pairs: &Path, out: &Path) -> Result<()> {
         show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));
     }
     Ok(())
+}
+
+fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
+    let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    let table = compare::table(&folders)?;
+    if let Some(stem) = out {
+        table.save(stem)?;
+    }
+    print(&table.markdown())
 }
 
 fn draw(run: &Path) -> Result<()> {

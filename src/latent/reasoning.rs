@@ -76,8 +76,44 @@ impl Reasoning {
         Ok(Some(read))
     }
 
+    /// What to say where a decoder with this `k_min` and `k_cap` can give no block a length that it was trained at: such a
+    /// checkpoint may fail for that alone. `None` where one fits, where none is known, and where a rule of its own says
+    /// how long blocks are.
+    pub fn untrained_dwell(&self, k_min: usize, k_cap: usize) -> Option<String> {
+        let fits = |dwell: &usize| (k_min.max(1)..=k_cap).contains(dwell);
+        if self.blocks != Blocks::Learnt || self.trained_dwell.is_empty() || self.trained_dwell.iter().any(fits) {
+            return None;
+        }
+        Some(format!(
+            "warning: trained for blocks of {:?} latents, decoded with K_min = {k_min} and k_cap = {k_cap}, which allow none \
+             of these lengths",
+            self.trained_dwell
+        ))
+    }
+
     /// Whether latent positions ever occur.
     pub(crate) fn has_blocks(&self) -> bool {
         !matches!(self.blocks, Blocks::Never | Blocks::AfterPrompt { steps: 0 } | Blocks::Pause { steps: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoding_at_a_length_that_was_not_trained_is_said() {
+        let trained = Reasoning { trained_dwell: vec![1, 3], ..Reasoning::default() };
+        assert_eq!(
+            [(0, 1), (1, 1), (2, 16), (3, 3)].map(|(min, cap)| trained.untrained_dwell(min, cap)),
+            [const { None }; 4]
+        );
+        for (k_min, k_cap) in [(2, 2), (4, 16)] {
+            let said = trained.untrained_dwell(k_min, k_cap).expect("a warning");
+            assert!(said.contains("[1, 3]") && said.contains(&format!("K_min = {k_min}")), "{said}");
+        }
+        let none = Reasoning { trained_dwell: vec![], ..trained.clone() };
+        let fixed = Reasoning { blocks: Blocks::AfterPrompt { steps: 9 }, ..trained };
+        assert_eq!([none.untrained_dwell(4, 16), fixed.untrained_dwell(4, 16)], [None, None]);
     }
 }

@@ -18,7 +18,7 @@ use super::schedule::LrSchedule;
 use super::stages::Stages;
 use crate::corpus::{Corpus, Row};
 use crate::latent::{Blocks, Reasoning, Source};
-use crate::recipe::{self, Recipe};
+use crate::recipe::{self, Recipe, Stage};
 use crate::text::Sample;
 use crate::text::clauses::steps;
 
@@ -42,15 +42,15 @@ fn coconut(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>
     let settings = &recipe.coconut;
     let lengths = lengths_of(&corpus.train);
     let stages = Stages::new(&settings.stages, per_epoch(lengths.len(), settings.batch));
-    let (steps, last) = (stages.steps(), stages.last());
+    let (steps, last) = (stages.steps(), stages.last().map_or(0, |stage| stage.k));
     let chains: Vec<Vec<usize>> = corpus.train.iter().map(step_ends).collect::<Result<_>>()?;
-    let export = |(after, k)| Export { reasoning: Some(reasoning(settings, k)), ..Export::stage(after, k) };
+    let export = |(after, stage): (usize, &Stage)| Export::stage(after, stage, reasoning(settings, stage.k));
     let (exports, resets) = (stages.ends().map(export).collect(), stages.ends().map(|(after, _)| after).collect());
     let cosine_from = stages.last_from();
     let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "coconut", step, i);
         let smooth = rng.random::<f64>() < settings.smoothing;
-        let k = if smooth { rng.random_range(0..=last) } else { stages.at(step) };
+        let k = if smooth { rng.random_range(0..=last) } else { stages.at(step).map_or(0, |stage| stage.k) };
         Ok(row_at(corpus, &corpus.train[i], &chains[i], k, settings))
     };
     Ok(Supervised {

@@ -6,7 +6,7 @@ use super::objective::Objective;
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
-use crate::recipe::{Grpo, Recipe};
+use crate::recipe::{Grpo, Recipe, Stage};
 use crate::text::tagging::Tagged;
 
 /// One step of a method's training, with a checkpoint of its own (but for the annotation).
@@ -74,14 +74,15 @@ pub struct Export {
     /// Its folder in the phase's.
     pub name: String,
     /// The stage of the curriculum that ends here: it is measured when the phase is done.
-    pub stage: Option<usize>,
+    pub stage: Option<Stage>,
     /// How it reasons, where that is not how the finished checkpoint does.
     pub reasoning: Option<Reasoning>,
 }
 
 impl Export {
-    /// The end of stage `k`.
-    pub fn stage(after: usize, k: usize) -> Self {
-        Self { after, name: format!("stage-{k}"), stage: Some(k), reasoning: None }
+    /// The end of a stage, and how its checkpoint reasons. A stage with a `c` of its own has it in its name.
+    pub fn stage(after: usize, stage: &Stage, reasoning: Reasoning) -> Self {
+        let c = stage.c.map_or_else(String::new, |c| format!("-c{c}"));
+        Self { after, name: format!("stage-{}{c}", stage.k), stage: Some(stage.clone()), reasoning: Some(reasoning) }
     }
 }

@@ -2,39 +2,54 @@
 
 use crate::recipe::Stage;
 
-/// Which stage each step trains.
+/// Which stage each step trains. Neighbours that train the same are one stage.
 #[derive(Clone, Debug)]
-pub struct Stages(Vec<usize>);
+pub struct Stages {
+    stages: Vec<Stage>,
+    /// The first step after each of them.
+    ends: Vec<usize>,
+}
 
 impl Stages {
     /// `per_epoch` steps are one pass over the data.
     pub fn new(stages: &[Stage], per_epoch: usize) -> Self {
-        let steps = |stage: &Stage| stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
-        Self(stages.iter().flat_map(|stage| std::iter::repeat_n(stage.k, steps(stage))).collect())
+        let mut all = Self { stages: vec![], ends: vec![] };
+        for stage in stages {
+            let steps = stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
+            let end = all.steps() + steps;
+            match (all.stages.last(), all.ends.last_mut()) {
+                (Some(before), Some(last)) if (before.k, before.c) == (stage.k, stage.c) => *last = end,
+                _ => {
+                    all.stages.push(stage.clone());
+                    all.ends.push(end);
+                }
+            }
+        }
+        all
     }
 
     pub fn steps(&self) -> usize {
-        self.0.len()
+        self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The stage of a step.
-    pub fn at(&self, step: usize) -> usize {
-        self.0[step]
+    /// The stage of a step; of steps beyond the end, the last.
+    pub fn at(&self, step: usize) -> Option<&Stage> {
+        self.stages.get(self.ends.partition_point(|&end| end <= step)).or(self.last())
     }
 
-    /// The last stage; 0 without one.
-    pub fn last(&self) -> usize {
-        self.0.last().copied().unwrap_or(0)
+    pub fn last(&self) -> Option<&Stage> {
+        self.stages.last()
     }
 
     /// The first step of the last stage.
     pub fn last_from(&self) -> usize {
-        self.0.iter().rposition(|&k| k != self.last()).map_or(0, |i| i + 1)
+        self.ends.len().checked_sub(2).map_or(0, |before| self.ends[before])
     }
 
     /// `(steps done, stage)` at the end of every stage before the last.
-    pub fn ends(&self) -> impl Iterator<Item = (usize, usize)> {
-        (1..self.steps()).filter(|&i| self.0[i] != self.0[i - 1]).map(|i| (i, self.0[i - 1]))
+    pub fn ends(&self) -> impl Iterator<Item = (usize, &Stage)> {
+        let before = self.stages.len().saturating_sub(1);
+        self.ends.iter().copied().zip(&self.stages).take(before)
     }
 }
 
@@ -44,11 +59,25 @@ mod tests {
 
     #[test]
     fn stages_are_laid_out_in_order() {
-        let stage = |k, steps, epochs| Stage { k, steps, epochs };
+        let stage = |k, steps, epochs| Stage { k, steps, epochs, c: None };
         let stages = Stages::new(&[stage(1, 2, 0.0), stage(1, 1, 0.0), stage(3, 0, 0.5)], 5);
-        assert_eq!((0..stages.steps()).map(|step| stages.at(step)).collect::<Vec<_>>(), [1, 1, 1, 3, 3, 3]);
-        assert_eq!((stages.last(), stages.last_from(), stages.ends().collect::<Vec<_>>()), (3, 3, vec![(3, 1)]));
+        let k_at = |step| stages.at(step).map(|stage| stage.k);
+        assert_eq!((0..stages.steps()).filter_map(k_at).collect::<Vec<_>>(), [1, 1, 1, 3, 3, 3]);
+        let ends: Vec<_> = stages.ends().map(|(after, stage)| (after, stage.k)).collect();
+        assert_eq!((stages.last().map(|s| s.k), stages.last_from(), ends), (Some(3), 3, vec![(3, 1)]));
         let none = Stages::new(&[], 5);
-        assert_eq!((none.steps(), none.last(), none.last_from(), none.ends().count()), (0, 0, 0, 0));
+        assert_eq!(
+            (none.steps(), none.last(), none.at(0), none.last_from(), none.ends().count()),
+            (0, None, None, 0, 0)
+        );
+    }
+
+    #[test]
+    fn the_same_text_in_fewer_latents_is_another_stage() {
+        let stage = |c| Stage { k: 5, steps: 2, epochs: 0.0, c };
+        let stages = Stages::new(&[stage(None), stage(Some(0.4)), stage(Some(0.2))], 5);
+        let ends: Vec<_> = stages.ends().map(|(after, stage)| (after, stage.c)).collect();
+        assert_eq!((ends, stages.last_from()), (vec![(2, None), (4, Some(0.4))], 4));
+        assert_eq!([1, 2, 5].map(|step| stages.at(step).and_then(|stage| stage.c)), [None, Some(0.4), Some(0.2)]);
     }
 }

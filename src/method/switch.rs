@@ -1,5 +1,6 @@
 //! SWITCH: base, annotation, phase 1 (where to switch), phase 2 (text in the blocks becomes latents), Switch-GRPO.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use rand::Rng;
 
 use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
-use super::curriculum::{latents, staged};
+use super::curriculum::{At, latents, staged};
 use super::objective::CrossEntropy;
 use super::phase::{Context, Export, Phase, RowAt, Supervised, Work};
 use super::schedule::LrSchedule;
@@ -15,7 +16,8 @@ use super::stages::Stages;
 use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Reasoning, Source};
-use crate::recipe::Recipe;
+use crate::recipe::{Latent, Recipe};
+use crate::text::tagging::Tagged;
 
 pub struct Switch;
 
@@ -68,7 +70,7 @@ fn boundary(context: Context<'_>) -> Result<Supervised<'_>> {
     let row: RowAt = Box::new(move |step, i| {
         let mut rng = sample_rng(recipe.seed, "boundary", step, i);
         let plain = rng.random::<f64>() < settings.untagged;
-        Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], 0))
+        Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], At::TEXT))
     });
     Ok(Supervised {
         from: Some("base"),
@@ -97,26 +99,35 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
     let settings = &recipe.latent;
     let lengths = lengths_of(&corpus.train);
     let stages = Stages::new(&settings.stages, per_epoch(lengths.len(), settings.batch));
-    let (steps, last, last_from) = (stages.steps(), stages.last(), stages.last_from());
-    let mut exports: Vec<Export> = stages.ends().map(|(after, k)| Export::stage(after, k)).collect();
+    let (steps, last, last_from) = (stages.steps(), At::stage(stages.last(), settings), stages.last_from());
+    let reasoning = |at: At| Reasoning {
+        method: method.into(),
+        source,
+        blocks: Blocks::Learnt,
+        k_min: recipe.evaluation.k_min,
+        k_cap: recipe.evaluation.k_cap,
+        trained_dwell: dwell(tagged, at, settings),
+    };
+    let export = |(after, stage)| Export::stage(after, stage, reasoning(At::stage(Some(stage), settings)));
+    let mut exports: Vec<Export> = stages.ends().map(export).collect();
     if recipe.grpo.from_step > 0 {
         let after = last_from + recipe.grpo.from_step;
         exports.push(Export { after, name: GRPO_START.into(), stage: None, reasoning: None });
     }
+    let finished = reasoning(last);
     let row: RowAt = Box::new(move |step, i| {
         let mut rng = sample_rng(recipe.seed, "latent", step, i);
         if rng.random::<f64>() < settings.untagged {
-            return Ok(row_at(context, i, &[], &[], 0));
+            return Ok(row_at(context, i, &[], &[], At::TEXT));
         }
         let smooth = rng.random::<f64>() < settings.smoothing;
-        let k = if smooth { rng.random_range(0..=last) } else { stages.at(step) };
+        let mut at = At::stage(stages.at(step), settings);
+        if smooth {
+            at.k = rng.random_range(0..=last.k);
+        }
         let keep: Vec<bool> = tagged[i].spans.iter().map(|_| rng.random::<f64>() < settings.keep_text).collect();
-        Ok(row_at(context, i, &tagged[i].spans, &keep, k))
+        Ok(row_at(context, i, &tagged[i].spans, &keep, at))
     });
-    let mut dwell: Vec<usize> = tagged.iter().flat_map(|t| &t.spans).map(|s| latents(s, last, settings)).collect();
-    dwell.sort_unstable();
-    dwell.dedup();
-    let (k_min, k_cap) = (recipe.evaluation.k_min, recipe.evaluation.k_cap);
     Ok(Supervised {
         from: Some("boundary"),
         stream: "latent",
@@ -126,24 +137,23 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: last_from, steps },
         row,
         objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
-        reasoning: Reasoning {
-            method: method.into(),
-            source,
-            blocks: Blocks::Learnt,
-            k_min,
-            k_cap,
-            trained_dwell: dwell,
-        },
+        reasoning: finished,
         exports,
         resets: vec![],
         annotator_accuracy: 0.0,
     })
 }
 
-/// Training row `i` with its spans at stage `k`.
-fn row_at(context: Context, i: usize, spans: &[Range<usize>], keep_text: &[bool], k: usize) -> Row {
+/// Lengths of the blocks at a point of the curriculum, ascending.
+fn dwell(tagged: &[Tagged], at: At, settings: &Latent) -> Vec<usize> {
+    let lengths: BTreeSet<usize> = tagged.iter().flat_map(|t| &t.spans).map(|s| latents(s, at, settings)).collect();
+    lengths.into_iter().collect()
+}
+
+/// Training row `i` with its spans at a point of the curriculum.
+fn row_at(context: Context, i: usize, spans: &[Range<usize>], keep_text: &[bool], at: At) -> Row {
     let Context { recipe, corpus, .. } = context;
     let sample = &corpus.train[i];
-    let response = staged(&sample.response, spans, keep_text, k, &recipe.latent, corpus.switch);
+    let response = staged(&sample.response, spans, keep_text, at, &recipe.latent, corpus.switch);
     Row::new(&sample.prompt, &response, corpus.end)
 }

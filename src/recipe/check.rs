@@ -47,7 +47,6 @@ impl Recipe {
             ("base.batch", self.base.batch),
             ("boundary.batch", self.boundary.batch),
             ("latent.batch", self.latent.batch),
-            ("latent.c", self.latent.c),
             ("latent.k_max", self.latent.k_max),
             ("icot.batch", self.icot.batch),
             ("coconut.batch", self.coconut.batch),
@@ -126,6 +125,24 @@ impl Recipe {
         }
         self.check_methods()?;
         self.check_unused()?;
+        self.check_latents()
+    }
+
+    /// How many latents stand for how much text.
+    fn check_latents(&self) -> Result<()> {
+        let c = self.latent.c;
+        ensure!(c.is_finite() && c > 0.0, "latent.c must be a number above 0, found {c}");
+        for (i, stage) in self.latent.stages.iter().enumerate() {
+            let own = stage.c.unwrap_or(c);
+            ensure!(
+                own > 0.0 && own <= c,
+                "latent.stages[{i}].c must be above 0 and at most latent.c = {c} (annotate.spans.latent_cap counts with \
+                 that), found {own}"
+            );
+        }
+        if let Some(i) = self.coconut.stages.iter().position(|stage| stage.c.is_some()) {
+            bail!("coconut.stages[{i}].c: only latent.stages have a c of their own; coconut.c counts latents a step");
+        }
         let spans = &self.annotate.spans;
         ensure!(
             spans.latents_per_token == self.latent.c && spans.max_stage == self.latent.k_max,

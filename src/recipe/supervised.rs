@@ -82,6 +82,10 @@ pub struct Stage {
     /// Instead of `steps`: passes over the data.
     #[serde(default)]
     pub epochs: f64,
+    /// Phase 2 only: latents per replaced token at this stage, instead of `latent.c`. Stages of the same k may have fewer and
+    /// fewer: the text is gone, then the block grows shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c: Option<f64>,
 }
 
 /// Phase 2: text inside `<swi>…</swi>` becomes latents, stage by stage.
@@ -91,8 +95,8 @@ pub struct Latent {
     pub batch: usize,
     pub learning_rate: f64,
     pub warmup: usize,
-    /// Latents per replaced token.
-    pub c: usize,
+    /// Latents per replaced token: n tokens become ⌈c·n⌉ latents. The paper has 2; with 0.2 a clause of five tokens is one latent.
+    pub c: f64,
     pub k_max: usize,
     pub suffix: Suffix,
     pub schedule: Schedule,
@@ -112,7 +116,7 @@ impl Default for Latent {
             batch: 32,
             learning_rate: 1e-4,
             warmup: 10,
-            c: 2,
+            c: 2.0,
             k_max: 8,
             suffix: Suffix::KeepSuffix,
             schedule: Schedule::Parallel,

@@ -9,6 +9,7 @@
 //! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
 //! | [`beside`], [`own`] | the paper's tables with ours beside them; tables of ours |
 //! | [`figures`], [`drawings`] | charts as SVG and PNG; which charts the rows suffice for |
+//! | [`compare`] | checkpoints of several folders side by side |
 //! | [`recipes`] | which commands make which table and figure |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 
@@ -16,6 +17,7 @@ pub mod beside;
 pub mod cells;
 mod claims;
 mod claims_list;
+pub mod compare;
 pub mod curves;
 pub(crate) mod drawings;
 pub mod figures;

@@ -18,6 +18,7 @@ use crate::machine::Compute;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::checkpoint::{Checkpoint, ModelRef};
 use crate::model::{Decoder, Hooks};
+use crate::progress::say;
 use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
 use crate::store::{ORIGIN, hex, sha256};
 use crate::tasks::Split;
@@ -74,6 +75,7 @@ impl Subject {
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let name = format!("{}/{phase}", recipe.name);
+        warn_of_dwell(&name, &loaded.reasoning, &recipe);
         let run = Some(run.to_path_buf());
         let reasoning = loaded.reasoning;
         Ok(Self { name, model: loaded.model, corpus, recipe, reasoning, run, source, adapter: None })
@@ -124,6 +126,7 @@ impl Subject {
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         let (name, adapter) = (model.to_owned(), adapter.map(Path::to_path_buf));
+        warn_of_dwell(&name, &loaded.reasoning, &recipe);
         let subject =
             Self { name, model: loaded.model, corpus, recipe, reasoning: loaded.reasoning, run: None, source, adapter };
         Ok(subject)
@@ -264,6 +267,13 @@ impl Subject {
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
         let annotator = Decoder::load(&Checkpoint::open_folder(annotator)?, device)?;
         Ok(Some(Compute::of(&self.model).apply(annotator)))
+    }
+}
+
+/// Says where no block can have a length that the checkpoint was trained at.
+fn warn_of_dwell(name: &str, reasoning: &Reasoning, recipe: &Recipe) {
+    if let Some(warning) = reasoning.untrained_dwell(recipe.evaluation.k_min, recipe.evaluation.k_cap) {
+        say(&format!("{name}: {warning}"));
     }
 }
 

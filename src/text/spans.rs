@@ -21,10 +21,10 @@ pub struct SpanSettings {
     pub merge_gap: usize,
     pub min_length: usize,
     pub max_length: usize,
-    /// Latents a sample may have at the last stage, over all its spans.
+    /// Latents a sample may have, over all its spans, once all their text is replaced.
     pub latent_cap: usize,
-    /// c of phase 2: latents for each replaced token.
-    pub latents_per_token: usize,
+    /// c of phase 2: latents for each replaced token. Below 1 a latent stands for several, as in [`latents_for`].
+    pub latents_per_token: f64,
     /// K_max of phase 2: tokens of a span that are replaced at the last stage.
     pub max_stage: usize,
     /// Tag whole clauses instead of runs of tokens (`recipe.md`, "what worked" 1).
@@ -41,7 +41,7 @@ impl Default for SpanSettings {
             min_length: 2,
             max_length: 8,
             latent_cap: 48,
-            latents_per_token: 2,
+            latents_per_token: 2.0,
             max_stage: 8,
             snap_to_clause: false,
             clause_quantile: 0.25,
@@ -81,7 +81,8 @@ impl SpanSettings {
             max_length <= max_stage,
             "spans.max_length: {max_length} is above spans.max_stage {max_stage}; the last stage could not replace a whole span"
         );
-        ensure!(self.latents_per_token >= 1, "spans.latents_per_token: expected at least 1, found 0");
+        let c = self.latents_per_token;
+        ensure!(c.is_finite() && c > 0.0, "spans.latents_per_token: expected a number above 0, found {c}");
         let least = self.latents(&(0..min_length));
         ensure!(
             self.latent_cap >= least,
@@ -91,9 +92,9 @@ impl SpanSettings {
         Ok(())
     }
 
-    /// Latents of a span at the last stage: c · min(K_max, |S|).
+    /// Latents of a span once all its text is replaced: ⌈c · min(K_max, |S|)⌉.
     pub fn latents(&self, span: &Range<usize>) -> usize {
-        self.latents_per_token * self.max_stage.min(span.len())
+        latents_for(self.max_stage.min(span.len()), self.latents_per_token)
     }
 
     /// The entropy above which a position, or a clause, counts, over the whole corpus. The answer's positions count
@@ -193,6 +194,13 @@ impl SpanSettings {
         };
         windows.reduce(better).unwrap_or_else(|| run.clone())
     }
+}
+
+/// Latents that stand for so many tokens: ⌈c · tokens⌉, so that no replaced text is left without a latent.
+pub(crate) fn latents_for(tokens: usize, c: f64) -> usize {
+    // 0.07 · 100 is a little above 7: a rounding is no reason for a latent more.
+    let exact = c * tokens as f64;
+    ((exact - 1e-9 * exact).ceil() as usize).max(usize::from(tokens > 0))
 }
 
 /// Mean entropy of a range that is not empty.

@@ -112,7 +112,7 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
     let tagged: Vec<_> = tagged.collect::<Result<_>>()?;
     let mut recipe = Recipe::resolve("smoke", &[])?;
     recipe.name = "known".into();
-    (recipe.latent.c, recipe.latent.k_max, recipe.annotate.spans.max_stage) = (1, built.exit, built.exit);
+    (recipe.latent.c, recipe.latent.k_max, recipe.annotate.spans.max_stage) = (1.0, built.exit, built.exit);
     let evaluation = &mut recipe.evaluation;
     (evaluation.problems, evaluation.k_min, evaluation.k_cap, evaluation.max_new_tokens) = (n, 1, 8, 24);
     let prompts = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question));

@@ -19,7 +19,7 @@ pub use logits::Reading;
 use super::open::DoesNotApply;
 use super::subject::{Subject, Tagged};
 use crate::latent::{Sequence, SwitchIds};
-use crate::method::curriculum::staged;
+use crate::method::curriculum::{At, staged};
 use crate::text::clauses::clause_starts;
 
 /// All held-out solutions, in the order of the problems.
@@ -63,7 +63,7 @@ pub(crate) fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
     let (ids, latent) = (subject.corpus.switch, &subject.recipe.latent);
     let (mut sequences, mut solutions) = (vec![], vec![]);
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
-        let response = staged(&sample.response, spans, &[], latent.k_max, latent, ids);
+        let response = staged(&sample.response, spans, &[], At::end(latent), latent, ids);
         let row: Vec<u32> = sample.prompt.iter().chain(&response).copied().collect();
         let prompt = sample.prompt.len();
         solutions.push(lay_out(&row, prompt, spans, &clause_starts(sample), ids));

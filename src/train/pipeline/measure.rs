@@ -65,6 +65,10 @@ impl Run {
         let evaluated = |switching| {
             evaluate(&model, &self.corpus, &self.recipe.evaluation, reasoning, switching, self.options.threads)
         };
+        let decoding = &self.recipe.evaluation;
+        if let Some(warning) = reasoning.untrained_dwell(decoding.k_min, decoding.k_cap) {
+            say(&format!("{phase}: {warning}"));
+        }
         let (scores, traces) = evaluated(Switching::Free)?;
         let text_only = if reasoning.has_blocks() { Some(evaluated(Switching::Suppressed)?.0) } else { None };
         let traces: Result<String> = traces.iter().map(|t| Ok(serde_json::to_string(t)? + "\n")).collect();

@@ -32,6 +32,9 @@ pub struct PhaseResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub k: usize,
+    /// Latents per replaced token, where the stage has a number of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c: Option<f64>,
     pub trained: Trained,
     pub scores: Scores,
 }
@@ -63,7 +66,8 @@ fn lines(results: &[PhaseResult]) -> Vec<Line<'_>> {
     let mut all = vec![];
     for r in results {
         for stage in &r.stages {
-            let name = format!("{}, stage {}", r.phase, stage.k);
+            let c = stage.c.map_or_else(String::new, |c| format!(", c = {c}"));
+            let name = format!("{}, stage {}{c}", r.phase, stage.k);
             all.push(Line { name, source: &r.source, trained: stage.trained, scores: &stage.scores, text_only: None });
         }
         let text_only = r.text_only.as_ref();

@@ -74,12 +74,12 @@ pub(super) fn run(
     let trained = before.and(what.steps, positions);
     let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning, trained)?;
     for export in &what.exports {
-        let Some(k) = export.stage else { continue };
+        let Some(stage) = &export.stage else { continue };
         let model = run.recipe.optimizer.dtype.apply(folder.import(&export.name, &plain)?);
         let (settings, threads) = (&run.recipe.evaluation, run.options.threads);
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
         let (scores, _) = evaluate(&model, &run.corpus, settings, &reasoning, Switching::Free, threads)?;
-        result.stages.push(Stage { k, trained, scores });
+        result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });
     }
     folder.finish(&result)?;
     Ok(Some(result))

@@ -1,0 +1,63 @@
+//! `report compare` on the committed rows: each cell is the row it says it is.
+
+use std::path::Path;
+
+use switchyard::report::compare;
+use switchyard::report::folder::Folder;
+use switchyard::report::tables::{Cell, Table};
+use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, ProbeRow, Steps};
+
+fn micro() -> Folder {
+    Folder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro")).expect("committed rows")
+}
+
+/// The cell of this organism in this column.
+fn cell<'a>(table: &'a Table, organism: &str, column: &str) -> &'a Cell {
+    let at = table.columns.iter().position(|c| c.name == column).expect("a column");
+    let row = table.rows().iter().find(|row| row[0] == Cell::Text(organism.to_owned())).expect("a row");
+    &row[at]
+}
+
+#[test]
+fn each_cell_is_the_row_that_it_names() {
+    let folder = micro();
+    let table = compare::table(&[micro()]).expect("a table");
+    let names: Vec<&Cell> = table.rows().iter().map(|row| &row[0]).collect();
+    let expected = ["sft", "grpo_start", "grpo"].map(|name| Cell::Text(format!("micro/{name}")));
+    assert_eq!(names, expected.iter().collect::<Vec<_>>());
+    for checkpoint in ["sft", "grpo"] {
+        let organism = format!("micro/{checkpoint}");
+        let accuracies = folder.rows::<AccuracyRow>(checkpoint);
+        let all = accuracies.iter().find(|row| row.group == "all").expect("all problems");
+        assert_eq!(cell(&table, &organism, "accuracy"), &Cell::Measured(all.accuracy));
+        assert_eq!(cell(&table, &organism, "switch rate"), &Cell::Measured(all.switch_rate));
+        let rows = folder.rows::<InterventionRow>(checkpoint);
+        let mode = |mode: &str, steps| rows.iter().find(|row| row.mode == mode && row.steps == steps).expect("a mode");
+        for name in ["zero", "random_norm", "resample", "mean", "embedding_argmax"] {
+            let left = mode(name, Steps::All).diagnostic_accuracy.expect("problems that switched and were right");
+            assert_eq!(cell(&table, &organism, name), &Cell::Measured(left), "{name}");
+        }
+        // One token a latent, and no single latent costs more than the one that is decisive.
+        assert_eq!(cell(&table, &organism, "latents a token"), &Cell::Text("1.00 (5.0 a block)".into()));
+        let Cell::Count(step) = cell(&table, &organism, "decisive step") else { panic!("{organism} has no such step") };
+        let cost = |k: usize| mode("resample", Steps::Only(k)).accuracy_change.value;
+        assert!((0..5).all(|k| cost(*step as usize - 1) <= cost(k)), "{organism}: {step}");
+        let exits = folder.rows::<ExitRow>(checkpoint);
+        let last = exits.iter().filter(|row| row.group == ExitGroup::All).max_by_key(|row| row.step).expect("a step");
+        assert_eq!(cell(&table, &organism, "p(</swi>) last step"), &Cell::Measured(last.p_exit));
+        let Cell::Measured(peak) = cell(&table, &organism, "value probe") else { panic!("{organism} has no probe") };
+        let own = |row: &&ProbeRow| row.target.starts_with("value:s_j@");
+        let best = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).map(|row| row.balanced_accuracy.value);
+        assert_eq!(peak.value, best.fold(0.0, f64::max));
+    }
+}
+
+#[test]
+fn folders_without_rows_to_compare_say_so() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let rows = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro/summary.parquet");
+    std::fs::copy(rows, temp.path().join("summary.parquet")).expect("a copy");
+    let folder = Folder::open(temp.path()).expect("rows");
+    let said = compare::table(&[folder]).expect_err("nothing to compare").to_string();
+    assert!(said.contains("no rows") && said.contains(&temp.path().display().to_string()), "{said}");
+}
