@@ -37,11 +37,15 @@ fn each_cell_is_the_row_that_it_names() {
             let left = mode(name, Steps::All).diagnostic_accuracy.expect("problems that switched and were right");
             assert_eq!(cell(&table, &organism, name), &Cell::Measured(left), "{name}");
         }
-        // One token a latent, and no single latent costs more than the one that is decisive.
-        assert_eq!(cell(&table, &organism, "latents a token"), &Cell::Text("1.00 (5.0 a block)".into()));
-        let Cell::Count(step) = cell(&table, &organism, "decisive step") else { panic!("{organism} has no such step") };
+        // A token a latent. Where the text of other problems changed too, the ratio is not exactly that.
+        let Cell::Text(latents) = cell(&table, &organism, "latents a token") else { panic!("{organism} has none") };
+        let (ratio, block) = latents.split_once(' ').expect("two numbers");
+        assert!((ratio.parse::<f64>().expect("a number") - 1.0).abs() < 0.05 && block == "(5.0 a block)", "{latents}");
+        // No single latent costs more than the one that is decisive.
+        let Cell::Text(step) = cell(&table, &organism, "decisive step") else { panic!("{organism} has none") };
+        let step: usize = step.strip_suffix(" of 5").expect("five steps").parse().expect("a number");
         let cost = |k: usize| mode("resample", Steps::Only(k)).accuracy_change.value;
-        assert!((0..5).all(|k| cost(*step as usize - 1) <= cost(k)), "{organism}: {step}");
+        assert!((0..5).all(|k| cost(step - 1) <= cost(k)), "{organism}: {step}");
         let exits = folder.rows::<ExitRow>(checkpoint);
         let last = exits.iter().filter(|row| row.group == ExitGroup::All).max_by_key(|row| row.step).expect("a step");
         assert_eq!(cell(&table, &organism, "p(</swi>) last step"), &Cell::Measured(last.p_exit));

@@ -18,8 +18,8 @@ const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_
 /// How the columns are to be read; printed under them.
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
     without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
-    arithmetic predicts from a donor's value. Decisive step: the latent step (from 1) at which resampling alone costs most, and \
-    the accuracy left. K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
+    arithmetic predicts from a donor's value. Decisive step: the latent step (from 1) at which resampling alone costs most, of \
+    how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
     best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
     high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
     problems with <swi> masked, the two markers not counted), a ratio of means. Claims: reproduced / not reproduced / \
@@ -49,7 +49,7 @@ pub fn table(folders: &[Folder]) -> Result<Table> {
 }
 
 fn headings() -> Vec<Heading> {
-    use ColumnKind::{Count, Measured, Text};
+    use ColumnKind::{Measured, Text};
     let modes = MODES.map(|mode| (mode, Measured(3)));
     let columns =
         [("organism", Text), ("accuracy", Measured(3)), ("switch rate", Measured(3)), ("latents a token", Text)]
@@ -57,7 +57,7 @@ fn headings() -> Vec<Heading> {
             .chain(modes)
             .chain([
                 ("known value", Measured(3)),
-                ("decisive step", Count),
+                ("decisive step", Text),
                 ("resampled there", Measured(3)),
                 ("p(</swi>) first step", Measured(3)),
                 ("p(</swi>) last step", Measured(3)),
@@ -146,7 +146,9 @@ impl Organism<'_> {
             Some((_, row)) if row.p_holm > 1.0 - LEVEL => {
                 (Cell::Missing("none".into()), measured(row.diagnostic_accuracy))
             }
-            Some((step, row)) => (Cell::Count(*step as i64 + 1), measured(row.diagnostic_accuracy)),
+            Some((step, row)) => {
+                (Cell::Text(format!("{} of {}", step + 1, single.len())), measured(row.diagnostic_accuracy))
+            }
         }
     }
 
