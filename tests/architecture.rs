@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 26] = [
+const ALLOWED: [(&str, &str); 27] = [
     ("random", ""),
     ("names", ""),
     ("store", ""),

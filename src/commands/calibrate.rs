@@ -12,8 +12,8 @@ use super::print;
 use crate::calibration::{Settings, listed};
 use crate::machine::{self, Machine};
 use crate::progress::Progress;
-use crate::schema::{CalibrationDrawRow, CalibrationRow, Named, calibrated};
-use crate::store::{IDENTITY, Manifest, RowWriter, command};
+use crate::schema::{CalibrationDrawRow, CalibrationRow, Named, calibrated, described};
+use crate::store::{Entry, IDENTITY, Manifest, RowWriter, command};
 
 /// Measure the workbench: hand-built models with random parameters through the experiments, verdicts beside the truth.
 ///
@@ -76,7 +76,10 @@ impl Calibrate {
         let rows = calibrated(&draws)?;
         let mut summary = create(CalibrationRow::NAME)?;
         rows.iter().try_for_each(|row| summary.push(row))?;
-        let files = [(CalibrationDrawRow::NAME, writer.finish()?), (CalibrationRow::NAME, summary.finish()?)];
+        let columns = [(CalibrationDrawRow::NAME, &writer), (CalibrationRow::NAME, &summary)]
+            .map(|(rows, written)| (rows, described(rows, written.rows().iter().flat_map(|row| row.keys()))));
+        writer.finish()?;
+        let file = summary.finish()?;
         let mut manifest = Manifest::open(&self.out)?;
         let setup = json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -87,10 +90,11 @@ impl Calibrate {
             "device": machine::name(&machine.device),
         });
         let seconds = started.elapsed().as_secs_f64();
-        for (rows, _) in &files {
-            manifest.add(&name(rows), setup.clone(), &command("probe"), machine.threads, seconds)?;
+        let (command, threads) = (command("probe"), machine.threads);
+        for (rows, columns) in columns {
+            manifest.add(&name(rows), Entry { setup: setup.clone(), columns, command: &command, threads, seconds })?;
         }
-        print(&format!("{}\n{} ({seconds:.1} s)\n", table(&rows), files[1].1.parquet.display()))
+        print(&format!("{}\n{} ({seconds:.1} s)\n", table(&rows), file.parquet.display()))
     }
 }
 

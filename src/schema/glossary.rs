@@ -185,6 +185,30 @@ const CAUSES: &[Column] = &[
     ("rank_correlation", "rho", "Spearman's, of the effects in both forms"),
 ];
 
+/// How often verdicts are right on models whose truth is known (`probe calibrate`).
+const CALIBRATION: &[Column] = &[
+    ("calibration.n", "count", "questions behind the row"),
+    ("calibration_draws.n", "count", "problems, or pairs of them, that the model was asked"),
+    ("calibration_draws.draw", "index from 0", "the model of this kind, with its own random parameters"),
+    ("calibration_draws.kind", "name", "kind of truth that the model was built with"),
+    ("calibration.kind", "name", "kind of truth, or all of them together"),
+    ("test", "name", "experiment and what is asked of it"),
+    ("problems", "count", "problems, or pairs of them, that each model was asked"),
+    ("default_n", "yes or no", "whether the experiment has this n by default"),
+    ("blind", "text", "what the test is known not to see"),
+    ("truth", "yes or no", "whether the model has what the test looks for"),
+    (
+        "calibration_draws.verdict",
+        "yes or no",
+        "whether the test found it: at every place where it is, at any place where it is not",
+    ),
+    ("calibration_draws.right", "yes or no", "whether the verdict is the truth"),
+    ("calibration.right", "share", "verdicts that are the truth"),
+    ("power", "share", "of what is there that is found"),
+    ("false_alarms", "share", "models in which something is found that is not there"),
+    ("n_for_80", "count", "the smallest n of those tried from which on the power is 80 % or more"),
+];
+
 /// Unit and description of every column of rows, by the estimate's name where it is one.
 pub fn described<'a>(rows: &str, columns: impl Iterator<Item = &'a String>) -> Value {
     let mut out = Map::new();
@@ -200,7 +224,7 @@ pub fn described<'a>(rows: &str, columns: impl Iterator<Item = &'a String>) -> V
 }
 
 fn of(rows: &str, name: &str) -> Option<(&'static str, &'static str)> {
-    let all = || [WHO, ANSWERS, DISTRIBUTIONS, READINGS, CAUSES].into_iter().flatten();
+    let all = || [WHO, ANSWERS, DISTRIBUTIONS, READINGS, CAUSES, CALIBRATION].into_iter().flatten();
     let own = format!("{rows}.{name}");
     let found = all().find(|(column, ..)| *column == own).or_else(|| all().find(|(column, ..)| *column == name));
     found.map(|(_, unit, about)| (*unit, *about))
