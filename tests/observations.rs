@@ -241,7 +241,11 @@ fn one_list_names_every_experiment_and_its_program() {
     for (program, name, needle) in [
         (env!("CARGO_BIN_EXE_probe"), "switch_benefit", "`switch_benefit` is run by `intervene`"),
         (env!("CARGO_BIN_EXE_intervene"), "accuracy", "`accuracy` is run by `probe`"),
-        (env!("CARGO_BIN_EXE_intervene"), "acuracy", "no experiment `acuracy`; there are latent_intervention,"),
+        (
+            env!("CARGO_BIN_EXE_intervene"),
+            "acuracy",
+            "no experiment `acuracy` (did you mean `accuracy`?); there are latent_intervention,",
+        ),
     ] {
         let output = Command::new(program).args(["--only", name]).output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr);

@@ -116,7 +116,7 @@ fn errors_name_file_column_and_row() {
     let missing = folder.path().join("none.parquet");
     says(read_flat(&missing), "none.parquet");
     std::fs::write(&missing, "no").unwrap();
-    says(read_flat(&missing), "not Parquet");
+    says(read_flat(&missing), "not a whole Parquet file");
     let mut other = new("other").unwrap();
     other.push(&serde_json::json!({"a": 1})).unwrap();
     says(read::<Row>(&other.finish().unwrap().parquet), "row 0 of");

@@ -34,6 +34,7 @@ mod readme;
 mod recipes;
 mod report;
 mod report_rows;
+mod results;
 mod stats;
 mod steps;
 mod tables;

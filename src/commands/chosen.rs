@@ -90,7 +90,7 @@ impl Chosen {
     /// What to type next.
     pub fn next(&self, study: &Study) -> String {
         let out = self.folder(study);
-        format!("\nTables, figures and a page beside the paper's:  cargo run --bin report -- {}\n", out.display())
+        format!("\nTables, figures and a page beside the paper's:\n  cargo run --bin report -- {}\n", out.display())
     }
 }
 

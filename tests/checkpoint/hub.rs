@@ -43,7 +43,7 @@ fn open_takes_a_folder() {
 fn generate(hub: &Hub, cache: &Path, offline: bool) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
     command.args(["generate", "--model", "org/name", "--prompt", "<bos> a = 5 ; ? a :", "--max-new-tokens", "8"]);
-    command.env("HF_HOME", cache).env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_DOWNLOAD_TIMEOUT", "1");
+    command.env("HF_HOME", cache).env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_DOWNLOAD_TIMEOUT", "4");
     command.env("HF_HUB_OFFLINE", if offline { "1" } else { "0" }).stdin(Stdio::null());
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -1,0 +1,96 @@
+//! Every estimate with an interval in README.md and RESULTS.md is one of the committed rows or tables, to the digits that it
+//! is written with. What was measured without its rows being committed stands between `<!-- no rows -->` and
+//! `<!-- /no rows -->`, where the text names its command.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use switchyard::store::read_flat;
+
+/// Value, low and high end.
+type Triple = [f64; 3];
+
+/// `.942 [.911, .969]` in a text, with the decimals that each number is written with.
+fn written(text: &str) -> Vec<(String, Triple, [usize; 3])> {
+    let text = text.replace('−', "-");
+    let mut found = vec![];
+    for (at, _) in text.match_indices(" [") {
+        let Some(end) = text[at..].find(']').map(|end| at + end) else { continue };
+        let value = text[..at].rsplit(|c: char| c.is_whitespace() || "(|*>".contains(c)).next().unwrap_or_default();
+        let parts: Vec<&str> = text[at + 2..end].split(", ").collect();
+        let [low, high] = parts[..] else { continue };
+        let number = |part: &str| part.contains('.').then(|| part.parse().ok()).flatten();
+        let decimals = |part: &str| part.split('.').nth(1).map_or(0, str::len);
+        if let [Some(a), Some(b), Some(c)] = [value, low, high].map(number) {
+            found.push((format!("{value}{}", &text[at..=end]), [a, b, c], [value, low, high].map(decimals)));
+        }
+    }
+    found
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+        if entry.path().is_dir() { files(&entry.path(), found) } else { found.push(entry.path()) }
+    }
+}
+
+/// All estimates of the committed rows and tables, by their value in thousandths.
+fn committed() -> BTreeMap<i64, Vec<Triple>> {
+    let mut paths = vec![];
+    files(Path::new("reports"), &mut paths);
+    let mut all: Vec<Triple> = vec![];
+    for path in paths {
+        if path.extension().is_some_and(|e| e == "md") {
+            let text = std::fs::read_to_string(&path).expect("a table");
+            all.extend(written(&text).into_iter().map(|(_, triple, _)| triple));
+        } else if path.extension().is_some_and(|e| e == "parquet") {
+            for row in read_flat(&path).expect("rows") {
+                for (column, value) in row.iter().filter(|(column, _)| column.ends_with(".value")) {
+                    let stem = column.trim_end_matches("value");
+                    let end = |end: &str| row.get(&format!("{stem}{end}")).and_then(serde_json::Value::as_f64);
+                    if let (Some(value), Some(low), Some(high)) = (value.as_f64(), end("low"), end("high")) {
+                        all.push([value, low, high]);
+                    }
+                }
+            }
+        }
+    }
+    let mut by_value = BTreeMap::<i64, Vec<Triple>>::new();
+    all.into_iter().for_each(|triple| by_value.entry((triple[0] * 1000.0).round() as i64).or_default().push(triple));
+    by_value
+}
+
+/// Without what has no committed rows.
+fn with_rows(text: &str) -> String {
+    let mut rest = text;
+    let mut out = String::new();
+    while let Some((before, after)) = rest.split_once("<!-- no rows -->") {
+        out += before;
+        rest = after.split_once("<!-- /no rows -->").expect("the end of what has no rows").1;
+    }
+    out + rest
+}
+
+#[test]
+fn every_interval_of_the_texts_is_in_the_committed_rows() {
+    let committed = committed();
+    let mut wrong = vec![];
+    let mut seen = 0;
+    for file in ["README.md", "RESULTS.md"] {
+        let text = with_rows(&std::fs::read_to_string(file).expect("a text"));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (words, triple, decimals) in written(&text) {
+            let near = |found: &Triple| {
+                let close = |i: usize| (found[i] - triple[i]).abs() <= 0.5 * 0.1_f64.powi(decimals[i] as i32) + 1e-9;
+                (0..3).all(close)
+            };
+            let at = (triple[0] * 1000.0).round() as i64;
+            seen += 1;
+            if !committed.range(at - 6..=at + 6).any(|(_, triples)| triples.iter().any(near)) {
+                wrong.push(format!("{file}: {words}"));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} estimates were found: the test would show nothing");
+    assert!(wrong.is_empty(), "not in the committed rows: {wrong:#?}");
+}
