@@ -82,14 +82,16 @@ const MORE: [&str; 9] = [
     "suppress_switch",
 ];
 
-/// What a test cannot see, as its documentation says.
+/// What a test cannot see, as its documentation says; its verdicts are put beside that truth all the same.
 pub(super) fn blind(test: &str) -> &'static str {
     match test {
-        "latent_intervention/random_norm" | "latent_intervention/rotate:90" => {
-            "a random direction writes into every coordinate, those that are read elsewhere too: it lowers accuracy of models \
-             that read nothing from their latents"
+        "latent_intervention/random_norm" | "latent_intervention/rotate:90" | "latent_intervention/gaussian" => {
+            "whether latents are read: a vector off the distribution of states disturbs readers also where no state is read"
         }
-        "layer_probe/switch, paper" => "it reads which token stands there: a score at any layer is no decision",
+        "latent_intervention/embedding_argmax" => {
+            "whether latents are read: the embedding of a token is read as that token in text would be"
+        }
+        "layer_probe/switch, paper" => "at which layer it is decided: which token stands there scores at every layer",
         _ => "",
     }
 }
@@ -187,8 +189,9 @@ fn probed(built: &Built, row: &ProbeRow, said: &mut Said) {
 fn direct(built: &Built, study: &Study) -> Result<Said> {
     let mut said = Said::default();
     for row in direct_logit::rows(study, &direct_logit::Config::default())? {
-        let of = (row.form, row.target, row.part, row.component);
-        if of == (Form::Latents, Target::Answer, Part::Own, Component::Head) {
+        // Where the answer is written; latent steps are asked too, and no reader is at work there.
+        let of = (row.form, row.target, row.step, row.part, row.component);
+        if of == (Form::Latents, Target::Answer, None, Part::Own, Component::Head) {
             said.add("direct_logit/heads", row.layer.zip(row.head) == Some(built.reader), row.adds());
         }
     }

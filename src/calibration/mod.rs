@@ -12,7 +12,7 @@ pub mod known;
 mod looks;
 mod truths;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use rand::Rng;
 
@@ -61,6 +61,17 @@ pub fn listed() -> String {
         format!("{:<26} experiment  at n = {:?} {unit}\n", l.name, l.sizes)
     });
     truths.chain(looks).collect()
+}
+
+/// Names of the kinds of truth.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    TRUTHS.iter().map(|truth| truth.name)
+}
+
+/// One model of a kind, with the parts that it has at every n; `None` where no kind has this name.
+pub fn drawn(kind: &str, seed: u64, draw: usize) -> Option<Built> {
+    let at = TRUTHS.iter().position(|truth| truth.name == kind)?;
+    Some((TRUTHS[at].draw)(&mut keyed([seed, at as u64, draw as u64, 0])))
 }
 
 impl Settings {
@@ -114,9 +125,9 @@ impl Settings {
 
     fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {
         let Job { truth, draw, n, .. } = *job;
-        // The parts are those of the draw, the problems those of the draw at this n.
+        let built = drawn(truth.name, self.seed, draw).context("a kind without a name")?;
+        // Its problems are those of the draw at this n.
         let kind = TRUTHS.iter().position(|t| t.name == truth.name).unwrap_or_default() as u64;
-        let built: Built = (truth.draw)(&mut keyed([self.seed, kind, draw as u64, 0]));
         let mut problems = keyed([self.seed, kind, draw as u64, n as u64]);
         let seed = problems.random_range(0..1 << 32);
         let mut rows = vec![];

@@ -262,9 +262,13 @@ pub fn table(rows: &[PatchRow]) -> String {
     let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index + 1).max().unwrap_or(0);
     let layers = rows.iter().map(|r| r.layer + 1).max().unwrap_or(0);
     let heads: String = (0..steps).map(|s| format!(" step {s} |")).collect();
-    let mut out = format!("Recovered logit difference [95 %].\n\n| layer |{heads}\n|{}\n", " --- |".repeat(steps + 1));
+    let mut out = format!(
+        "Recovered logit difference [95 %]; * carries some of it.\n\n| layer |{heads}\n|{}\n",
+        " --- |".repeat(steps + 1)
+    );
     for layer in 0..layers {
-        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), |r: &PatchRow| format!(" {:.2} |", r.effect));
+        let shown = |r: &PatchRow| format!(" {:.2}{} |", r.effect, if r.carries() { " *" } else { "" });
+        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), shown);
         out += &format!("| {layer} |{}\n", (0..steps).map(cell).collect::<String>());
     }
     out

@@ -116,10 +116,12 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
 
 /// Markdown, one row a group and step.
 pub fn table(rows: &[ExitRow]) -> String {
-    let mut out =
-        String::from("| group | step | blocks | p(</swi>) | `</swi>` first |\n| --- | --- | --- | --- | --- |\n");
+    let mut out = String::from(
+        "| group | step | blocks | p(</swi>) | `</swi>` first | most may end |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
     for r in rows {
-        out += &format!("| {:?} | {} | {} | {:.4} | {:.3} |\n", r.group, r.step, r.blocks, r.p_exit, r.exits);
+        let ends = if r.ends() { "yes" } else { "—" };
+        out += &format!("| {:?} | {} | {} | {:.4} | {:.3} | {ends} |\n", r.group, r.step, r.blocks, r.p_exit, r.exits);
     }
     out
 }

@@ -70,12 +70,19 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
 /// Markdown, one row a class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
     let mut out = String::from(
-        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank |\n| --- | --- | --- | --- | --- | --- |\n",
+        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi) differs |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in rows {
         out += &format!(
-            "| {:?} | {} | {:.4} | {:.3} | {:.2} | {:.2} |\n",
-            r.event, r.positions, r.d_p_swi, r.d_entropy, r.d_margin, r.d_rank
+            "| {:?} | {} | {:.4} | {:.3} | {:.2} | {:.2} | {} |\n",
+            r.event,
+            r.positions,
+            r.d_p_swi,
+            r.d_entropy,
+            r.d_margin,
+            r.d_rank,
+            if r.differs() { "yes" } else { "—" }
         );
     }
     out

@@ -97,12 +97,20 @@ fn row(subject: &Subject, identity: &Identity, problem: usize, normal: &Outcome,
 /// Markdown, one row a group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
     let mut out = String::from(
-        "| problems | with a block [95 %] | without | benefit | better / worse | p |\n| --- | --- | --- | --- | --- | --- |\n",
+        "| problems | with a block [95 %] | without | benefit | better / worse | p | verdict |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in rows {
         out += &format!(
-            "| {} | {:.3} | {:.3} | {:.3} | {} / {} | {:.1e} |\n",
-            r.group, r.with_block, r.without_block, r.benefit, r.better, r.worse, r.p_value
+            "| {} | {:.3} | {:.3} | {:.3} | {} / {} | {:.1e} | {} |\n",
+            r.group,
+            r.with_block,
+            r.without_block,
+            r.benefit,
+            r.better,
+            r.worse,
+            r.p_value,
+            if r.helps() { "helps" } else { "—" }
         );
     }
     out

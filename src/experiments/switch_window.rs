@@ -91,12 +91,16 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
 
 /// Markdown, one row an offset.
 pub fn table(rows: &[WindowRow]) -> String {
-    let mut out =
-        String::from("| offset | positions | in a block | p(swi) | H (nats) |\n| --- | --- | --- | --- | --- |\n");
+    let mut out = String::from(
+        "| offset | positions | in a block | p(swi) | H (nats) | below offset 0 |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    let tag = rows.iter().find(|r| r.offset == 0);
     for r in rows {
+        let below = if tag.is_some_and(|tag| tag.is_sharper(r)) { "yes" } else { "—" };
         let Estimate { value, low, high, n } = r.p_swi;
         let p_swi = format!("{value:.2e} [{low:.2e}, {high:.2e}] n={n}");
-        out += &format!("| {:+} | {} | {} | {p_swi} | {:.3} |\n", r.offset, r.positions, r.in_block, r.entropy);
+        out +=
+            &format!("| {:+} | {} | {} | {p_swi} | {:.3} | {below} |\n", r.offset, r.positions, r.in_block, r.entropy);
     }
     out
 }

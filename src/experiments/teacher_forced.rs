@@ -8,7 +8,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::TeacherForcedRow;
+use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
 use crate::store::RowWriter;
 use crate::study::Study;
@@ -68,6 +68,11 @@ pub fn table(rows: &[TeacherForcedRow]) -> String {
             "| {:?} | {} | {:.3} | {:.4} | {:.2} | {:.2} |\n",
             r.event, r.positions, r.entropy, r.p_swi, r.rank, r.margin
         );
+    }
+    let of = |event| rows.iter().find(|r| r.event == event);
+    if let (Some(tagged), Some(untagged)) = (of(Event::SwiStart), of(Event::ClauseStart)) {
+        let said = if tagged.is_sharper(untagged) { "is" } else { "is not seen to be" };
+        out += &format!("\n<swi> {said} more likely where a tag stands than at starts of clauses without one.\n");
     }
     out
 }

@@ -34,7 +34,8 @@ impl Intervention for ExitEmbedding {
 
 /// The embedding of the most probable next token of the state (any token, the special ones too): what text in its place
 /// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
-/// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought.
+/// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought; and whoever reads that token
+/// in text may read it here too, where no state is read (its false alarms in `reports/calibration`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArgmaxEmbedding<'a> {
     pub model: &'a Decoder,

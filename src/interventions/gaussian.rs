@@ -11,7 +11,8 @@ pub(super) const ABOUT: &[About] =
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:
-/// states lie in clusters (one a value, say), and a normal cloud fills the space between them.
+/// states lie in clusters (one a value, say), and a normal cloud fills the space between them: such a vector may be read as
+/// more than any state is (its false alarms in `reports/calibration`).
 #[derive(Clone, Debug)]
 pub(crate) struct Gaussian<'a> {
     mean: Mean,

@@ -9,8 +9,8 @@ pub(super) const ABOUT: &[About] =
     &[About { name: "random_norm", random: true, doses: &[], make: |_, d| Box::new(RandomNorm { seed: d.seed }) }];
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. It writes into every
-/// coordinate, those that are read elsewhere too: of hand-built models that read nothing from their latents it lowered the
-/// accuracy of every one (`probe calibrate`, `reports/calibration`). A loss under it is no evidence that latents are read. One
+/// coordinate, those that are read elsewhere too, and so lowers the accuracy of hand-built models that read nothing from their
+/// latents (how often: its false alarms in `reports/calibration`). A loss under it is no evidence that latents are read. One
 /// draw per place, keyed by seed, problem, block and step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RandomNorm {

@@ -283,7 +283,8 @@ fn latents(built: &Built) -> Vec<(usize, f32)> {
 fn reader(built: &Built, words: &Words) -> Node {
     let plain = built.least == 0;
     let digit = match built.kind {
-        // A sound norm draws everywhere: the digit to 30, the last latent to 40.
+        // A sound norm adds 25 everywhere but at the sink: 35 for the digit, 40 for the last latent. Without it the last latent
+        // has 15; 30 where a state of half the norm counts twice.
         Kind::Norm => 10.0,
         _ if plain => 20.0,
         _ => 26.0,
@@ -299,7 +300,7 @@ fn reader(built: &Built, words: &Words) -> Node {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
-        Kind::Norm => drawn.extend([(counter(built.exit + 1), 20.0), (SOUND, 20.0)]),
+        Kind::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words.bos, -25.0)]),
         Kind::Inert | Kind::Empty | Kind::Noisy | Kind::Blind => {}
     }
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect();

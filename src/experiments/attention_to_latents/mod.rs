@@ -121,7 +121,7 @@ fn estimates(study: &Study, cells: &[&Cell], of: impl Fn(&Cell) -> &Vec<f64>) ->
 pub fn table(rows: &[AttentionRow]) -> String {
     let mut out = String::from(
         "Where the answer is decided: the heads that look most at one part of the last block (`latent[k]`; as text \
-         `clause[k]`), and what that brings to the answer's lead (nats).\n\n\
+         `clause[k]`), and what that brings to the answer's lead (nats; * more than nothing).\n\n\
          | form | head | looks at | attention | brings |\n| --- | --- | --- | --- | --- |\n",
     );
     for form in Form::ALL {
@@ -129,7 +129,8 @@ pub fn table(rows: &[AttentionRow]) -> String {
         let mut looks: Vec<&AttentionRow> = rows.iter().filter(into).collect();
         looks.sort_by(|a, b| b.mass.value.total_cmp(&a.mass.value));
         for r in looks.iter().take(8) {
-            let brings = r.direct.map_or_else(|| "—".into(), |d| format!("{d:.2}"));
+            let mark = if r.brings() { " *" } else { "" };
+            let brings = r.direct.map_or_else(|| "—".into(), |d| format!("{d:.2}{mark}"));
             out += &format!("| {} | L{}H{} | {} | {:.3} | {brings} |\n", form.name(), r.layer, r.head, r.to, r.mass);
         }
     }

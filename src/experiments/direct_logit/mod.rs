@@ -167,7 +167,7 @@ fn label(row: &DirectLogitRow) -> String {
 /// Markdown: the four nodes that add most to each decision's lead, for and against.
 pub fn table(rows: &[DirectLogitRow]) -> String {
     let mut out = String::from(
-        "Lead of the target over the best other token (nats), and the nodes that add most to it [95 %].\n\n\
+        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].\n\n\
          | form | target | latent step | lead | target on top | largest contributions |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
@@ -177,7 +177,11 @@ pub fn table(rows: &[DirectLogitRow]) -> String {
         };
         let mut nodes: Vec<&DirectLogitRow> = rows.iter().filter(same).collect();
         nodes.sort_by(|a, b| b.lead.value.abs().total_cmp(&a.lead.value.abs()));
-        let largest: Vec<String> = nodes.iter().take(4).map(|r| format!("{} {:+.2}", label(r), r.lead.value)).collect();
+        let largest: Vec<String> = nodes
+            .iter()
+            .take(4)
+            .map(|r| format!("{} {:+.2}{}", label(r), r.lead.value, if r.adds() { " *" } else { "" }))
+            .collect();
         out += &format!(
             "| {} | {} | {} | {:.2} | {} | {} |\n",
             total.form.name(),

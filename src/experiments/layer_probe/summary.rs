@@ -10,18 +10,19 @@ use crate::stats::Estimate;
 pub fn tables(rows: &[ProbeRow]) -> String {
     let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
     let mut out = String::from(
-        "| protocol | features | layer | rows | balanced accuracy | AUROC | selectivity |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     let show = |e: &Option<Estimate>| e.map_or("—".to_owned(), |e| e.to_string());
     for r in shown.iter().filter(|r| r.target == "switch") {
         out += &format!(
-            "| {:?} | {:?} | {} | {} | {} | {} | {} |\n",
+            "| {:?} | {:?} | {} | {} | {} | {} | {} | {} |\n",
             r.protocol,
             r.features,
             r.layer,
             r.rows,
             r.balanced_accuracy,
+            if r.is_readable() { "yes" } else { "—" },
             show(&r.auroc),
             show(&r.selectivity)
         );
@@ -44,15 +45,18 @@ fn values(rows: &[&ProbeRow]) -> String {
         return String::new();
     }
     let heads: String = (1..=steps).map(|step| format!(" step {step} |")).collect();
-    let mut out = format!("\nAccuracy of value probes at each latent step.\n\n| value | layer | n | chance |{heads}\n");
+    let mut out = format!(
+        "\nAccuracy of value probes at each latent step; * above chance.\n\n| value | layer | n | chance |{heads}\n"
+    );
     out += &format!("|{}\n", " --- |".repeat(4 + steps));
     for ((value, layer), line) in lines {
         let Some(first) = line.values().next() else { continue };
         let n = first.accuracy.map_or(0, |a| a.n);
         out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
         for step in 1..=steps {
-            let cell = line.get(&step).and_then(|r| r.accuracy);
-            out += &cell.map_or(" — |".to_owned(), |a| format!(" {:.3} [{:.3}, {:.3}] |", a.value, a.low, a.high));
+            let cell = line.get(&step).and_then(|r| Some((r.accuracy?, if r.is_readable() { " *" } else { "" })));
+            let shown = |(a, mark): (Estimate, &str)| format!(" {:.3} [{:.3}, {:.3}]{mark} |", a.value, a.low, a.high);
+            out += &cell.map_or(" — |".to_owned(), shown);
         }
         out += "\n";
     }

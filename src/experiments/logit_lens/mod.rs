@@ -200,13 +200,14 @@ pub fn table(rows: &[LensRow]) -> String {
         );
     }
     let last = rows.iter().map(|r| r.layer).max();
-    out += "\n| latent step, last layer | p(/swi) | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- |\n";
+    out += "\n| latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- | --- |\n";
     for r in rows.iter().filter(|r| r.step.is_some() && Some(r.layer) == last && r.lens == Lens::Logit) {
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
         let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();
         let top = top.join(", ").replace('|', "\\|");
         let step = r.step.unwrap_or_default();
-        out += &format!("| {step} | {:.3} | {:.1} | {:.3} | {top} |\n", r.p_exit, r.exit_rank, r.entropy);
+        let says = if r.says_exit() { "yes" } else { "—" };
+        out += &format!("| {step} | {:.3} | {says} | {:.1} | {:.3} | {top} |\n", r.p_exit, r.exit_rank, r.entropy);
     }
     out
 }
