@@ -3,21 +3,26 @@
 use std::path::Path;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
-use crate::common::known::Kind;
+use crate::common::known::{Kind, of};
+use switchyard::calibration::known::Built;
 use switchyard::experiments::attention_to_latents;
+use switchyard::experiments::attribution_patching::{self, Config as Attribution};
 use switchyard::experiments::direct_logit::{self, decisions, explain};
 use switchyard::experiments::head_patching::{self, Config as Patching};
+use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::Switching;
 use switchyard::model::{Activation, HookSpec, Hooks};
 use switchyard::schema::{
-    AttentionRow, Component, DirectLogitRow, Form, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
+    AttentionRow, AttributionRow, Component, DirectLogitRow, Form, GradientAt, HeadPatchRow, Part, PatchMode,
+    PatchedNodeRow, SteeringRow, Target,
 };
 use switchyard::store::Journal;
-use switchyard::study::Study;
 use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
 use switchyard::study::circuits::places::named;
 use switchyard::study::circuits::{Role, written};
+use switchyard::study::sweep::Sweep;
+use switchyard::study::{Causal, Study};
 
 fn micro(phase: &str, problems: usize) -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
@@ -253,7 +258,11 @@ fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
 
 /// Pairs of the hand-built models: `a b s v :` against `a b s w :`.
 fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
-    let study = study(which, 10, seed);
+    let (file, folder) = pair_file(seed);
+    (study(which, 10, seed), Patching { pairs_file: Some(file), ..Patching::default() }, folder)
+}
+
+fn pair_file(seed: u64) -> (std::path::PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("pairs.jsonl");
     let letters = ["a", "b", "c", "d", "e"];
@@ -263,7 +272,7 @@ fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
         format!("{{\"clean\": \"{x} {y} s {v} :\", \"corrupt\": \"{x} {y} s {w} :\"}}\n")
     };
     std::fs::write(&file, (0..28).map(line).collect::<String>()).expect("a pair file");
-    (study, Patching { pairs_file: Some(file), ..Patching::default() }, folder)
+    (file, folder)
 }
 
 #[test]
@@ -329,4 +338,177 @@ fn patching_of_inert_latents_raises_few_alarms() {
         assert!(rows.iter().any(|r| r.place == "readout" && (r.layer, r.head) == (2, Some(0)) && r.p_holm < 0.05));
     }
     assert!(alarms * 20 <= seeds as usize, "{alarms} alarms in {seeds}");
+}
+
+/// The head's effect at a place, by one of the gradients.
+fn attributed<'r>(rows: &'r [AttributionRow], at: GradientAt, head: (usize, usize), place: &str) -> &'r AttributionRow {
+    let is = |r: &&AttributionRow| {
+        (r.form, r.gradient, r.component, r.place.as_str()) == (Form::Latents, at, Component::Head, place)
+            && (r.layer, r.head) == (head.0, Some(head.1))
+    };
+    rows.iter().find(is).expect("a cell")
+}
+
+/// At the ends the model's gates are all or nothing: what the writer wrote passes through them, and has no slope there. This
+/// blindness is known; `integrated` lifts it (next test).
+#[test]
+fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
+    let (file, _folder) = pair_file(5);
+    let study = study(Kind::Working, 10, 5);
+    let config = Attribution { pairs_file: Some(file), steps: 0, forms: vec![Form::Latents], ..Attribution::default() };
+    let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
+    for at in [GradientAt::Corrupt, GradientAt::Clean] {
+        let reader = attributed(&rows, at, READER, "readout");
+        assert!(reader.effect.low > 0.7 && reader.p_holm < 1e-3, "{at:?}: the reader: {}", reader.effect);
+        let counter = rows.iter().find(|r| {
+            (r.gradient, r.component, r.layer, r.place.as_str()) == (at, Component::Mlp, COUNTS, "latent[2]")
+        });
+        let counter = counter.expect("a cell");
+        assert!(counter.effect.low > 0.7 && counter.p_holm < 1e-3, "{at:?}: the counter: {}", counter.effect);
+        for row in rows.iter().filter(|r| r.gradient == at && r.component == Component::Head && r.matters()) {
+            let node = (row.layer, row.head.expect("a head"));
+            assert_eq!(node, READER, "{at:?} at {}: {}", row.place, row.effect);
+        }
+        let decoy = attributed(&rows, at, DECOY, "readout");
+        assert!(decoy.effect.value.abs() < 0.01 && decoy.p_holm == 1.0, "{}", decoy.effect);
+        let writer = attributed(&rows, at, WRITER, "swi");
+        assert!(writer.effect.high < 0.1 && !writer.matters(), "blind behind the gates: {}", writer.effect);
+    }
+    assert!(rows.iter().all(|r| r.gradient != GradientAt::Integrated), "0 steps: plain gradients only");
+    assert_eq!(agreement.len(), 2);
+    for a in &agreement {
+        assert!(a.cells > 50 && a.worst_miss > 0.5, "{:?}: the writer's way is missed: {}", a.gradient, a.worst_cell);
+    }
+}
+
+#[test]
+fn integrated_gradients_see_the_writer_through_the_gates() {
+    let (file, _folder) = pair_file(5);
+    // One latent step: two gates one behind the other, each five times as steep as the path.
+    let one_step = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Kind::Working) };
+    let study = of(&one_step, 10, 5);
+    let forms = vec![Form::Latents];
+    let config =
+        Attribution { pairs_file: Some(file), steps: 200, pairs: 6, forms, sample: 0, ..Attribution::default() };
+    let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
+    assert!(agreement.is_empty(), "nothing was patched");
+    let effect = |head, place| attributed(&rows, GradientAt::Integrated, head, place).effect;
+    assert!(effect(WRITER, "swi").low > 0.7, "{}", effect(WRITER, "swi"));
+    assert!(effect(READER, "readout").low > 0.7, "{}", effect(READER, "readout"));
+    assert!(effect(DECOY, "readout").value.abs() < 0.02, "{}", effect(DECOY, "readout"));
+    for row in rows.iter().filter(|r| r.gradient == GradientAt::Integrated && r.component == Component::Head) {
+        let node = (row.layer, row.head.expect("a head"));
+        let named = [(WRITER, "swi"), (READER, "readout")].contains(&(node, row.place.as_str()));
+        assert!(named || row.effect.value.abs() < 0.1, "{node:?} at {}: {}", row.place, row.effect);
+    }
+}
+
+/// Along the way from one row to the other, the inputs that move account for the whole difference of the leads: through every
+/// layer and through the recurrence. And patches of the sampled cells are those of `head_patching`.
+#[test]
+fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
+    let study = micro("sft", 4);
+    let forms = vec![Form::Latents];
+    let config = Attribution { candidates: 60, pairs: 6, steps: 64, forms: forms.clone(), ..Attribution::default() };
+    let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
+    let source = rows.iter().find(|r| {
+        (r.gradient, r.component, r.layer, r.place.as_str()) == (GradientAt::Integrated, Component::Resid, 0, "source")
+    });
+    let source = source.expect("the inputs that differ").effect;
+    assert!((source.value - 1.0).abs() < 0.05, "{source}");
+    let modes = vec![PatchMode::Denoise, PatchMode::Noise];
+    let patching = Patching { candidates: 60, pairs: 6, forms, modes, ..Patching::default() };
+    let patched = head_patching::rows(&study, &patching).expect("rows");
+    let mut compared = 0;
+    for row in &rows {
+        let Some(exact) = row.exact else { continue };
+        let mode = row.gradient.predicts()[0];
+        let same = patched.iter().find(|p| {
+            (p.mode, p.component, p.layer, p.head) == (mode, row.component, row.layer, row.head)
+                && (&p.place, p.back) == (&row.place, row.back)
+        });
+        let same = same.expect("the same cell").effect;
+        assert!((same.value - exact.value).abs() < 1e-4, "{exact} here, {same} there");
+        compared += 1;
+    }
+    assert!(compared > 200, "{compared}");
+    // Gradients in the corrupt and clean run, the mean between them against both.
+    assert_eq!(agreement.len(), 4);
+    assert!(agreement.iter().all(|a| a.rank_correlation.value > 0.2 && a.mean_miss < 0.5), "{agreement:?}");
+}
+
+fn steered(built: &Built, seed: u64, config: &Steering) -> Vec<SteeringRow> {
+    let study = of(built, 260, seed);
+    let settings = Sweep::settings(&study);
+    let causal = Causal::new(&study, &settings, Default::default(), &|_| {});
+    let (built, predict_text) = (*built, study.subject.corpus.test.clone());
+    let predict = move |problem: usize, step: usize, value: i64| {
+        let value = usize::try_from(value).ok()?;
+        let switches = predict_text[problem].subject.as_deref() == Some("switch");
+        let answer = if built.is_read() { built.answer_of(value) } else { value };
+        (switches && step == 0).then(|| answer.to_string())
+    };
+    steering::rows(&causal, config, Some(&predict)).expect("rows")
+}
+
+/// A state that is moved is read where the reader looks, if it is moved before the reader's layer, and wherever a later latent
+/// is made of it; not before the value was written, and not after it was read.
+#[test]
+fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
+    let plain = Built::new(Kind::Working);
+    for (seed, built) in
+        [(3, plain), (4, Built { reads: 2, ..plain }), (5, Built { writes: 2, ..plain }), (6, Built::new(Kind::Inert))]
+    {
+        let config = Steering { doses: vec![1.0], least: 3, problems: 40, ..Steering::default() };
+        let rows = steered(&built, seed, &config);
+        let (mut right, mut seen) = (0, 0);
+        for row in rows.iter().filter(|r| r.dose == Some(1.0)) {
+            // Latent steps count from 1 in a built model.
+            let step = row.step + 1;
+            let reaches = step < built.reads || (step == built.reads && row.layer <= built.reader.0);
+            let truth = built.is_read() && built.holds(step, row.layer) && reaches;
+            assert_eq!(
+                row.follows(),
+                truth,
+                "{built:?}: layer {}, step {}: {}, random {}",
+                row.layer,
+                row.step,
+                row.hit_rate,
+                row.random_hit_rate
+            );
+            assert!(!truth || row.hit_rate.value > 0.9, "{}", row.hit_rate);
+            assert!(truth || row.hit_rate.value < 0.2, "{}", row.hit_rate);
+            assert!((row.length - row.random_length).abs() < 1e-3, "{} against {}", row.length, row.random_length);
+            seen += 1;
+            right += usize::from(truth);
+        }
+        assert_eq!(seen, 5 * built.exit);
+        assert_eq!(right > 0, built.is_read(), "{built:?}");
+        let removed = rows.iter().filter(|r| r.action == "project_out");
+        assert_eq!(removed.count(), seen);
+    }
+}
+
+/// A tenth of the difference moves nothing, twice it where it is read is as good as once; settings that name nothing are refused.
+#[test]
+fn steering_grows_with_the_dose() {
+    let built = Built::new(Kind::Working);
+    let config =
+        Steering { layers: vec![2], steps: vec![2], least: 3, doses: vec![0.1, 1.0, 2.0], ..Steering::default() };
+    let rows = steered(&built, 7, &config);
+    let hits: Vec<f64> = rows.iter().filter_map(|r| r.dose.map(|_| r.hit_rate.value)).collect();
+    assert!(hits[0] < 0.1 && hits[1] > 0.9 && hits[2] > 0.9, "{hits:?}");
+    assert_eq!(rows.iter().filter(|r| r.action == "project_out").count(), 1);
+    let study = of(&built, 60, 7);
+    let settings = Sweep::settings(&study);
+    let causal = Causal::new(&study, &settings, Default::default(), &|_| {});
+    for (wrong, says) in [
+        (Steering { layers: vec![9], ..Steering::default() }, "layer 9"),
+        (Steering { steps: vec![7], ..Steering::default() }, "step 7"),
+        (Steering { doses: vec![0.0], ..Steering::default() }, "doses"),
+        (Steering { doses: vec![], project_out: false, ..Steering::default() }, "nothing to do"),
+    ] {
+        let error = steering::rows(&causal, &wrong, Some(&|_, _, _| None)).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }

@@ -136,5 +136,6 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching,
+        steering
 }

@@ -7,9 +7,9 @@ use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
-    AccuracyRow, AttentionRow, CalibrationRow, DirectLogitRow, HeadPatchRow, InterventionRow, KnownValueRow, LensRow,
-    METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow, ProbeRow, Protocol, Steps,
-    SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
+    AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, DirectLogitRow, HeadPatchRow, InterventionRow,
+    KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow,
+    ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
 /// Rows that are drawn, or shown token by token, and are too many for a table; and those that stand in the tables beside the
@@ -24,6 +24,7 @@ const NO_TABLE: &[&str] = &[
     DirectLogitRow::NAME,
     AttentionRow::NAME,
     HeadPatchRow::NAME,
+    AttributionRow::NAME,
     TeacherForcedRow::NAME,
 ];
 

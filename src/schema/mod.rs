@@ -31,11 +31,11 @@ use crate::store::{FlatRow, typed};
 pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
-pub(crate) use circuits::shares;
 pub use circuits::{
-    AttentionRow, Component, DirectLogitRow, Form, FormsRow, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Target,
-    agreement,
+    AttentionRow, AttributionAgreementRow, AttributionRow, Component, DirectLogitRow, Form, FormsRow, GradientAt,
+    HeadPatchRow, Part, PatchMode, PatchedNodeRow, Steered, SteeringRow, SteeringTrial, Target, agreement,
 };
+pub(crate) use circuits::{Predicted, agreements, attributions, shares, steerings};
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use glossary::described;
@@ -101,6 +101,9 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<AttentionRow>(AttentionRow::NAME),
     known::<HeadPatchRow>(HeadPatchRow::NAME),
     known::<FormsRow>(FormsRow::NAME),
+    known::<AttributionRow>(AttributionRow::NAME),
+    known::<AttributionAgreementRow>(AttributionAgreementRow::NAME),
+    known::<SteeringRow>(SteeringRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),
 ];

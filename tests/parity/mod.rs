@@ -1,6 +1,7 @@
 //! The decoder against `transformers`: fixtures made by the Python scripts beside them (`fixtures/make_*.py`).
 
 mod adapter;
+mod attribution;
 mod formats;
 mod gradients;
 mod hooks;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use crate::parallel;
-use crate::schema::{Component, Form, Identity, PatchMode, PatchedNodeRow};
+use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
 use crate::study::Subject;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Held, Node, Patch, leads, points, record};
@@ -133,11 +133,7 @@ impl Patching<'_> {
     }
 
     fn row(&self, pair: usize, mode: PatchMode, place: &Place, node: Node, moved: f64, whole: f64) -> PatchedNodeRow {
-        let (component, layer, head) = match node {
-            Node::Head(layer, head) => (Component::Head, layer, Some(head)),
-            Node::Mlp(layer) => (Component::Mlp, layer, None),
-            Node::Resid(layer) => (Component::Resid, layer, None),
-        };
+        let (component, layer, head) = node.named();
         let (identity, form, back, place) = (self.identity.clone(), self.form, place.back, place.name.clone());
         PatchedNodeRow { identity, form, pair, mode, component, layer, head, place, back, moved, whole }
     }

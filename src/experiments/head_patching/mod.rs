@@ -25,13 +25,12 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{Files, Fit};
-use crate::latent::Switching;
 use crate::parallel;
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
 };
 use crate::store::Journal;
-use crate::study::circuits::pairs::{Pair, Prompts, as_text, decoded, of_file, of_task};
+use crate::study::circuits::pairs::{Pair, Prompts, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
 use crate::study::sweep::not_stopped;
@@ -162,7 +161,7 @@ fn patched_of(
     let journal = Mutex::new(journal);
     let mut any = false;
     for &form in &config.forms {
-        let mut pairs = usable(study, config, given, form)?;
+        let mut pairs = of_form(study, form, given, config.candidates, config.pairs)?;
         if config.every_position {
             pairs = alike(pairs);
         }
@@ -204,18 +203,6 @@ fn patched_of(
         ))
     );
     Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// The pairs of a form. Given prompts have no worked solutions: their text form is what the model writes without switching.
-fn usable(study: &Study, config: &Config, given: Option<&[Prompts]>, form: Form) -> Result<Vec<Pair>> {
-    match (given, form) {
-        (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, config.pairs),
-        (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, config.pairs),
-        (None, Form::Latents) => {
-            decoded(study, &of_task(&study.subject, config.candidates)?, Switching::Free, config.pairs)
-        }
-        (None, Form::Text) => as_text(study, config.candidates, config.pairs),
-    }
 }
 
 /// The pairs whose rows have the most common length.

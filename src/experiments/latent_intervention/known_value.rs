@@ -35,26 +35,32 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// The share of donors that could have been drawn which predict this answer: how often it is right by chance.
     pub fn chance(&self, answer: Option<&str>) -> f64 {
-        let all: usize = self.drawable.values().sum();
-        let same = answer.and_then(|a| self.drawable.get(a)).copied().unwrap_or(0);
-        same as f64 / all as f64
+        by_chance(&self.drawable, answer)
     }
+}
+
+/// The share of `drawable` (answers, and how many draws predict each) that predicts this answer.
+pub(crate) fn by_chance(drawable: &BTreeMap<String, usize>, answer: Option<&str>) -> f64 {
+    let all: usize = drawable.values().sum();
+    let same = answer.and_then(|a| drawable.get(a)).copied().unwrap_or(0);
+    same as f64 / all as f64
 }
 
 /// A block and the value that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    problem: usize,
-    block: usize,
-    step: usize,
-    value: i64,
+pub(crate) struct Held {
+    pub problem: usize,
+    pub block: usize,
+    /// Of the solution.
+    pub step: usize,
+    pub value: i64,
 }
 
 /// The generated task's own arithmetic.
 ///
 /// # Errors
 /// A checkpoint whose problems are not generated, or not by its recipe.
-pub fn of_task(subject: &Subject) -> Result<impl Fn(usize, usize, i64) -> Option<String> + Sync + use<>> {
+pub(crate) fn of_task(subject: &Subject) -> Result<impl Fn(usize, usize, i64) -> Option<String> + Sync + use<>> {
     let task = subject.recipe.task.as_ref();
     let task = task.with_context(|| {
         format!(
@@ -70,17 +76,11 @@ pub fn of_task(subject: &Subject) -> Result<impl Fn(usize, usize, i64) -> Option
     Ok(move |problem: usize, step, value| problems.get(problem)?.answer_if(step, value))
 }
 
-/// One map of exchanges (by problem) for each draw: a block and a donor for each problem that has some.
+/// The blocks of right answers that stand for a known step, in the order of the problems.
 ///
 /// # Errors
-/// No block that is known to hold a value, or none that could be exchanged.
-pub fn plan(
-    sweep: &Sweep,
-    subject: &Subject,
-    predict: &Predict,
-    draws: usize,
-    seed: u64,
-) -> Result<Vec<BTreeMap<usize, Exchange>>> {
+/// A token that the vocabulary does not know.
+pub(crate) fn held(sweep: &Sweep, subject: &Subject) -> Result<Vec<Held>> {
     let mut held: Vec<Held> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
         let (i, problem) = (trace.problem, &subject.corpus.test[trace.problem]);
@@ -94,6 +94,21 @@ pub fn plan(
             held.extend(value.map(|value| Held { problem: i, block, step, value }));
         }
     }
+    Ok(held)
+}
+
+/// One map of exchanges (by problem) for each draw: a block and a donor for each problem that has some.
+///
+/// # Errors
+/// No block that is known to hold a value, or none that could be exchanged.
+pub fn plan(
+    sweep: &Sweep,
+    subject: &Subject,
+    predict: &Predict,
+    draws: usize,
+    seed: u64,
+) -> Result<Vec<BTreeMap<usize, Exchange>>> {
+    let held = held(sweep, subject)?;
     ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", subject.name);
     let mut values: BTreeMap<i64, Vec<Held>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));

@@ -23,8 +23,7 @@ use crate::store::Journal;
 use crate::study::modes::{all_modes, default_modes};
 use crate::study::sweep::Sweep;
 use crate::study::{Causal, Study};
-pub(crate) use known_value::Predict;
-use known_value::of_task;
+pub(crate) use known_value::{Held, Predict, by_chance, held, of_task};
 use observe::{Asked, observe};
 pub use table::table;
 

@@ -1,15 +1,21 @@
 //! Circuits: what heads, MLPs and embeddings add to a logit, where heads look, and what happens when one is patched. Latent
 //! steps and tokens of a clause count from 0, as in hook names.
 
+mod attribution;
 mod patching;
+mod steering;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
 use crate::stats::{Estimate, FEWEST};
 
+pub use attribution::{AttributionAgreementRow, AttributionRow, GradientAt};
+pub(crate) use attribution::{Predicted, agreements, attributions};
 pub(crate) use patching::shares;
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
+pub(crate) use steering::steerings;
+pub use steering::{Steered, SteeringRow, SteeringTrial};
 
 /// How a solution is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -65,10 +65,10 @@ impl Named for PatchedNodeRow {
 }
 
 /// A square of the map.
-type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
+pub(super) type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
 
 impl PatchedNodeRow {
-    fn cell(&self) -> Cell<'_> {
+    pub(super) fn cell(&self) -> Cell<'_> {
         (&self.place, self.back, self.component, self.layer, self.head)
     }
 

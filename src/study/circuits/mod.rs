@@ -4,6 +4,7 @@
 //! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Steps and tokens
 //! of a clause count from 0, as in hook names (`latent[0,2]`).
 
+pub mod gradient;
 pub mod pairs;
 pub mod patch;
 pub mod places;

@@ -13,6 +13,7 @@ use super::rows::value;
 use crate::latent::trace::Kind;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
 use crate::model::Hooks;
+use crate::schema::Form;
 use crate::study::sweep::Sweep;
 use crate::study::{Study, Subject};
 use crate::tasks::Split;
@@ -80,6 +81,26 @@ pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
     }
     ensure!(!out.is_empty(), "{}: holds no pair", path.display());
     Ok(out)
+}
+
+/// The usable pairs of a form, `limit` at most: of `given` prompts, or of the first `candidates` problems of the recipe's task.
+/// Given prompts have no worked solutions: their text form is what the model writes without switching.
+///
+/// # Errors
+/// As [`of_task`], [`decoded`] and [`as_text`].
+pub(crate) fn of_form(
+    study: &Study,
+    form: Form,
+    given: Option<&[Prompts]>,
+    candidates: usize,
+    limit: usize,
+) -> Result<Vec<Pair>> {
+    match (given, form) {
+        (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
+        (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
+        (None, Form::Latents) => decoded(study, &of_task(&study.subject, candidates)?, Switching::Free, limit),
+        (None, Form::Text) => as_text(study, candidates, limit),
+    }
 }
 
 /// Decodes both prompts of every pair and keeps those that agree up to a token of text (the read-out), `limit` at most. Where

@@ -12,6 +12,7 @@ use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::schema::Component;
 use crate::study::Subject;
 
 /// Rows that run at once.
@@ -42,6 +43,15 @@ impl Node {
             Node::Mlp(layer) => HookPoint::at(layer, Kind::MlpOut),
             Node::Resid(0) => HookPoint::at(0, Kind::ResidPre),
             Node::Resid(layer) => HookPoint::at(layer - 1, Kind::ResidPost),
+        }
+    }
+
+    /// As rows name it: what it is, its layer, its head.
+    pub fn named(self) -> (Component, usize, Option<usize>) {
+        match self {
+            Node::Head(layer, head) => (Component::Head, layer, Some(head)),
+            Node::Mlp(layer) => (Component::Mlp, layer, None),
+            Node::Resid(layer) => (Component::Resid, layer, None),
         }
     }
 

@@ -1,0 +1,172 @@
+//! What gradients say of every cell of some pairs, and what patches of sampled cells do. Knows nothing of intervals.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use crate::schema::{Form, GradientAt, Identity, PatchMode, PatchedNodeRow, Predicted};
+use crate::study::Subject;
+use crate::study::circuits::gradient::{Aimed, Slope, slopes};
+use crate::study::circuits::pairs::Pair;
+use crate::study::circuits::patch::{Held, Node, Patch, leads, points};
+use crate::study::circuits::places::{Place, named};
+
+/// Floats that the graph of one batch may hold, roughly.
+const GRAPH: usize = 1 << 25;
+
+/// A pair and its places.
+pub type Placed<'p> = (&'p Pair, Vec<(Place, Vec<usize>)>);
+
+/// What is differentiated.
+pub struct Attributing<'a> {
+    pub subject: &'a Subject,
+    pub identity: &'a Identity,
+    pub form: Form,
+    pub nodes: &'a [Node],
+    /// Runs of integrated gradients.
+    pub steps: usize,
+}
+
+/// The two ends of a pair, and the mean gradient between them.
+struct Ends {
+    clean: Slope,
+    corrupt: Slope,
+    between: Option<Held>,
+}
+
+impl Attributing<'_> {
+    pub fn places(&self, pair: &Pair, blocks: usize) -> Vec<(Place, Vec<usize>)> {
+        named(pair, self.subject.corpus.switch, blocks)
+    }
+
+    /// Pairs that go through one backward pass.
+    pub fn pairs_at_once(&self) -> usize {
+        let config = self.subject.model.config();
+        let prompts = self.subject.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let row = prompts + self.subject.recipe.evaluation.max_new_tokens;
+        // A block keeps about 16 rows of the stream's width and 4 of the MLP's.
+        let a_layer = 16 * config.hidden_size + 4 * config.intermediate_size;
+        (GRAPH / (row * config.num_hidden_layers * a_layer).max(1)).clamp(1, 32)
+    }
+
+    /// `n` cells of those that the pairs have.
+    pub fn sample(&self, pairs: &[Placed], n: usize, seed: u64) -> BTreeSet<(Place, Node)> {
+        let places: BTreeSet<&Place> =
+            pairs.iter().flat_map(|(_, places)| places.iter().map(|(place, _)| place)).collect();
+        let mut cells: Vec<(Place, Node)> =
+            places.into_iter().flat_map(|place| self.nodes.iter().map(|&node| (place.clone(), node))).collect();
+        let (chosen, _) = cells.partial_shuffle(&mut ChaCha8Rng::seed_from_u64(seed), n);
+        chosen.iter().cloned().collect()
+    }
+
+    /// Every cell by every gradient, and the sampled cells patched both ways.
+    ///
+    /// # Errors
+    /// As the model's.
+    pub fn of_pairs(
+        &self,
+        pairs: &[Placed],
+        sample: &BTreeSet<(Place, Node)>,
+    ) -> Result<(Predicted, Vec<PatchedNodeRow>)> {
+        let (mut predicted, mut exact) = (Predicted::new(), vec![]);
+        for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
+            let whole = ends.clean.lead - ends.corrupt.lead;
+            let gradients = [
+                (GradientAt::Corrupt, Some(&ends.corrupt.gradients)),
+                (GradientAt::Clean, Some(&ends.clean.gradients)),
+                (GradientAt::Integrated, ends.between.as_ref()),
+            ];
+            for (at, gradients) in gradients {
+                let Some(gradients) = gradients else { continue };
+                for ((place, positions), &node) in places.iter().flat_map(|p| self.nodes.iter().map(move |n| (p, n))) {
+                    let moved = self.predicted(&ends, gradients, node, positions)?;
+                    let row = self.row(pair.number, at.predicts()[0], place, node, moved, whole);
+                    predicted.entry(at).or_default().push(row);
+                }
+            }
+            exact.extend(self.patched(pair, places, &ends, sample)?);
+        }
+        Ok((predicted, exact))
+    }
+
+    fn ends(&self, pairs: &[Placed]) -> Result<Vec<Ends>> {
+        let clean = self.slopes(pairs, |pair| Aimed { row: &pair.clean, says: pair.says, toward: None })?;
+        let corrupt = self.slopes(pairs, |pair| Aimed { row: &pair.corrupt, says: pair.says, toward: None })?;
+        let ends = clean.into_iter().zip(corrupt).map(|(clean, corrupt)| Ends { clean, corrupt, between: None });
+        let mut ends: Vec<Ends> = ends.collect();
+        for step in 0..self.steps {
+            let share = (step as f64 + 0.5) / self.steps as f64;
+            for (ends, slope) in ends.iter_mut().zip(self.slopes(pairs, |pair| on_the_way(pair, share))?) {
+                let sum = ends.between.get_or_insert_default();
+                for (at, gradient) in slope.gradients {
+                    let sum = sum.entry(at).or_insert_with(|| vec![0.0; gradient.len()]);
+                    sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g / self.steps as f32);
+                }
+            }
+        }
+        Ok(ends)
+    }
+
+    fn slopes<'p>(&self, pairs: &[Placed<'p>], aim: impl Fn(&'p Pair) -> Aimed<'p>) -> Result<Vec<Slope>> {
+        let aimed: Vec<Aimed> = pairs.iter().map(|placed| aim(placed.0)).collect();
+        let points = points(self.nodes.iter().copied());
+        let wanted = |row: usize, position: usize| pairs[row].1.iter().any(|(_, at)| at.contains(&position));
+        slopes(&self.subject.model, &self.subject.reasoning.source, &aimed, &points, wanted)
+    }
+
+    /// Σ gradient · (clean − corrupt) over the positions of a place.
+    fn predicted(&self, ends: &Ends, gradients: &Held, node: Node, positions: &[usize]) -> Result<f64> {
+        let (point, part) = (node.point(), node.part(self.subject.model.config()));
+        let of = |held: &Held, position: usize| -> Result<Vec<f32>> {
+            let all = held.get(&(point, position)).context("a place that a run lacks")?;
+            Ok(all[part.clone()].to_vec())
+        };
+        let mut sum = 0.0;
+        for &position in positions {
+            let (clean, corrupt) = (of(&ends.clean.values, position)?, of(&ends.corrupt.values, position)?);
+            let differences = clean.iter().zip(&corrupt).map(|(a, b)| f64::from(a - b));
+            sum += of(gradients, position)?.iter().zip(differences).map(|(g, d)| f64::from(*g) * d).sum::<f64>();
+        }
+        Ok(sum)
+    }
+
+    /// The sampled cells of a pair, patched as `head_patching` does.
+    fn patched(
+        &self,
+        pair: &Pair,
+        places: &[(Place, Vec<usize>)],
+        ends: &Ends,
+        sample: &BTreeSet<(Place, Node)>,
+    ) -> Result<Vec<PatchedNodeRow>> {
+        let cells = places.iter().flat_map(|p| self.nodes.iter().map(move |&n| (p, n)));
+        let cells: Vec<_> = cells.filter(|((place, _), node)| sample.contains(&(place.clone(), *node))).collect();
+        let config = self.subject.model.config();
+        let mut rows = vec![];
+        for (mode, from, into) in
+            [(PatchMode::Denoise, &ends.clean, &pair.corrupt), (PatchMode::Noise, &ends.corrupt, &pair.clean)]
+        {
+            let patches =
+                cells.iter().map(|((_, positions), node)| Patch::from(&from.values, *node, positions, config));
+            let patches: Vec<Patch> = patches.collect::<Result<_>>()?;
+            for (((place, _), node), lead) in cells.iter().zip(leads(self.subject, into, &patches, pair.says)?) {
+                let moved = if mode == PatchMode::Denoise { lead - ends.corrupt.lead } else { ends.clean.lead - lead };
+                rows.push(self.row(pair.number, mode, place, *node, moved, ends.clean.lead - ends.corrupt.lead));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn row(&self, pair: usize, mode: PatchMode, place: &Place, node: Node, moved: f64, whole: f64) -> PatchedNodeRow {
+        let (component, layer, head) = node.named();
+        let (identity, form, back, place) = (self.identity.clone(), self.form, place.back, place.name.clone());
+        PatchedNodeRow { identity, form, pair, mode, component, layer, head, place, back, moved, whole }
+    }
+}
+
+/// The corrupt row, a share of the way to the clean one.
+fn on_the_way(pair: &Pair, share: f64) -> Aimed<'_> {
+    Aimed { row: &pair.corrupt, says: pair.says, toward: Some((&pair.clean, share)) }
+}

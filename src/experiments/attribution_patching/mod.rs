@@ -1,0 +1,213 @@
+//! The map of `head_patching` by backward passes in place of a run for each cell: gradient of the read-out's lead × (clean −
+//! corrupt) of every node at every place, to first order what a patch would move (attribution patching, Nanda 2023; Syed et
+//! al. 2023). Gradients pass through the recurrence: a node at an early latent step gets what it does to all later ones.
+//!
+//! Pairs, places, nodes and `effect` are those of `head_patching`. `gradient` says where it is taken:
+//! - `corrupt`: in the corrupt run; predicts `denoise`.
+//! - `clean`: in the clean run; predicts `noise`.
+//! - `integrated`: the mean over `steps` runs whose token embeddings lie between the two, at the middles of as many equal parts
+//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows.
+//!
+//! `exact` and the agreement rows hold the maps against patches that were run on a sample of the cells, in the same pairs.
+//!
+//! Misleads where the model is saturated: a gate or an attention that is all or nothing has no slope at either end, and a node
+//! that decides everything through it gets 0 from `corrupt` and `clean`; `integrated` sees it if a step falls on the slope. The
+//! agreement rows say how far to trust a map; `head_patching` is what it stands for.
+
+mod effects;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Files, Fit};
+use crate::parallel;
+use crate::schema::{
+    AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Named, PatchedNodeRow,
+    Predicted, agreements, attributions,
+};
+use crate::study::circuits::pairs::{Prompts, of_file, of_form};
+use crate::study::circuits::patch::Node;
+use crate::study::sweep::not_stopped;
+use crate::study::{Causal, DoesNotApply, Study};
+use effects::Attributing;
+
+/// What it asks.
+pub const ABOUT: &str = "the map of head_patching by one backward pass, and how far it agrees with patches";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Pairs that are drawn; not all are usable.
+    pub candidates: usize,
+    /// Usable pairs, at most.
+    pub pairs: usize,
+    /// A file of pairs instead of the task's, as in `head_patching`.
+    pub pairs_file: Option<PathBuf>,
+    pub forms: Vec<Form>,
+    /// Blocks (of text, clauses) before the read-out whose places are looked at.
+    pub blocks: usize,
+    /// Runs of integrated gradients; 0: the plain gradients only.
+    pub steps: usize,
+    /// Cells of each form that are patched too, to compare with; 0: none.
+    pub sample: usize,
+    /// Effects up to this share of the whole difference count as none in the test.
+    pub least: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            candidates: 300,
+            pairs: 48,
+            pairs_file: None,
+            forms: Form::ALL.to_vec(),
+            blocks: 2,
+            steps: 8,
+            sample: 150,
+            least: LEAST_SHARE,
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        ensure!(self.least >= 0.0, "attribution_patching.least must not be below 0, found {}", self.least);
+        ensure!(!self.forms.is_empty(), "attribution_patching.forms is empty: name latents or text");
+        Ok(())
+    }
+}
+
+/// Makes its pairs from a generated task or a file.
+///
+/// # Errors
+/// Settings that say nothing to do.
+pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+    config.check()?;
+    let subject = &causal.study.subject;
+    let why = || {
+        format!(
+            "{}: attribution_patching needs a generated task to make pairs of, or attribution_patching.pairs_file in --recipe",
+            subject.name
+        )
+    };
+    Ok(if subject.recipe.task.is_some() || config.pairs_file.is_some() { Fit::Yes } else { Fit::No(why()) })
+}
+
+/// The maps and how they agree with patches, in files.
+///
+/// # Errors
+/// As [`rows`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(AttributionRow::NAME)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("attribution patching");
+    let (rows, agreement) = rows(causal.study, config)?;
+    if !agreement.is_empty() {
+        files.save(AttributionAgreementRow::NAME, &agreement)?;
+    }
+    files.save(AttributionRow::NAME, &rows)?;
+    Ok(table(&rows, &agreement))
+}
+
+/// The maps and how they agree with patches, in memory.
+///
+/// # Errors
+/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
+    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
+    run_pairs(study, config, given.as_deref())
+}
+
+/// The same of given pairs of prompts, clean and corrupt; `None` takes the task's.
+///
+/// # Errors
+/// As [`rows`].
+pub(crate) fn run_pairs(
+    study: &Study,
+    config: &Config,
+    given: Option<&[Prompts]>,
+) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
+    config.check()?;
+    let subject = &study.subject;
+    let nodes = Node::all(subject.model.config());
+    let (mut predicted, mut exact): (Predicted, Vec<PatchedNodeRow>) = (BTreeMap::new(), vec![]);
+    for &form in &config.forms {
+        let pairs = of_form(study, form, given, config.candidates, config.pairs)?;
+        if pairs.len() < 2 {
+            continue;
+        }
+        let attributing =
+            Attributing { subject, identity: &study.identity(pairs.len()), form, nodes: &nodes, steps: config.steps };
+        let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
+        let sample = attributing.sample(&places, config.sample, study.seed);
+        let done = parallel::run(&parallel::cut(&places, study.threads), |part| {
+            let mut found = (Predicted::new(), vec![]);
+            for some in part.chunks(attributing.pairs_at_once()) {
+                not_stopped()?;
+                let (by_gradient, by_patch) = attributing.of_pairs(some, &sample)?;
+                by_gradient.into_iter().for_each(|(at, rows)| found.0.entry(at).or_default().extend(rows));
+                found.1.extend(by_patch);
+            }
+            Ok(found)
+        })?;
+        for (by_gradient, by_patch) in done {
+            by_gradient.into_iter().for_each(|(at, rows)| predicted.entry(at).or_default().extend(rows));
+            exact.extend(by_patch);
+        }
+    }
+    ensure!(
+        !predicted.is_empty(),
+        DoesNotApply::because(format!(
+            "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
+             as text",
+            subject.name, config.candidates
+        ))
+    );
+    Ok((attributions(&predicted, &exact, config.least)?, agreements(&predicted, &exact)?))
+}
+
+/// Markdown: the agreement of every map, and the largest heads and MLPs of each form.
+pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> String {
+    let mut out = String::from(
+        "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.\n\n\
+         | form | gradient | patch | cells | rank correlation | mean miss | worst miss |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for a in agreement {
+        out += &format!(
+            "| {} | {} | {} | {} | {:.2} | {:.3} | {:.2}: {:.2} in place of {:.2}, {} |\n",
+            a.form.name(),
+            a.gradient.name(),
+            a.mode.name(),
+            a.cells,
+            a.rank_correlation,
+            a.mean_miss,
+            a.worst_miss,
+            a.worst_predicted,
+            a.worst_exact,
+            a.worst_cell
+        );
+    }
+    out += "\nSignificant cells (Holm), largest first [95 %].\n\n| form | gradient | node | place | effect | patch |\n\
+            | --- | --- | --- | --- | --- | --- |\n";
+    for (form, gradient) in Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at))) {
+        let same = |r: &&AttributionRow| {
+            (r.form, r.gradient) == (form, gradient) && r.component != Component::Resid && r.matters()
+        };
+        let mut found: Vec<&AttributionRow> = rows.iter().filter(same).collect();
+        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
+        for r in found.iter().take(8) {
+            let node = r.component.label(Some(r.layer), r.head);
+            let back = r.back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
+            let exact = r.exact.map_or_else(String::new, |exact| format!("{exact:.2}"));
+            let (form, gradient, place) = (form.name(), gradient.name(), &r.place);
+            out += &format!("| {form} | {gradient} | {node} | {place}{back} | {:.2} | {exact} |\n", r.effect);
+        }
+    }
+    out
+}

@@ -1,0 +1,68 @@
+//! Mean states of each value, and the direction from one to another. Knows blocks and what they hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+
+use super::super::latent_intervention::Held;
+use super::trials::Cell;
+use crate::latent::{Sequence, Trace};
+use crate::model::{HookPoint, Step};
+use crate::study::Study;
+use crate::study::staging::capture::capture;
+
+/// The mean state of each value at each point and latent step.
+pub struct Directions {
+    means: BTreeMap<(HookPoint, usize, i64), Vec<f64>>,
+    values: BTreeSet<i64>,
+}
+
+impl Directions {
+    /// From blocks of a normal run; a mean rests on `least` blocks or more.
+    ///
+    /// # Errors
+    /// As the model's.
+    pub fn of(study: &Study, traces: &[Trace], blocks: &[Held], cells: &[Cell], least: usize) -> Result<Self> {
+        let subject = &study.subject;
+        let points: Vec<HookPoint> = cells.iter().map(|c| c.point).collect::<BTreeSet<_>>().into_iter().collect();
+        let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
+        let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();
+        let rows = traces.iter().filter(|t| problems.contains(&t.problem)).map(|t| t.sequence(&subject.corpus.switch));
+        let rows: Vec<Sequence> = rows.collect::<Result<_>>()?;
+        let (mut places, mut what) = (vec![], vec![]);
+        for (i, row) in rows.iter().enumerate() {
+            for (position, at) in row.steps.iter().enumerate() {
+                let Step::Latent { block, step } = *at else { continue };
+                let held = blocks.iter().find(|h| (h.problem, h.block) == (row.row, block));
+                if let Some(held) = held.filter(|_| steps.contains(&step)) {
+                    places.push((i, position));
+                    what.push((step, held.value));
+                }
+            }
+        }
+        let states = capture(&subject.model, &subject.reasoning.source, &rows, &points, &places, study.threads)?;
+        let mut sums: BTreeMap<(HookPoint, usize, i64), (usize, Vec<f64>)> = BTreeMap::new();
+        for (point, states) in points.iter().zip(&states) {
+            for (&(step, value), state) in what.iter().zip(states.rows()) {
+                let (n, sum) = sums.entry((*point, step, value)).or_insert_with(|| (0, vec![0.0; state.len()]));
+                *n += 1;
+                sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+        }
+        sums.retain(|_, (n, _)| *n >= least);
+        let mean = |(n, sum): (usize, Vec<f64>)| sum.into_iter().map(|x| x / n as f64).collect();
+        let values = sums.keys().map(|(_, _, value)| *value).collect();
+        Ok(Self { means: sums.into_iter().map(|(at, sum)| (at, mean(sum))).collect(), values })
+    }
+
+    /// Values that have a mean at some cell.
+    pub fn values(&self) -> &BTreeSet<i64> {
+        &self.values
+    }
+
+    /// From one value's mean to another's; `None` where one of them is not known.
+    pub fn between(&self, cell: &Cell, from: i64, to: i64) -> Option<Vec<f64>> {
+        let mean = |value| self.means.get(&(cell.point, cell.step, value));
+        Some(mean(to)?.iter().zip(mean(from)?).map(|(to, from)| to - from).collect())
+    }
+}

@@ -1,0 +1,196 @@
+//! Steering: does the answer go where a direction points? At one layer × latent step the state is moved along the difference
+//! of the mean states of two values, and decoding goes on from there.
+//!
+//! The means are of the blocks of one half of the problems (right answers of the normal run whose block stands for a known
+//! step, as in `known_value`); the problems of the other half are steered, each towards a value drawn for it. `add`: so many
+//! times the difference (`doses`) is added; `project_out`: the state's part along it is taken out. Each is done again with a
+//! random direction of the same length, one draw a problem and cell. A hit is the answer that arithmetic predicts from the
+//! other value; `chance` is counted as in `known_value`.
+//!
+//! Misleads: where a mean rests on few blocks the direction holds their letters and lengths too. That an answer follows a
+//! direction does not say that the model uses that direction: a large push along any direction that leads there will do
+//! (compare the doses, and `head_patching`). A late layer at the last step cannot act through that position's own keys and
+//! values in earlier layers.
+
+mod directions;
+mod trials;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::latent_intervention::{Predict, held, of_task};
+use super::{Files, Fit};
+use crate::model::Step;
+use crate::parallel;
+use crate::schema::{Named, Steered, SteeringRow, steerings};
+use crate::stats::grouped_holdout;
+use crate::study::circuits::patch::Node;
+use crate::study::sweep::{Sweep, not_stopped};
+use crate::study::{Causal, DoesNotApply, Study, Subject};
+use directions::Directions;
+use trials::{Cell, Trials, targets};
+
+/// What it asks.
+pub const ABOUT: &str =
+    "whether the answer follows a direction: difference of two values' means, by layer × step × dose";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// 0 is the input of the first block, l the stream after the l-th; empty: all.
+    pub layers: Vec<usize>,
+    /// Latent steps, from 0; empty: all that the problems have.
+    pub steps: Vec<usize>,
+    /// What is added, in differences of the means.
+    pub doses: Vec<f64>,
+    pub project_out: bool,
+    /// Problems that are steered, at most.
+    pub problems: usize,
+    /// Blocks that a value's mean must rest on.
+    pub least: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { layers: vec![], steps: vec![], doses: vec![0.5, 1.0, 2.0], project_out: true, problems: 20, least: 5 }
+    }
+}
+
+impl Config {
+    fn check(&self, subject: &Subject) -> Result<()> {
+        let layers = subject.model.layers.len();
+        if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
+            anyhow::bail!(
+                "steering.layers: there is no layer {layer}; 0 is the input, {layers} the last block's output"
+            );
+        }
+        let sound = self.doses.iter().all(|dose| dose.is_finite() && *dose > 0.0);
+        ensure!(sound, "steering.doses must be above 0, found {:?}", self.doses);
+        ensure!(!self.doses.is_empty() || self.project_out, "steering has nothing to do: no doses and no project_out");
+        ensure!(self.least > 0, "steering.least must be at least 1, found 0");
+        Ok(())
+    }
+
+    /// Every cell, of blocks with up to `most` steps.
+    fn cells(&self, subject: &Subject, most: usize) -> Result<Vec<Cell>> {
+        let or_all = |named: &[usize], all: usize| if named.is_empty() { (0..all).collect() } else { named.to_vec() };
+        let (layers, steps) = (or_all(&self.layers, subject.model.layers.len() + 1), or_all(&self.steps, most));
+        if let Some(step) = steps.iter().find(|step| **step >= most) {
+            anyhow::bail!("steering.steps: no block has a step {step}; the longest has {most} steps, counted from 0");
+        }
+        let projected = self.project_out.then_some(Steered::ProjectOut);
+        let actions: Vec<Steered> = self.doses.iter().map(|&dose| Steered::Add(dose)).chain(projected).collect();
+        let places =
+            layers.into_iter().flat_map(|layer| steps.iter().map(move |&step| (Node::Resid(layer), layer, step)));
+        let cells = places.flat_map(|(node, layer, step)| {
+            actions.iter().map(move |&steered| Cell { point: node.point(), layer, step, steered })
+        });
+        Ok(cells.collect())
+    }
+}
+
+/// Needs the steps of a generated task.
+///
+/// # Errors
+/// Settings that cannot be run on the model.
+pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+    let subject = &causal.study.subject;
+    config.check(subject)?;
+    Ok(match subject.recipe.task {
+        Some(_) => Fit::Yes,
+        None => Fit::No(format!("{}: steering needs a generated task: the steps are not known", subject.name)),
+    })
+}
+
+/// Steers and writes one row a cell.
+///
+/// # Errors
+/// As [`rows`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(SteeringRow::NAME)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("steering");
+    let rows = rows(causal, config, None)?;
+    files.save(SteeringRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// One row a cell, in memory. `predict` is what answers are compared with; `None` takes the arithmetic of the recipe's task.
+///
+/// # Errors
+/// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
+pub fn rows(causal: &Causal, config: &Config, predict: Option<&Predict>) -> Result<Vec<SteeringRow>> {
+    let (study, sweep) = (causal.study, causal.sweep()?);
+    let subject = &study.subject;
+    config.check(subject)?;
+    sweep.switches()?;
+    let held = held(sweep, subject)?;
+    let problems: Vec<usize> = held.iter().map(|h| h.problem).collect();
+    let few = |what: &str| DoesNotApply::because(format!("{}: steering needs {what}; ask more problems", subject.name));
+    ensure!(problems.first() != problems.last(), few("two problems with a block that stands for a known step"));
+    let halves = grouped_holdout(&problems, 0.5, study.seed)?;
+    let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
+    let cells =
+        config.cells(subject, longest(study, sweep.traces.iter().map(|t| t.sequence(&subject.corpus.switch)))?)?;
+    let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
+    ensure!(directions.values().len() > 1, few(&format!("{} blocks of each of two values", config.least)));
+    let own;
+    let predict: &Predict = match predict {
+        Some(predict) => predict,
+        None => {
+            own = of_task(subject)?;
+            &own
+        }
+    };
+    let mut targets = targets(subject, &of(&halves.test), directions.values(), predict, study.seed);
+    targets.truncate(config.problems);
+    ensure!(targets.len() > 1, few("two problems whose answer another value would change"));
+    let (settings, seed) = (Sweep::settings(study), study.seed);
+    let trials = Trials { subject, settings: &settings, seed, sweep, cells: &cells, directions: &directions };
+    let parts = parallel::cut(&targets, study.threads);
+    let done = parallel::run(&parts, |part| {
+        let mut found = vec![];
+        for some in part.chunks(trials.targets_at_once()) {
+            not_stopped()?;
+            found.extend(trials.of_targets(some)?);
+        }
+        Ok(found)
+    })?;
+    let done: Vec<_> = done.into_iter().flatten().collect();
+    ensure!(!done.is_empty(), few("a block that reaches a step which both values' means are of"));
+    steerings(&study.identity(targets.len()), &done)
+}
+
+/// Steps of the longest block.
+fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Sequence>>) -> Result<usize> {
+    let mut most = 0;
+    for row in rows {
+        let steps = row?.steps.into_iter().filter_map(|at| match at {
+            Step::Latent { step, .. } => Some(step + 1),
+            _ => None,
+        });
+        most = steps.fold(most, usize::max);
+    }
+    ensure!(most > 0, DoesNotApply::because(format!("{}: no problem has a latent step", study.subject.name)));
+    Ok(most)
+}
+
+/// Markdown: by layer and step, the hit rate of every action beside that of a random direction.
+pub fn table(rows: &[SteeringRow]) -> String {
+    let mut out = String::from(
+        "Share of answers that became the predicted one [95 %]; `*`: they follow the direction (Holm over all cells).\n\n\
+         | layer | step | action | hit rate | chance | random direction | still gold |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let dose = r.dose.map_or_else(String::new, |dose| format!(" {dose}"));
+        let star = if r.follows() { " *" } else { "" };
+        out += &format!(
+            "| {} | {} | {}{dose} | {:.2}{star} | {:.2} | {:.2} | {:.2} |\n",
+            r.layer, r.step, r.action, r.hit_rate, r.chance.value, r.random_hit_rate.value, r.kept.value
+        );
+    }
+    out
+}

@@ -1,0 +1,208 @@
+//! Problems steered one cell at a time, decoded to their answers.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use burn::tensor::{Tensor, TensorData};
+use rand::Rng;
+
+use super::super::latent_intervention::{Held, Predict, by_chance};
+use super::directions::Directions;
+use crate::latent::{Branch, DecodeSettings, Fork, Prefix, Request, Start, Switching};
+use crate::model::hooks::Site;
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, Select, Step};
+use crate::random::{keyed, normal};
+use crate::schema::{Steered, SteeringTrial};
+use crate::study::Subject;
+use crate::study::answers::Reader;
+use crate::study::sweep::Sweep;
+
+/// Where and how a state is moved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    pub point: HookPoint,
+    pub layer: usize,
+    pub step: usize,
+    pub steered: Steered,
+}
+
+/// A problem to be steered to another value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    pub held: Held,
+    pub to: i64,
+    /// What the answer must become.
+    predicted: String,
+    /// The answers that each value which could have been drawn predicts.
+    drawable: BTreeMap<String, usize>,
+}
+
+/// One block of each problem and a value for it, in an order of chance.
+pub fn targets(subject: &Subject, held: &[Held], values: &BTreeSet<i64>, predict: &Predict, seed: u64) -> Vec<Target> {
+    let mut found: Vec<(u64, Target)> = vec![];
+    for own in held.chunk_by(|a, b| a.problem == b.problem) {
+        let problem = own[0].problem;
+        let mut rng = keyed([seed, 0, problem as u64, 0]);
+        let held = own[rng.random_range(0..own.len())];
+        let gold = &subject.corpus.test[problem].answer;
+        let (mut pool, mut drawable): (Vec<(i64, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
+        for &value in values.iter().filter(|value| **value != held.value) {
+            // A value that leads to the same answer could not be told from no effect.
+            let Some(answer) = predict(problem, held.step, value).filter(|answer| answer != gold) else { continue };
+            *drawable.entry(answer.clone()).or_default() += 1;
+            pool.push((value, answer));
+        }
+        if values.contains(&held.value) && !pool.is_empty() {
+            let (to, predicted) = pool.swap_remove(rng.random_range(0..pool.len()));
+            found.push((rng.random(), Target { held, to, predicted, drawable }));
+        }
+    }
+    found.sort_by_key(|(order, target)| (*order, target.held.problem));
+    found.into_iter().map(|(_, target)| target).collect()
+}
+
+/// What trials share.
+pub struct Trials<'a> {
+    pub subject: &'a Subject,
+    pub settings: &'a DecodeSettings,
+    pub seed: u64,
+    pub sweep: &'a Sweep<'a>,
+    pub cells: &'a [Cell],
+    pub directions: &'a Directions,
+}
+
+/// One steered decode.
+struct Arm<'a> {
+    /// Index of the target among those decoded together.
+    target: usize,
+    block: usize,
+    cell: &'a Cell,
+    /// Not scaled to the dose yet.
+    direction: Vec<f64>,
+}
+
+impl Trials<'_> {
+    /// Targets whose prompts are decoded together.
+    pub fn targets_at_once(&self) -> usize {
+        self.subject.recipe.evaluation.batch.clamp(1, 16)
+    }
+
+    /// Every cell of some targets, with both directions.
+    ///
+    /// # Errors
+    /// A state that was never reached, and as the decoder's.
+    pub fn of_targets(&self, targets: &[Target]) -> Result<Vec<SteeringTrial>> {
+        let subject = self.subject;
+        let reader = Reader::new(&subject.corpus)?;
+        let how = subject.decode(self.settings);
+        let requests: Vec<Request> = targets.iter().map(|t| self.sweep.requests[t.held.problem].clone()).collect();
+        let force_at: Vec<Option<usize>> = targets.iter().map(|t| self.sweep.force_at[t.held.problem]).collect();
+        let prefix = Prefix::new(how, &requests, &vec![None; requests.len()], &force_at)?;
+        let arms = self.arms(targets);
+        // The two directions of a cell stand side by side.
+        let mut trials = vec![];
+        for arms in arms.chunks((self.sweep.rows_at_once / 2).max(1) * 2) {
+            let lengths = RefCell::new(vec![None; arms.len()]);
+            let mut hooks = Hooks::none();
+            for point in arms.iter().map(|arm| arm.cell.point).collect::<BTreeSet<_>>() {
+                let select = Select::Latent { block: None, step: None };
+                let (spec, lengths) = (HookSpec { pattern: point.to_string(), select }, &lengths);
+                hooks.replace(&spec, subject.model.layers.len(), move |site, value| {
+                    steered(site, value, arms, &mut lengths.borrow_mut())
+                })?;
+            }
+            let fork = |(id, arm): (usize, &Arm)| Fork {
+                request: arm.target,
+                id,
+                rollout: requests[arm.target].rollout,
+                switching: Switching::Free,
+                force_at: force_at[arm.target],
+            };
+            let forks: Vec<Fork> = arms.iter().enumerate().map(fork).collect();
+            let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
+            drop(hooks);
+            let lengths = lengths.into_inner();
+            let outcomes = done.iter().map(|decoded| reader.outcome(decoded, None)).collect::<Result<Vec<_>>>()?;
+            for ((arms, outcomes), lengths) in
+                arms.chunks_exact(2).zip(outcomes.chunks_exact(2)).zip(lengths.chunks_exact(2))
+            {
+                let (target, cell) = (&targets[arms[0].target], arms[0].cell);
+                let length = |which: usize| {
+                    lengths[which].with_context(|| {
+                        format!(
+                            "steering never reached step {} of block {} of problem {}",
+                            cell.step, arms[0].block, target.held.problem
+                        )
+                    })
+                };
+                let hit = |which: usize| outcomes[which].answer.as_ref() == Some(&target.predicted);
+                trials.push(SteeringTrial {
+                    problem: target.held.problem,
+                    layer: cell.layer,
+                    step: cell.step,
+                    steered: cell.steered,
+                    hit: [hit(0), hit(1)],
+                    kept: [outcomes[0].correct, outcomes[1].correct],
+                    chance: by_chance(&target.drawable, outcomes[0].answer.as_deref()),
+                    length: [length(0)?, length(1)?],
+                });
+            }
+        }
+        Ok(trials)
+    }
+
+    /// Every cell that a target's block reaches, with the direction of the values and a random one.
+    fn arms(&self, targets: &[Target]) -> Vec<Arm<'_>> {
+        let mut arms = vec![];
+        for (number, target) in targets.iter().enumerate() {
+            let Held { problem, block, value, .. } = target.held;
+            for (c, cell) in self.cells.iter().enumerate() {
+                // The sweep holds the states that went in at every latent of the normal run.
+                let reached = self.sweep.bank.get(problem, block, cell.step).is_some();
+                let direction = self.directions.between(cell, value, target.to).filter(|_| reached);
+                let Some(direction) = direction else { continue };
+                let mut rng = keyed([self.seed, 1, problem as u64, c as u64]);
+                let raw: Vec<f64> = direction.iter().map(|_| normal(&mut rng)).collect();
+                let scale = norm(&direction) / norm(&raw).max(1e-30);
+                let random = raw.into_iter().map(|x| x * scale).collect();
+                for direction in [direction, random] {
+                    arms.push(Arm { target: number, block, cell, direction });
+                }
+            }
+        }
+        arms
+    }
+}
+
+fn norm(x: &[f64]) -> f64 {
+    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// Moves the states of the arms that stand here; `lengths` hears how far, as a share of the state's length.
+fn steered(site: &Site, value: Activation, arms: &[Arm], lengths: &mut [Option<f64>]) -> Result<Activation> {
+    let here = |arm: &Arm, at: Step| {
+        arm.cell.point == site.point && at == Step::Latent { block: arm.block, step: arm.cell.step }
+    };
+    let mine: Vec<_> = site.places.iter().filter(|place| here(&arms[place.row], place.step)).collect();
+    if mine.is_empty() {
+        return Ok(value);
+    }
+    let old = value.three()?;
+    let [b, l, d] = old.dims();
+    let mut by = vec![0.0_f32; b * l * d];
+    let states = Activation::Rank3(old.clone()).to_vec()?;
+    for place in mine {
+        let (arm, from) = (&arms[place.row], (place.batch * l + place.index) * d);
+        let state: Vec<f64> = states[from..from + d].iter().map(|&x| f64::from(x)).collect();
+        let along: f64 = state.iter().zip(&arm.direction).map(|(x, d)| x * d).sum();
+        let factor = match arm.cell.steered {
+            Steered::Add(dose) => dose,
+            Steered::ProjectOut => -along / norm(&arm.direction).powi(2).max(1e-30),
+        };
+        by[from..from + d].iter_mut().zip(&arm.direction).for_each(|(by, d)| *by = (factor * d) as f32);
+        lengths[place.row] = Some(factor.abs() * norm(&arm.direction) / norm(&state).max(1e-30));
+    }
+    let by = Tensor::<3>::from_data(TensorData::new(by, [b, l, d]), (&old.device(), old.dtype()));
+    Ok(Activation::Rank3(old + by))
+}

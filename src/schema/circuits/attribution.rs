@@ -1,0 +1,221 @@
+//! Attribution patching: the map that gradients predict, and how far it agrees with patches that were run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::patching::{Cell, HeadPatchRow, PatchMode, PatchedNodeRow, shares};
+use super::{Component, Form};
+use crate::schema::{Identity, Named};
+use crate::stats::{Bootstrap, Estimate, LEVEL, spearman};
+
+/// Where the gradient is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GradientAt {
+    /// In the corrupt run: predicts `denoise`.
+    Corrupt,
+    /// In the clean run: predicts `noise`.
+    Clean,
+    /// The mean over runs between the two (integrated gradients): predicts both.
+    Integrated,
+}
+
+impl GradientAt {
+    pub const ALL: [GradientAt; 3] = [GradientAt::Corrupt, GradientAt::Clean, GradientAt::Integrated];
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            GradientAt::Corrupt => "corrupt",
+            GradientAt::Clean => "clean",
+            GradientAt::Integrated => "integrated",
+        }
+    }
+
+    /// The patches that it predicts; a cell is compared with the first.
+    pub fn predicts(self) -> &'static [PatchMode] {
+        match self {
+            GradientAt::Corrupt => &[PatchMode::Denoise],
+            GradientAt::Clean => &[PatchMode::Noise],
+            GradientAt::Integrated => &[PatchMode::Denoise, PatchMode::Noise],
+        }
+    }
+}
+
+/// One cell of the map; intervals are bootstraps over pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttributionRow {
+    /// `n` counts pairs.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    pub gradient: GradientAt,
+    pub component: Component,
+    pub layer: usize,
+    pub head: Option<usize>,
+    /// As in [`PatchedNodeRow`].
+    pub place: String,
+    pub back: Option<usize>,
+    /// Σ gradient · (clean − corrupt) / Σ whole.
+    pub effect: Estimate,
+    /// As in [`HeadPatchRow`].
+    pub p_holm: f64,
+    /// What the patch itself does in the same pairs (`denoise`; of the clean run's gradient `noise`), of the cells that were
+    /// sampled.
+    pub exact: Option<Estimate>,
+}
+
+impl Named for AttributionRow {
+    const NAME: &'static str = "attribution_patching";
+}
+
+impl AttributionRow {
+    /// The verdict that the node matters here, if the gradient is right.
+    pub fn matters(&self) -> bool {
+        self.p_holm <= 1.0 - LEVEL
+    }
+}
+
+/// How well one map predicts patches that were run, over the sampled cells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttributionAgreementRow {
+    /// `n` counts pairs.
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub form: Form,
+    pub gradient: GradientAt,
+    pub mode: PatchMode,
+    pub cells: usize,
+    /// Spearman's ρ of predicted and true effects over the cells; the interval resamples pairs.
+    pub rank_correlation: Estimate,
+    /// |predicted − true|, as a share of the whole difference.
+    pub mean_miss: f64,
+    pub worst_miss: f64,
+    /// The cell with the worst miss, and both of its effects.
+    pub worst_cell: String,
+    pub worst_predicted: f64,
+    pub worst_exact: f64,
+}
+
+impl Named for AttributionAgreementRow {
+    const NAME: &'static str = "attribution_agreement";
+}
+
+/// Predicted effects, each as if it were a patch's.
+pub(crate) type Predicted = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
+
+/// The maps of every form and gradient. `exact`: patches that were run on the same pairs, of the cells that were sampled; `least` as in [`shares`].
+///
+/// # Errors
+/// As the bootstrap's.
+pub(crate) fn attributions(predicted: &Predicted, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
+    type At = (Form, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
+    let at = |r: &HeadPatchRow| -> At { (r.form, r.mode, r.place.clone(), r.back, r.component, r.layer, r.head) };
+    let exact: BTreeMap<At, Estimate> = shares(exact, least)?.iter().map(|r| (at(r), r.effect)).collect();
+    let mut out = vec![];
+    for (&gradient, rows) in predicted {
+        for row in shares(rows, least)? {
+            let exact = exact.get(&at(&row)).copied();
+            let HeadPatchRow { identity, form, component, layer, head, place, back, effect, p_holm, .. } = row;
+            out.push(AttributionRow {
+                identity,
+                form,
+                gradient,
+                component,
+                layer,
+                head,
+                place,
+                back,
+                effect,
+                p_holm,
+                exact,
+            });
+        }
+    }
+    Ok(out)
+}
+
+/// Compares every map with the patches that it predicts; left out where fewer than two pairs or three cells were run.
+///
+/// # Errors
+/// As the bootstrap's; a map whose effects are all the same.
+pub(crate) fn agreements(predicted: &Predicted, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
+    let mut out = vec![];
+    for form in Form::ALL {
+        for (&gradient, rows) in predicted {
+            for &mode in gradient.predicts() {
+                let own: Vec<&PatchedNodeRow> = rows.iter().filter(|r| r.form == form).collect();
+                let run: Vec<&PatchedNodeRow> = exact.iter().filter(|r| (r.form, r.mode) == (form, mode)).collect();
+                out.extend(compared(gradient, mode, &own, &run)?);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// What a pair says of a cell: predicted, true, whole.
+type Three = [f64; 3];
+
+fn compared(
+    gradient: GradientAt,
+    mode: PatchMode,
+    own: &[&PatchedNodeRow],
+    run: &[&PatchedNodeRow],
+) -> Result<Option<AttributionAgreementRow>> {
+    let predicted: BTreeMap<(usize, Cell), f64> = own.iter().map(|r| ((r.pair, r.cell()), r.moved)).collect();
+    let mut cells: BTreeMap<Cell, BTreeMap<usize, Three>> = BTreeMap::new();
+    for r in run {
+        let Some(&by_gradient) = predicted.get(&(r.pair, r.cell())) else { continue };
+        cells.entry(r.cell()).or_default().insert(r.pair, [by_gradient, r.moved, r.whole]);
+    }
+    // As the maps: a cell of a single pair has no interval.
+    cells.retain(|_, pairs| pairs.len() > 1);
+    let pairs: Vec<usize> =
+        cells.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let (Some(first), true, true) = (run.first(), cells.len() > 2, pairs.len() > 1) else { return Ok(None) };
+    let tables: Vec<Vec<Option<Three>>> =
+        cells.values().map(|of| pairs.iter().map(|pair| of.get(pair).copied()).collect()).collect();
+    let effects = |counts: &[u32]| -> (Vec<f64>, Vec<f64>) {
+        let sums = tables.iter().map(|of| {
+            let mut sums = [0.0; 3];
+            for (three, &times) in of.iter().zip(counts) {
+                sums.iter_mut().zip(three.unwrap_or_default()).for_each(|(sum, x)| *sum += f64::from(times) * x);
+            }
+            sums
+        });
+        // A draw without any pair of a cell says nothing of it.
+        sums.filter(|sums| sums[2] > 0.0).map(|[by, moved, whole]| (by / whole, moved / whole)).unzip()
+    };
+    let (by, moved) = effects(&vec![1; pairs.len()]);
+    let rho = |counts: &[u32]| {
+        let (by, moved) = effects(counts);
+        spearman(&by, &moved)
+    };
+    if !rho(&vec![1; pairs.len()]).is_finite() {
+        return Ok(None);
+    }
+    let rank_correlation = Bootstrap::seeded(first.identity.seed).units(pairs.len(), rho)?;
+    let misses = || by.iter().zip(&moved).map(|(a, b)| (a - b).abs());
+    let worst = misses().enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i);
+    Ok(Some(AttributionAgreementRow {
+        identity: Identity { n: pairs.len(), ..first.identity.clone() },
+        form: first.form,
+        gradient,
+        mode,
+        cells: cells.len(),
+        rank_correlation,
+        mean_miss: misses().sum::<f64>() / by.len() as f64,
+        worst_miss: misses().fold(0.0, f64::max),
+        worst_cell: cells.keys().nth(worst).map(called).unwrap_or_default(),
+        worst_predicted: by[worst],
+        worst_exact: moved[worst],
+    }))
+}
+
+/// `L2H0 at latent[1], 1 back`.
+fn called(&(place, back, component, layer, head): &Cell) -> String {
+    let back = back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
+    format!("{} at {place}{back}", component.label(Some(layer), head))
+}

@@ -1,0 +1,189 @@
+//! How the lead at a row's end changes with what every node puts out at every position: one backward pass, through the
+//! recurrence (an injected state is the hidden state before it, so a later step's gradient reaches all earlier steps).
+//!
+//! A hook at each point adds a tensor of zeros that takes a gradient: its gradient is the node's own, and nothing else of the
+//! model is tracked (weights are constants).
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
+
+use super::patch::Held;
+use crate::latent::{Gradient, LatentSource, Sequence, unroll};
+use crate::model::hooks::Site;
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+
+/// A row whose lead is differentiated.
+#[derive(Clone, Copy, Debug)]
+pub struct Aimed<'a> {
+    pub row: &'a Sequence,
+    /// The lead is the logit of the first minus that of the second, at the row's end.
+    pub says: [u32; 2],
+    /// Another row of the same length, and how far the row's token embeddings are moved to its own: 0 is the row, 1 the other.
+    pub toward: Option<(&'a Sequence, f64)>,
+}
+
+/// One row's lead, what stood at the points, and the lead's gradient there; by point and position, heads side by side.
+#[derive(Clone, Debug, Default)]
+pub struct Slope {
+    pub lead: f64,
+    pub values: Held,
+    pub gradients: Held,
+}
+
+/// Differentiates the rows in one batch, at the positions that `wanted` names (index of the row, position).
+///
+/// # Errors
+/// No rows, rows of other lengths than those they are moved to, a token without logit, a point without a row of values for
+/// each position, and as the model's.
+pub fn slopes(
+    model: &Decoder,
+    source: &dyn LatentSource,
+    aimed: &[Aimed],
+    points: &[HookPoint],
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Result<Vec<Slope>> {
+    ensure!(!aimed.is_empty(), "no rows to differentiate");
+    for Aimed { row, toward, .. } in aimed {
+        let same = toward.is_none_or(|(other, _)| other.ids.len() == row.ids.len());
+        ensure!(same, "a row of {} positions cannot be moved to one of another length", row.ids.len());
+    }
+    let (layers, leaves) = (model.layers.len(), RefCell::new(vec![]));
+    let moves = moves(model, aimed)?;
+    let mut hooks = Hooks::none();
+    if !moves.is_empty() {
+        hooks.replace(&all_of(HookPoint::new(Kind::Embed)), layers, |site, value| moved(site, value, aimed, &moves))?;
+    }
+    for &point in points {
+        ensure!(point.kind.position_axis() == 1, "`{point}` has no row of values for each position");
+        hooks.replace(&all_of(point), layers, |site, value| {
+            let (value, leaf) = Leaf::under(site, value, &wanted)?;
+            leaves.borrow_mut().push(leaf);
+            Ok(value)
+        })?;
+    }
+    let rows: Vec<Sequence> = aimed.iter().map(|a| a.row.clone()).collect();
+    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
+    let hidden = unroll(model, &rows, source, Gradient::Through, &mut hooks)?.hidden_at(&ends)?;
+    drop(hooks);
+    let leads = leads(model, hidden, aimed)?;
+    let read = leads.clone().without_autodiff().try_into_vec_as::<f32>();
+    let read = read.map_err(|e| anyhow::anyhow!("reading leads: {e:?}"))?;
+    let gradients = leads.sum().backward();
+    let mut out: Vec<Slope> = read.iter().map(|&lead| Slope { lead: f64::from(lead), ..Slope::default() }).collect();
+    leaves.into_inner().into_iter().try_for_each(|leaf: Leaf| leaf.read(&gradients, &mut out))?;
+    Ok(out)
+}
+
+fn all_of(point: HookPoint) -> HookSpec {
+    HookSpec { pattern: point.to_string(), select: Select::All }
+}
+
+/// `[n, D]` after the final norm → each row's lead, `[n, 1]`.
+fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[Aimed]) -> Result<Tensor<2>> {
+    let vocab = model.config().vocab_size;
+    let mut pick = vec![0.0_f32; aimed.len() * vocab];
+    for (row, Aimed { says, .. }) in aimed.iter().enumerate() {
+        for (&token, sign) in says.iter().zip([1.0, -1.0]) {
+            ensure!((token as usize) < vocab, "token id {token} has no logit: the head has {vocab} rows");
+            pick[row * vocab + token as usize] += sign;
+        }
+    }
+    let pick = Tensor::<2>::from_data(TensorData::new(pick, [aimed.len(), vocab]), &hidden.device());
+    let logits = model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0).cast(FloatDType::F32);
+    Ok((logits * pick).sum_dim(1))
+}
+
+/// What each token that is moved has to move by, at a share of 1: by (own token, other token).
+type Moves = HashMap<(u32, u32), Vec<f32>>;
+
+fn moves(model: &Decoder, aimed: &[Aimed]) -> Result<Moves> {
+    let mut moves = Moves::new();
+    for Aimed { row, toward, .. } in aimed {
+        let Some((other, share)) = toward else { continue };
+        for (&own, &new) in row.ids.iter().zip(&other.ids).filter(|(own, new)| own != new && *share != 0.0) {
+            if moves.contains_key(&(own, new)) {
+                continue;
+            }
+            let both = Activation::Rank3(model.embed(&[vec![own, new]])?).to_vec()?;
+            let (own_row, new_row) = both.split_at(both.len() / 2);
+            moves.insert((own, new), own_row.iter().zip(new_row).map(|(a, b)| b - a).collect());
+        }
+    }
+    Ok(moves)
+}
+
+/// `hook_embed` of rows that are on the way to others.
+fn moved(site: &Site, value: Activation, aimed: &[Aimed], moves: &Moves) -> Result<Activation> {
+    let old = value.three()?;
+    let [b, l, d] = old.dims();
+    let mut by = vec![0.0_f32; b * l * d];
+    for place in site.places {
+        let Aimed { row, toward: Some((other, share)), .. } = aimed[place.batch] else { continue };
+        let Some(step) = moves.get(&(row.ids[place.position], other.ids[place.position])) else { continue };
+        let from = (place.batch * l + place.index) * d;
+        by[from..from + d].iter_mut().zip(step).for_each(|(by, step)| *by = (share * f64::from(*step)) as f32);
+    }
+    let by = Tensor::<3>::from_data(TensorData::new(by, [b, l, d]), (&old.device(), old.dtype()));
+    Ok(Activation::Rank3(old + by))
+}
+
+/// Zeros that were added to one activation.
+struct Leaf {
+    point: HookPoint,
+    zeros: Zeros,
+    /// Row of the batch, position, where its values begin in the tensor.
+    places: Vec<(usize, usize, usize)>,
+    width: usize,
+    /// The activation itself.
+    values: Vec<f32>,
+}
+
+enum Zeros {
+    Rank3(Tensor<3>),
+    Rank4(Tensor<4>),
+}
+
+impl Leaf {
+    /// Puts itself under an activation.
+    fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
+        let (dims, values) = (value.dims(), value.to_vec()?);
+        let width: usize = dims[2..].iter().product();
+        let places = site.places.iter().filter(|place| wanted(place.batch, place.position));
+        let places = places.map(|p| (p.batch, p.position, (p.batch * dims[1] + p.index) * width)).collect();
+        let (value, zeros) = match value {
+            Activation::Rank3(x) => {
+                let zeros = zeros_like(&x);
+                (Activation::Rank3(x + zeros.clone()), Zeros::Rank3(zeros))
+            }
+            Activation::Rank4(x) => {
+                let zeros = zeros_like(&x);
+                (Activation::Rank4(x + zeros.clone()), Zeros::Rank4(zeros))
+            }
+        };
+        Ok((value, Self { point: site.point, zeros, places, width, values }))
+    }
+
+    /// Hands values and gradients to the rows. What leads nowhere (the last block at a position whose state nobody reads) has
+    /// a gradient of 0.
+    fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
+        let found = match &self.zeros {
+            Zeros::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
+            Zeros::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),
+        };
+        let found = found.map_or_else(|| Ok(vec![0.0; self.values.len()]), |found| found.to_vec())?;
+        for (row, position, from) in self.places {
+            let slope = out.get_mut(row).context("a row that nobody asked for")?;
+            let part = from..from + self.width;
+            slope.values.insert((self.point, position), self.values[part.clone()].to_vec());
+            slope.gradients.insert((self.point, position), found[part].to_vec());
+        }
+        Ok(())
+    }
+}
+
+fn zeros_like<const R: usize>(x: &Tensor<R>) -> Tensor<R> {
+    Tensor::zeros(x.dims(), (&x.device(), x.dtype())).autodiff().require_grad()
+}
