@@ -35,11 +35,11 @@ const ALLOWED: [(&str, &str); 27] = [
     ),
     (
         "experiments",
-        "corpus evaluation interventions latent machine model ops parallel progress recipe schema stats store study tasks text",
+        "corpus evaluation interventions latent machine model ops parallel progress random recipe schema stats store study tasks text",
     ),
     (
         "calibration",
-        "corpus experiments interventions latent model parallel random recipe schema store study tasks text",
+        "corpus experiments interventions latent model parallel progress random recipe schema store study tasks text",
     ),
     ("report", "schema stats store"),
     (

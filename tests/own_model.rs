@@ -112,15 +112,11 @@ fn a_bad_row_is_named_by_file_and_line() {
         let out = temp.path().join("out");
         run("probe", &[MICRO, "--like", "micro", "--data", text(file), "--out", text(&out), "--only", "outcomes"])
     };
-    for (bad, what) in [
-        ("{\"question\": \"what is it\", \"answer\": \"1\"}", "what"),
-        ("{\"question\": \"a = 1 ; ? a :\", \"answer\": \"\"}", "empty"),
-    ] {
-        let output = probe(&rows(bad));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{bad}: {said}");
-        assert!(said.contains("rows.jsonl:2") && said.contains(what), "{bad}: {said}");
-    }
+    let bad = "{\"question\": \"a = 1 ; ? a :\", \"answer\": \"\"}";
+    let output = probe(&rows(bad));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("rows.jsonl:2") && said.contains("empty"), "{said}");
 }
 
 #[test]

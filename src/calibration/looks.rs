@@ -12,6 +12,7 @@ use crate::experiments::{
     phases, switch_benefit, switch_window, teacher_forced,
 };
 use crate::interventions::Steps;
+use crate::progress::Stopped;
 use crate::schema::{
     Axis, Component, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, SwitchProblemRow,
     Target, benefit,
@@ -96,6 +97,8 @@ pub(super) fn blind(test: &str) -> &'static str {
     }
 }
 
+const KNOWN_VALUE: &str = "latent_intervention/known_value";
+
 /// Verdicts by test: whether each place with truth yes was found, and whether any with truth no was.
 #[derive(Default)]
 pub(super) struct Said(BTreeMap<(String, bool), bool>);
@@ -104,6 +107,10 @@ impl Said {
     fn add(&mut self, test: impl Into<String>, truth: bool, verdict: bool) {
         let all = self.0.entry((test.into(), truth)).or_insert(verdict);
         *all = if truth { *all && verdict } else { *all || verdict };
+    }
+
+    fn join(&mut self, other: Self) {
+        other.into_rows().for_each(|(test, truth, verdict)| self.add(test, truth, verdict));
     }
 
     /// Test, truth, verdict.
@@ -246,7 +253,39 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
     }
 }
 
+/// All modes from one decode; where the experiment refuses one of them (so few problems that it did nothing), each alone, and
+/// the refused one has found nothing.
 fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
+    let mut said = match swept(built, study, modes, steps) {
+        Err(error) if !error.is::<Stopped>() => Said::default(),
+        done => return done,
+    };
+    for mode in modes {
+        match swept(built, study, std::slice::from_ref(mode), steps) {
+            Ok(one) => said.join(one),
+            Err(error) if error.is::<Stopped>() => return Err(error),
+            Err(_) if mode == "known_value" => said.add(KNOWN_VALUE, built.is_read(), false),
+            Err(_) => steps.iter().for_each(|at| {
+                let (test, truth) = asked(built, mode, *at);
+                truth.into_iter().for_each(|truth| said.add(test.clone(), truth, false));
+            }),
+        }
+    }
+    Ok(said)
+}
+
+/// What a mode at these steps asks, and whether it is so.
+fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
+    match steps {
+        Steps::Only(step) if mode == "resample" => {
+            let behind = built.writes < step + 1 && step < built.reads;
+            ("latent_intervention/resample, one step".to_owned(), Some(built.is_read() && behind))
+        }
+        _ => (format!("latent_intervention/{mode}"), lowers(built, mode.split(':').next().unwrap_or(mode))),
+    }
+}
+
+fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
     let settings = Sweep::settings(study);
     let causal = Causal::new(study, &settings, Default::default(), &|_| {});
     let config = Interventions { modes: modes.to_vec(), steps: steps.to_vec(), ..Interventions::default() };
@@ -261,19 +300,14 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
     let mut said = Said::default();
     for row in &summary.rows {
         let dose = row.dose.map_or_else(String::new, |dose| format!(":{dose}"));
-        let (test, truth) = match row.steps {
-            Steps::Only(step) if row.mode == "resample" => {
-                let behind = built.writes < step + 1 && step < built.reads;
-                ("latent_intervention/resample, one step".to_owned(), Some(built.is_read() && behind))
-            }
-            _ => (format!("latent_intervention/{}{dose}", row.mode), lowers(built, &row.mode)),
-        };
+        let (test, truth) = asked(built, &row.mode, row.steps);
+        let test = format!("{test}{dose}");
         if let Some(truth) = truth {
             said.add(test, truth, row.lowers());
         }
     }
     for row in &summary.known {
-        said.add("latent_intervention/known_value", built.is_read(), row.follows());
+        said.add(KNOWN_VALUE, built.is_read(), row.follows());
     }
     Ok(said)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::experiments::{ALL, Experiment, Settings};
+use crate::experiments::{ALL, Experiment, ON_REQUEST, Settings};
 use crate::names::meant;
 use crate::study::Study;
 
@@ -39,7 +39,8 @@ pub struct Chosen {
 impl Chosen {
     /// One line an experiment: name, program, question.
     pub fn listed() -> String {
-        ALL.iter().map(|e| format!("{:<20} {:<10} {}\n", e.name, e.program(), e.about)).collect()
+        let only = |e: &Experiment| if ON_REQUEST.contains(&e.name) { " (run only where --only names it)" } else { "" };
+        ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about, only(e))).collect()
     }
 
     /// Whether the user named no experiment: all are run.
@@ -52,7 +53,7 @@ impl Chosen {
         self.only.iter().any(|name| name == experiment.name)
     }
 
-    /// The experiments of a program that are to be run.
+    /// The experiments of a program that are to be run: those named, or all but [`ON_REQUEST`].
     ///
     /// # Errors
     /// A name that no experiment has, or one that another program runs.
@@ -67,7 +68,10 @@ impl Chosen {
                 bail!("--only: `{name}` is run by `{}`", named.program());
             }
         }
-        Ok(ALL.iter().filter(|e| e.program() == program && (self.is_open() || self.names(e))).collect())
+        Ok(ALL
+            .iter()
+            .filter(|e| e.program() == program && (self.names(e) || self.is_open() && !ON_REQUEST.contains(&e.name)))
+            .collect())
     }
 
     /// The settings of the recipe, or the defaults.

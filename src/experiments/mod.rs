@@ -136,6 +136,8 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching,
-        steering
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering
 }
+
+/// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
+pub(crate) const ON_REQUEST: [&str; 2] = ["attribution_patching", "steering"];

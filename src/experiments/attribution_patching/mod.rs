@@ -6,7 +6,8 @@
 //! - `corrupt`: in the corrupt run; predicts `denoise`.
 //! - `clean`: in the clean run; predicts `noise`.
 //! - `integrated`: the mean over `steps` runs whose token embeddings lie between the two, at the middles of as many equal parts
-//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows.
+//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows:
+//!   on `micro` 16 steps give .59 of it, 64 give 1.13, 400 give 1.00 (six pairs; `tests/circuits.rs`).
 //!
 //! `exact` and the agreement rows hold the maps against patches that were run on a sample of the cells, in the same pairs.
 //!

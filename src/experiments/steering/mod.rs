@@ -53,7 +53,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { layers: vec![], steps: vec![], doses: vec![0.5, 1.0, 2.0], project_out: true, problems: 20, least: 5 }
+        Self { layers: vec![], steps: vec![], doses: vec![0.5, 1.0, 2.0], project_out: true, problems: 60, least: 5 }
     }
 }
 
