@@ -39,7 +39,12 @@ fn committed() -> BTreeMap<i64, Vec<Triple>> {
     let mut paths = vec![];
     files(Path::new("reports"), &mut paths);
     let mut all: Vec<Triple> = vec![];
-    for path in paths {
+    // Raw rows are not committed: those here may be anyone's.
+    let raw = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ["observations", "patched_"].iter().any(|start| name.starts_with(start))
+    };
+    for path in paths.into_iter().filter(|path| !raw(path)) {
         if path.extension().is_some_and(|e| e == "md") {
             let text = std::fs::read_to_string(&path).expect("a table");
             all.extend(written(&text).into_iter().map(|(_, triple, _)| triple));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use switchyard::commands::{chosen::unknown_method, completions, device::MachineArgs, resume};
+use switchyard::commands::{chosen::unknown_method, completions, device::MachineArgs};
 use switchyard::machine::Machine;
 use switchyard::progress::{say, show, stop_flag};
 use switchyard::recipe::Recipe;
@@ -87,9 +87,6 @@ fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
         command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
         device: machine.device.clone(),
     };
-    if options.resume {
-        resume::check(&recipe, &options.out)?;
-    }
     stop_flag();
     let out = options.out.display().to_string();
     match run(recipe, options)? {

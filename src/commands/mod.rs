@@ -12,7 +12,6 @@ pub mod intervene;
 mod places;
 mod render;
 pub mod results;
-pub mod resume;
 mod table;
 pub mod targets;
 

@@ -2,6 +2,7 @@
 
 mod annotate;
 mod measure;
+mod resume;
 mod setup;
 mod summary;
 mod supervised;

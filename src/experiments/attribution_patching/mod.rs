@@ -6,8 +6,8 @@
 //! - `corrupt`: in the corrupt run; predicts `denoise`.
 //! - `clean`: in the clean run; predicts `noise`.
 //! - `integrated`: the mean over `steps` runs whose token embeddings lie between the two, at the middles of as many equal parts
-//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows:
-//!   on `micro` 16 steps give .59 of it, 64 give 1.13, 400 give 1.00 (six pairs; `tests/circuits.rs`).
+//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows;
+//!   on `micro` that takes hundreds (`tests/circuits.rs`).
 //!
 //! `exact` and the agreement rows hold the maps against patches that were run on a sample of the cells, in the same pairs.
 //!
@@ -29,7 +29,7 @@ use crate::schema::{
     AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Named, PatchedNodeRow,
     Predicted, agreements, attributions,
 };
-use crate::study::circuits::pairs::{Prompts, of_file, of_form};
+use crate::study::circuits::pairs::{Prompts, no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::sweep::not_stopped;
 use crate::study::{Causal, DoesNotApply, Study};
@@ -88,14 +88,8 @@ impl Config {
 /// Settings that say nothing to do.
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     config.check()?;
-    let subject = &causal.study.subject;
-    let why = || {
-        format!(
-            "{}: attribution_patching needs a generated task to make pairs of, or attribution_patching.pairs_file in --recipe",
-            subject.name
-        )
-    };
-    Ok(if subject.recipe.task.is_some() || config.pairs_file.is_some() { Fit::Yes } else { Fit::No(why()) })
+    let missing = no_pairs(&causal.study.subject, "attribution_patching", config.pairs_file.as_deref());
+    Ok(missing.map_or(Fit::Yes, Fit::No))
 }
 
 /// The maps and how they agree with patches, in files.

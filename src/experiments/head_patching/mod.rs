@@ -30,7 +30,7 @@ use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
 };
 use crate::store::Journal;
-use crate::study::circuits::pairs::{Pair, Prompts, of_file, of_form};
+use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
 use crate::study::sweep::not_stopped;
@@ -91,14 +91,8 @@ impl Config {
 /// Settings that say nothing to do.
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     config.check()?;
-    let subject = &causal.study.subject;
-    let why = || {
-        format!(
-            "{}: head_patching needs a generated task to make pairs of, or head_patching.pairs_file in --recipe",
-            subject.name
-        )
-    };
-    Ok(if subject.recipe.task.is_some() || config.pairs_file.is_some() { Fit::Yes } else { Fit::No(why()) })
+    let missing = no_pairs(&causal.study.subject, "head_patching", config.pairs_file.as_deref());
+    Ok(missing.map_or(Fit::Yes, Fit::No))
 }
 
 /// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and maps.

@@ -17,27 +17,27 @@ enum Quality {
     Truncated,
 }
 
+/// Those of a row, in the order of [`Quality`]: both kinds of rows have the same columns.
+macro_rules! qualities {
+    ($r:ident) => {
+        [
+            Some($r.accuracy),
+            $r.latent_accuracy,
+            Some($r.switch_rate),
+            $r.latent_calls,
+            $r.visible_tokens,
+            Some($r.truncated),
+        ]
+    };
+}
+
 impl Quality {
-    fn of_group(self, r: &AccuracyRow) -> Option<Estimate> {
-        self.of([
-            Some(r.accuracy),
-            r.latent_accuracy,
-            Some(r.switch_rate),
-            r.latent_calls,
-            r.visible_tokens,
-            Some(r.truncated),
-        ])
+    fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
+        self.of(qualities!(row))
     }
 
-    fn of_phase(self, r: &PhaseRow) -> Option<Estimate> {
-        self.of([
-            Some(r.accuracy),
-            r.latent_accuracy,
-            Some(r.switch_rate),
-            r.latent_calls,
-            r.visible_tokens,
-            Some(r.truncated),
-        ])
+    fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
+        self.of(qualities!(row))
     }
 
     /// This one of all, which stand in the order of the variants.

@@ -83,6 +83,14 @@ pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
     Ok(out)
 }
 
+/// Why an experiment has no pairs to make: neither a generated task nor a file of them.
+pub(crate) fn no_pairs(subject: &Subject, experiment: &str, file: Option<&Path>) -> Option<String> {
+    (subject.recipe.task.is_none() && file.is_none()).then(|| {
+        let name = &subject.name;
+        format!("{name}: {experiment} needs a generated task to make pairs of, or {experiment}.pairs_file in --recipe")
+    })
+}
+
 /// The usable pairs of a form, `limit` at most: of `given` prompts, or of the first `candidates` problems of the recipe's task.
 /// Given prompts have no worked solutions: their text form is what the model writes without switching.
 ///

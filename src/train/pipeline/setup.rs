@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::Run;
+use super::{Run, resume};
 use crate::corpus::Corpus;
 use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
@@ -48,14 +48,14 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             "{}: holds a run already; --resume goes on with it, --out names another folder",
             root.display()
         );
-        let held =
-            fs::read_to_string(&recipe_path).with_context(|| format!("{}: cannot read", recipe_path.display()))?;
-        ensure!(
-            held == text,
-            "{}: the run was started with other settings; repeat them, or name another folder with --out",
-            recipe_path.display()
-        );
+        resume::same_settings(&recipe, &recipe_path)?;
         same_threads(&root.join("manifest.json"), options.threads)?;
+    } else {
+        ensure!(
+            !options.resume,
+            "--resume: {}: holds no run (no recipe.toml); leave --resume away to begin one",
+            root.display()
+        );
     }
     let lock = Lock::take(&root, &options.command)?;
     if options.resume {

@@ -1,25 +1,19 @@
-//! What `train --resume` needs, with the reason where it is not so. Knows recipes and folders, not training.
+//! Whether a run may be gone on with: the settings that it was started with, against those of now.
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::recipe::Recipe;
 
-/// Checks that a run folder can be gone on with under this recipe.
+/// Compares a recipe with the one that a run has on disk.
 ///
 /// # Errors
-/// No run in the folder; a setting that differs, by its key and with both values.
-pub fn check(recipe: &Recipe, out: &Path) -> Result<()> {
-    let file = out.join("recipe.toml");
-    ensure!(
-        file.is_file(),
-        "--resume: {}: holds no run (no recipe.toml); leave --resume away to begin one",
-        out.display()
-    );
-    let held = std::fs::read_to_string(&file).with_context(|| format!("{}: cannot read", file.display()))?;
+/// Settings that differ, by their keys and with both values.
+pub(super) fn same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
+    let held = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
     let held: toml::Table = held.parse().with_context(|| format!("{}: not a recipe", file.display()))?;
-    let ours: toml::Table = toml::to_string(recipe).context("writing the recipe as TOML")?.parse()?;
+    let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
     let mut differences = vec![];
     compare("", &held.into(), &ours.into(), &mut differences);
     if !differences.is_empty() {
@@ -62,12 +56,11 @@ mod tests {
         let recipe = |set: &[&str]| {
             Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).expect("a recipe")
         };
-        let none = check(&recipe(&[]), folder.path()).expect_err("no run").to_string();
-        assert!(none.contains("holds no run"), "{none}");
         let held = toml::to_string(&recipe(&["base.steps=7"])).expect("TOML");
-        std::fs::write(folder.path().join("recipe.toml"), held).expect("written");
-        check(&recipe(&["base.steps=7"]), folder.path()).expect("the same");
-        let said = check(&recipe(&["base.steps=9", "seed=3"]), folder.path()).expect_err("others").to_string();
+        let file = folder.path().join("recipe.toml");
+        std::fs::write(&file, held).expect("written");
+        same_settings(&recipe(&["base.steps=7"]), &file).expect("the same");
+        let said = same_settings(&recipe(&["base.steps=9", "seed=3"]), &file).expect_err("others").to_string();
         assert!(said.contains("base.steps was 7, now 9") && said.contains("seed was 0, now 3"), "{said}");
     }
 }
