@@ -82,6 +82,60 @@ fn interventions_find_nothing_where_latents_are_inert() {
 }
 
 #[test]
+fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
+    use burn::module::Module;
+    use switchyard::evaluation::requests;
+    use switchyard::recipe::{Compute, Grpo, ReplayMode};
+    use switchyard::train::grpo::{Behaviour, gradients, rollout_settings, sample};
+
+    let study = study(Kind::Working, 4, 6);
+    let corpus = &study.subject.corpus;
+    let asked = requests(corpus);
+    let golds: Vec<&str> = corpus.test.iter().map(|p| p.answer.as_str()).collect();
+    let questions: Vec<(usize, &[u32], &str)> =
+        asked.iter().zip(&golds).map(|(r, gold)| (r.problem, r.prompt.as_slice(), *gold)).collect();
+    let with = |dropout_rollouts, replay| Grpo {
+        temperature: 6.0,
+        k_min: 1,
+        group: 8,
+        dropout_rollouts,
+        replay,
+        ..Grpo::default()
+    };
+    let grpo = with(0.2, ReplayMode::Segmented);
+    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
+    let behaviour = Behaviour {
+        reasoning: &study.subject.reasoning,
+        switch: corpus.switch,
+        settings: &settings,
+        compute: Compute::F32,
+    };
+    let model = study.subject.model.clone().train();
+    let sampled = sample(&model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
+    assert!(sampled.rollouts.iter().any(|r| r.trace.switched()), "no rollout with a block: the test sees text only");
+
+    // The first token is drawn after the same prompt: only the mask can tell two rollouts of a group apart there.
+    let group = |dropout| {
+        let how = Grpo { dropout_rollouts: dropout, ..grpo.clone() };
+        let all = sample(&model, corpus, &questions[..1], &how, behaviour, 1).expect("rollouts").all;
+        let entropies = all.iter().map(|(t, _, _)| t.positions[0].entropy.expect("sampled").to_bits());
+        entropies.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert!(group(0.0) == 1 && group(0.2) > 2, "{} and {} kinds", group(0.0), group(0.2));
+
+    for replay in [ReplayMode::Segmented, ReplayMode::TextGraph, ReplayMode::FullBptt] {
+        let drift = |dropout, threads| {
+            let how = with(dropout, replay);
+            gradients(&model, behaviour, &sampled.rollouts, &how, threads).expect("gradients").1.max_drift
+        };
+        for threads in [1, 2] {
+            assert!(drift(0.2, threads) < 1e-4, "{replay:?}: the ratio of the first inner epoch is 1");
+        }
+        assert!(drift(0.0, 1) > 0.01, "{replay:?}: without the mask the replay is of another policy");
+    }
+}
+
+#[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     use switchyard::evaluation::requests;
     use switchyard::recipe::{Compute, Grpo};

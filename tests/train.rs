@@ -193,6 +193,7 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--set", "latent.stages=[{k=1,steps=1,c=9}]"], "latent.stages[0].c"),
         (vec!["--set", "coconut.stages=[{k=1,steps=1,c=0.5}]"], "coconut.stages[0].c"),
         (vec!["--set", "grpo.group=1"], "grpo.group"),
+        (vec!["--set", "grpo.dropout_rollouts=1.0"], "grpo.dropout_rollouts"),
         (vec!["--set", "optimizer.clip=0"], "optimizer.clip"),
         (vec!["--set", "optimizer.beta_1=1.0"], "optimizer.beta_1"),
         (vec!["--set", "latent.stages=[]"], "latent.stages"),

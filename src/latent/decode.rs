@@ -108,7 +108,8 @@ pub struct Decode<'a> {
 /// logits) ends that row with its reason and nothing else.
 pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Hooks) -> Result<Vec<Trace>> {
     ensure!(rollouts > 0, "nothing to decode: {rollouts} rollouts");
-    let mut stream = prefill(how, requests, hooks)?;
+    let problems = requests.iter().map(|r| r.problem).collect();
+    let mut stream = prefill(how, requests, problems, hooks)?;
     let forks: Vec<usize> = (0..requests.len()).flat_map(|r| std::iter::repeat_n(r, rollouts)).collect();
     if rollouts > 1 {
         stream = stream.keep(&forks);
@@ -121,15 +122,37 @@ pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Ho
     Ok(done.into_iter().map(|row| row.decoded().trace).collect())
 }
 
+/// Continues every prompt once. Hooks see row `i` under the name `names[i]`, where [`decode`] shows the problem: rollouts
+/// of one problem can be told apart.
+///
+/// # Errors
+/// As [`decode`], and another number of names than of requests.
+pub(crate) fn decode_named(
+    how: Decode,
+    requests: &[Request],
+    names: Vec<usize>,
+    hooks: &mut Hooks,
+) -> Result<Vec<Trace>> {
+    ensure!(names.len() == requests.len(), "{} names for {} requests", names.len(), requests.len());
+    let stream = prefill(how, requests, names, hooks)?;
+    let rows = requests.iter().map(|r| Row::new(r, r.rollout, how.settings.switching)).collect();
+    let done = continue_rows(how, stream, rows, &mut Branch::whole(hooks))?;
+    Ok(done.into_iter().map(|row| row.decoded().trace).collect())
+}
+
 /// Feeds the prompts.
-pub(super) fn prefill<'m>(how: Decode<'m>, requests: &[Request], hooks: &mut Hooks) -> Result<Stream<'m>> {
+pub(super) fn prefill<'m>(
+    how: Decode<'m>,
+    requests: &[Request],
+    names: Vec<usize>,
+    hooks: &mut Hooks,
+) -> Result<Stream<'m>> {
     how.settings.check()?;
     ensure!(!requests.is_empty(), "nothing to decode: no prompts");
     for request in requests {
         ensure!(!request.prompt.is_empty(), "problem {}: the prompt is empty", request.problem);
     }
-    let mut stream =
-        Stream::new(how.model, how.source, Gradient::Through, requests.iter().map(|r| r.problem).collect());
+    let mut stream = Stream::new(how.model, how.source, Gradient::Through, names);
     let prompts: Vec<Piece> =
         requests.iter().map(|r| Piece { ids: r.prompt.clone(), steps: vec![Step::Prompt; r.prompt.len()] }).collect();
     stream.advance(&prompts, hooks).context("prefilling the prompts")?;

@@ -135,7 +135,8 @@ impl<'m> Prefix<'m> {
     /// As [`super::decode()`].
     pub fn prompts(how: Decode<'m>, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
         ensure!(watch.len() == requests.len(), "{} watched tokens for {} requests", watch.len(), requests.len());
-        let prompts = prefill(how, requests, &mut Hooks::none())?;
+        let problems = requests.iter().map(|r| r.problem).collect();
+        let prompts = prefill(how, requests, problems, &mut Hooks::none())?;
         let start = |(request, &watch): (&Request, &Option<u32>)| {
             let mut row = Row::new(request, request.rollout, how.settings.switching);
             row.watch = watch;

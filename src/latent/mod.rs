@@ -18,8 +18,8 @@ pub mod trace;
 mod unroll;
 
 pub use controller::{Blocks, Closing, Controller};
-pub(crate) use decode::text_mask;
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
+pub(crate) use decode::{decode_named, text_mask};
 pub(crate) use fork::{Branch, Fork, Prefix};
 pub use fork::{Channel, Start};
 pub use reasoning::Reasoning;

@@ -18,7 +18,7 @@ pub use attention::Attention;
 pub use cache::KvCache;
 pub use config::ModelConfig;
 pub use decoder::{Block, Decoder, Mlp};
-pub use hooks::{Activation, HookPoint, HookSpec, Hooks, Kind, Select};
+pub use hooks::{Activation, HookPoint, HookSpec, Hooks, Kind, Select, Site};
 pub use linear::Linear;
 pub use norm::RmsNorm;
 pub use span::{Span, Step};

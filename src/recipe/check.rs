@@ -78,6 +78,11 @@ impl Recipe {
             "evaluation.k_min and grpo.k_min must not exceed evaluation.k_cap ({})",
             self.evaluation.k_cap
         );
+        ensure!(
+            (0.0..1.0).contains(&self.grpo.dropout_rollouts),
+            "grpo.dropout_rollouts must be at least 0 and below 1, found {}",
+            self.grpo.dropout_rollouts
+        );
         ensure!(self.grpo.temperature > 0.0, "grpo.temperature must be above 0, found {}", self.grpo.temperature);
         for (key, lr) in [
             ("base.learning_rate", self.base.learning_rate),

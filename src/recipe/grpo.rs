@@ -85,6 +85,8 @@ pub struct Grpo {
     /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
     pub std_floor: f64,
     pub replay: ReplayMode,
+    /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
+    pub dropout_rollouts: f64,
     /// Adds `log(1 − p_exit)` for each choice to stay in a block.
     pub continue_term: bool,
     /// Rollouts with more positions are dropped from their group.
@@ -114,6 +116,7 @@ impl Default for Grpo {
             anchor: Anchor::Old,
             std_floor: 0.0,
             replay: ReplayMode::Segmented,
+            dropout_rollouts: 0.0,
             continue_term: false,
             max_positions: 8192,
             cosine_every: 20,

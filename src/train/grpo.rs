@@ -10,6 +10,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 use serde::Serialize;
 
+use super::dropout::Masks;
 use super::reward::{Facts, Terms, advantages, reward};
 use super::shards;
 use super::trainer::Trainer;
@@ -17,6 +18,7 @@ use crate::corpus::Corpus;
 use crate::latent::replay::{self, Replay};
 use crate::latent::{
     Decode, DecodeSettings, End, Gradient, Reasoning, Request, Sampling, SwitchIds, Switching, Trace, decode,
+    decode_named,
 };
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
@@ -134,23 +136,34 @@ pub fn sample(
 
 /// The survivors of one question's rollouts.
 fn rollouts_of(how: Decode, (problem, prompt, _): (usize, &[u32], &str), grpo: &Grpo) -> Result<Vec<Trace>> {
-    let request = Request { problem, prompt: prompt.to_vec(), rollout: 0 };
-    let together =
-        catch_unwind(AssertUnwindSafe(|| decode(how, std::slice::from_ref(&request), grpo.group, &mut Hooks::none())));
-    let traces = match together {
+    let group: Vec<Request> =
+        (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
+    let traces = match catch_unwind(AssertUnwindSafe(|| roll_out(how, &group, grpo))) {
         Ok(traces) => traces?,
         // The device ran out of memory on the group: one by one, so that only the long ones are lost.
         Err(_) => {
-            let one = |rollout| {
-                let request = Request { rollout, ..request.clone() };
-                catch_unwind(AssertUnwindSafe(|| decode(how, &[request], 1, &mut Hooks::none()))).ok()
-            };
-            let survivors: Result<Vec<Vec<Trace>>> = (0..grpo.group).filter_map(one).collect();
+            let one =
+                |request| catch_unwind(AssertUnwindSafe(|| roll_out(how, std::slice::from_ref(request), grpo))).ok();
+            let survivors: Result<Vec<Vec<Trace>>> = group.iter().filter_map(one).collect();
             survivors?.into_iter().flatten().collect()
         }
     };
     let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
     Ok(traces.into_iter().filter(fits).collect())
+}
+
+/// Rollouts of one question, in one batch.
+fn roll_out(how: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
+    if grpo.dropout_rollouts == 0.0 {
+        // Their prompt is the same and is read once.
+        return decode(how, &rollouts[..1], rollouts.len(), &mut Hooks::none());
+    }
+    let masks = Masks {
+        share: grpo.dropout_rollouts,
+        seed: how.settings.sampling.seed,
+        rollouts: rollouts.iter().map(|r| (r.problem, r.rollout)).collect(),
+    };
+    decode_named(how, rollouts, (0..rollouts.len()).collect(), &mut masks.hooks(how.model)?)
 }
 
 /// What one inner epoch computed.
@@ -245,10 +258,17 @@ fn shard_gradients(
     let gradient = grpo.replay.gradient();
     let segmented = gradient == Gradient::Segmented;
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let rows = replay::sequences(&traces, &behaviour.switch)?;
+    let mut rows = replay::sequences(&traces, &behaviour.switch)?;
+    rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
+    let masks = Masks {
+        share: grpo.dropout_rollouts,
+        seed: behaviour.settings.sampling.seed,
+        rollouts: traces.iter().map(|t| (t.problem, t.rollout)).collect(),
+    };
+    let mut hooks = masks.hooks(model)?;
     let mut replay = Replay::new(behaviour.of(model), &traces, &rows, gradient)?;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
-    while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
+    while let Some(wave) = replay.next_wave(&mut hooks)? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;
         if grpo.continue_term
             && let Some(stayed) = wave.stayed
@@ -340,7 +360,7 @@ fn stay_loss(
     })
 }
 
-/// Fills the KL anchor of every rollout from a reference model.
+/// Fills the KL anchor of every rollout from a reference model, which has no dropout.
 ///
 /// # Errors
 /// As the replay.

@@ -4,6 +4,7 @@
 //! [`trainer`] → checkpoint and metrics.
 
 mod adamw;
+mod dropout;
 pub mod grpo;
 mod hacking;
 pub mod pipeline;
