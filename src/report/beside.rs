@@ -164,7 +164,10 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
             if has_start(label, folder) {
                 rows.push(own(&format!("at:{}", folder.start), "where Switch-GRPO started"));
             }
-            for (checkpoint, row) in all::<AccuracyRow>(folder) {
+            for (step, checkpoint) in on_the_way(folder) {
+                rows.push(own(&format!("at:{checkpoint}"), &format!("Switch-GRPO, step {step}")));
+            }
+            for (checkpoint, row) in all::<AccuracyRow>(folder).filter(|(c, _)| step_of(c).is_none()) {
                 if let Some(k) = row.group.strip_prefix("k_min:") {
                     rows.push((format!("{checkpoint}:{}", row.group), format!("{checkpoint}, K_min = {k}")));
                 }
@@ -198,6 +201,19 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
         _ => {}
     }
     rows
+}
+
+/// The step of a checkpoint that a run kept on its way (`grpo_step20`, setting `grpo.keep_every`).
+fn step_of(checkpoint: &str) -> Option<usize> {
+    checkpoint.rsplit_once("_step")?.1.parse().ok()
+}
+
+/// Checkpoints on the way that were measured, in order.
+fn on_the_way(folder: &Folder) -> Vec<(usize, &str)> {
+    let mut found: Vec<(usize, &str)> =
+        folder.of::<AccuracyRow>().into_iter().filter_map(|c| Some((step_of(c)?, c))).collect();
+    found.sort_unstable();
+    found
 }
 
 /// Rows of a kind, checkpoint by checkpoint.
