@@ -79,11 +79,38 @@ pub fn evaluate(
     switching: Switching,
     threads: usize,
 ) -> Result<(Scores, Vec<Trace>)> {
-    let settings = decode_settings(evaluation, corpus.end, switching);
     let requests = requests(corpus);
-    let cancel = crate::progress::stop_flag();
     let parts = parallel::cut(&requests, threads);
-    let traces = parallel::run(&parts, |part| {
+    let batches: Vec<&[Request]> = parts.iter().flat_map(|part| part.chunks(evaluation.batch)).collect();
+    let how = Evaluated { model, corpus, evaluation, reasoning, switching };
+    let traces = decode_batches(&how, &batches, threads, &|_| Ok(()))?;
+    Ok((score(&traces, corpus)?, traces))
+}
+
+/// What is evaluated, and how.
+pub(crate) struct Evaluated<'a> {
+    pub model: &'a Decoder,
+    pub corpus: &'a Corpus,
+    pub evaluation: &'a Evaluation,
+    pub reasoning: &'a Reasoning,
+    pub switching: Switching,
+}
+
+/// Decodes batches of problems, dealt to threads; traces in the order of the batches. `done` hears of each batch, from several
+/// threads.
+///
+/// # Errors
+/// As [`evaluate`] and those of `done`.
+pub(crate) fn decode_batches(
+    how: &Evaluated,
+    batches: &[&[Request]],
+    threads: usize,
+    done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
+) -> Result<Vec<Trace>> {
+    let Evaluated { model, corpus, evaluation, reasoning, switching } = *how;
+    let settings = decode_settings(evaluation, corpus.end, switching);
+    let cancel = crate::progress::stop_flag();
+    let traces = parallel::run(&parallel::cut(batches, threads), |part| {
         let how = Decode {
             model,
             source: &reasoning.source,
@@ -93,17 +120,18 @@ pub fn evaluate(
             cancel: Some(cancel),
         };
         let mut traces = vec![];
-        for batch in part.chunks(evaluation.batch) {
-            traces.extend(decode(how, batch, 1, &mut Hooks::none())?);
+        for batch in part {
+            let decoded = decode(how, batch, 1, &mut Hooks::none())?;
+            if decoded.iter().any(|trace| trace.end == End::Cancelled) {
+                return Err(Stopped.into());
+            }
+            decoded.iter().try_for_each(Trace::ensure_finite)?;
+            done(&decoded)?;
+            traces.extend(decoded);
         }
         Ok(traces)
     })?;
-    let traces: Vec<Trace> = traces.into_iter().flatten().collect();
-    if traces.iter().any(|trace| trace.end == End::Cancelled) {
-        return Err(Stopped.into());
-    }
-    traces.iter().try_for_each(Trace::ensure_finite)?;
-    Ok((score(&traces, corpus)?, traces))
+    Ok(traces.into_iter().flatten().collect())
 }
 
 /// Grades traces against the held-out problems that they name.

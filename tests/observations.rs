@@ -102,6 +102,7 @@ fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> a
         command: "test".into(),
         resume,
         threads: 2,
+        shard: None,
         started: Instant::now(),
     };
     let Run::Causal { run, .. } = experiment.run else { panic!("{} is not causal", experiment.name) };

@@ -35,6 +35,7 @@ mod recipes;
 mod report;
 mod report_rows;
 mod results;
+mod shards;
 mod stats;
 mod steps;
 mod tables;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use switchyard::commands::{chosen::REPORTS, completions, exit, print};
+use switchyard::commands::{chosen::REPORTS, completions, exit, merge::Merge, print};
 use switchyard::grade::pairs;
 use switchyard::progress::show;
 use switchyard::report::folder::Folder;
@@ -21,6 +21,7 @@ use switchyard::report::{compare, curves, render};
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
                   report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
+                  report merge runs/x/shard-*-of-4 --out runs/x   what one process would have written\n  \
                   report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
 struct Args {
@@ -63,6 +64,7 @@ enum Command {
         #[arg(long, value_name = "STEM")]
         out: Option<PathBuf>,
     },
+    Merge(Merge),
     /// Draw a run's training curves from its rows, into its folder `figures`.
     Curves {
         /// A run folder of `train`.
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         None => report(&args),
         Some(Command::Grade { pairs, out }) => grade(pairs, out),
         Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
+        Some(Command::Merge(merge)) => merge.run(),
         Some(Command::Curves { run }) => draw(run),
     })
 }

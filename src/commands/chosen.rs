@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use super::shard::ShardArgs;
 use crate::experiments::{ALL, Experiment, ON_REQUEST, Settings};
 use crate::names::meant;
 use crate::study::Study;
@@ -31,6 +32,8 @@ pub struct Chosen {
     /// type, decoding or data under the same name
     #[arg(long)]
     pub replace: bool,
+    #[command(flatten)]
+    pub shards: ShardArgs,
     /// List the experiments, the program that runs each, and what it asks
     #[arg(long)]
     pub list: bool,
@@ -86,14 +89,25 @@ impl Chosen {
         settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
     }
 
-    /// `runs/reports/<run or model>` unless the user names a folder.
+    /// `runs/reports/<run or model>` unless the user names a folder; of a shard one inside it.
     pub fn folder(&self, study: &Study) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.subject.recipe.name))
+        let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.subject.recipe.name));
+        match study.shard {
+            Some(shard) => whole.join(format!("shard-{}-of-{}", shard.number, shard.of)),
+            None => whole,
+        }
     }
 
     /// What to type next.
     pub fn next(&self, study: &Study) -> String {
         let out = self.folder(study);
+        if let Some(shard) = study.shard {
+            let whole = out.parent().unwrap_or(Path::new("")).display();
+            return format!(
+                "\nWhen all {} shards are done:\n  cargo run --bin report -- merge {whole}/shard-*-of-{} --out {whole}\n",
+                shard.of, shard.of
+            );
+        }
         format!("\nTables, figures and a page beside the paper's:\n  cargo run --bin report -- {}\n", out.display())
     }
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::chosen::Chosen;
+use super::decodes;
 use super::device::MachineArgs;
 use super::places::{Place, prepare};
 use super::print;
@@ -61,7 +62,17 @@ impl Experiments {
     fn run_on(&self, machine: &Machine) -> Result<()> {
         self.chosen.experiments("probe")?;
         let settings = self.chosen.settings()?;
-        let studies = self.targets.open(machine)?;
+        let shards = &self.chosen.shards;
+        let shard = shards.shard()?;
+        let mut studies = vec![];
+        for study in self.targets.open(machine)? {
+            let origin = study.subject.origin()?;
+            studies.push(shards.with_responses(study.sharded(shard)?, &origin)?);
+        }
+        if shard.is_some() {
+            decodes::run(&studies, &self.chosen.experiments("probe")?, &self.chosen, &settings)?;
+            return studies.first().map_or(Ok(()), |study| print(&self.chosen.next(study)));
+        }
         let all = self.chosen.is_open() && self.targets.phase.is_empty();
         let less = settings.of_grpo_start();
         let jobs = jobs(&studies, &self.chosen, (&settings, all.then_some(&less)))?;

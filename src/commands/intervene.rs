@@ -104,7 +104,21 @@ impl Intervene {
     fn run_on(&self, machine: &Machine) -> Result<()> {
         let chosen = self.chosen.experiments("intervene")?;
         let settings = self.settings()?;
-        let studies = self.targets.open(machine)?;
+        let shards = &self.chosen.shards;
+        if shards.is_shard() {
+            let not = chosen.iter().find(|e| !e.is_sharded());
+            ensure!(
+                not.is_none(),
+                "--shard: {} cannot be shared: one process runs it, without --shard",
+                not.map_or("", |e| e.name)
+            );
+        }
+        let shard = shards.shard()?;
+        let mut studies = vec![];
+        for study in self.targets.open(machine)? {
+            let origin = study.subject.origin()?;
+            studies.push(shards.with_normal_run(study.sharded(shard)?, &origin)?);
+        }
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
         let all = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
         let (mut failed, mut places, mut made) = (vec![], vec![], 0);
@@ -165,8 +179,16 @@ impl Intervene {
         let checkpoint = study.subject.short_name().to_owned();
         let (started, folder) = (Instant::now(), self.chosen.folder(study));
         let command = command("intervene");
-        let files =
-            Files { folder, checkpoint, setup, command, threads: study.threads, resume: self.chosen.resume, started };
+        let files = Files {
+            folder,
+            checkpoint,
+            setup,
+            command,
+            threads: study.threads,
+            resume: self.chosen.resume,
+            shard: study.shard,
+            started,
+        };
         match run(causal, settings, &files) {
             Ok(summary) => {
                 let (name, seconds) = (experiment.name, started.elapsed().as_secs_f64());

@@ -5,13 +5,16 @@ pub mod calibrate;
 mod capture;
 pub mod chosen;
 pub mod completions;
+mod decodes;
 pub mod device;
 pub mod experiments;
 pub mod generate;
 pub mod intervene;
+pub mod merge;
 mod places;
 mod render;
 pub mod results;
+pub mod shard;
 mod table;
 pub mod targets;
 

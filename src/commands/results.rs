@@ -18,6 +18,12 @@ pub fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Val
     ] {
         setup.insert(key.to_owned(), value);
     }
+    if let Some(batch) = study.batch {
+        setup.insert("batch".to_owned(), json!(batch));
+    }
+    if let Some(shard) = study.shard {
+        setup.insert("shard".to_owned(), json!(shard.to_string()));
+    }
     setup.extend(origin.clone());
     setup.insert("settings".to_owned(), settings);
     Value::Object(setup)

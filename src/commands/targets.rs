@@ -40,6 +40,9 @@ pub struct Targets {
     /// Held-out problems; by default as many as the run's evaluation has
     #[arg(long, value_name = "N")]
     pub problems: Option<usize>,
+    /// Problems that decode together; by default as the run's evaluation. Numbers may differ in their last digits
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
     /// Of everything random: bootstraps, splits, draws
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -52,13 +55,18 @@ impl Targets {
     /// The first that cannot be opened.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
         let Machine { device, dtype, threads } = machine;
-        let study = |subject: Subject| Study::new(subject.computing_in(*dtype), self.seed, *threads, device.clone());
+        let study = |subject: Subject| {
+            let mut study = Study::new(subject.computing_in(*dtype), self.seed, *threads, device.clone());
+            study.batch = self.batch;
+            study
+        };
         let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
         ensure!(
             !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
             "{FIXTURE} is not here: run in the repository's folder, or name a run folder of `train` or a model"
         );
-        let asked = Asked { data: self.data.clone(), fields: fields(&self.field)?, problems: self.problems };
+        let asked =
+            Asked { data: self.data.clone(), fields: fields(&self.field)?, problems: self.problems, batch: self.batch };
         let mut studies = vec![];
         for (target, name) in named.iter().zip(names(&named, self.adapter.as_deref())) {
             let run = Path::new(target);

@@ -21,7 +21,7 @@ use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
 use crate::parallel;
 use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
-use crate::store::Journal;
+use crate::store::{FlatRow, Journal};
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, of_task};
 use crate::study::sweep::not_stopped;
 use crate::study::{Causal, DoesNotApply, Study, Subject};
@@ -75,12 +75,34 @@ pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
 /// # Errors
 /// A task that has no pairs; as [`run_pairs`]; a disk that cannot be written.
 pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(PatchRow::NAME)? {
+    if files.done_from(PatchedPlaceRow::NAME, PatchRow::NAME)? {
         return Ok("done before\n".into());
     }
     causal.say("activation patching");
     let prompts = of_task(&causal.study.subject, config.candidates)?;
     let journal = places(causal.study, config, &prompts, files.journal(PatchedPlaceRow::NAME)?)?;
+    match files.shard {
+        Some(shard) => files.finish_shard(shard, (PatchedPlaceRow::NAME, "patched places"), journal, key),
+        None => conclude(files, journal),
+    }
+}
+
+/// The files that its shards write.
+pub(crate) const SHARDS: &[&str] = &[PatchedPlaceRow::NAME];
+
+/// Makes the heat maps of the pairs of all shards.
+///
+/// # Errors
+/// A pair that no shard has patched, and as [`run`].
+pub(crate) fn merge(_config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
+    let journal: Journal<PatchedPlaceRow> = files.gathered(name, rows)?;
+    let pairs = journal.rows().iter().map(|row| row.pair).collect::<BTreeSet<_>>().len();
+    let all = journal.rows().first().map_or(0, |row| row.identity.n);
+    ensure!(pairs == all, "the shards have patched {pairs} of {all} pairs");
+    conclude(files, journal)
+}
+
+fn conclude(files: &Files, journal: Journal<PatchedPlaceRow>) -> Result<String> {
     let rows = recovered(&files.finish(PatchedPlaceRow::NAME, journal, key, false)?)?;
     files.save(PatchRow::NAME, &rows)?;
     Ok(table(&rows))
@@ -136,7 +158,7 @@ fn places(
     let cells = |pair: &Pair| (subject.model.layers.len() + 1) * pair.clean.ids.len();
     let done = |number: usize| known.range((number, 0, 0)..(number + 1, 0, 0)).count();
     let missing: Vec<(usize, &Pair)> =
-        pairs.iter().enumerate().filter(|(number, pair)| done(*number) < cells(pair)).collect();
+        pairs.iter().enumerate().filter(|(number, pair)| study.has(*number) && done(*number) < cells(pair)).collect();
     let journal = Mutex::new(journal);
     parallel::run(&parallel::cut(&missing, study.threads), |part| {
         part.iter().try_for_each(|&(number, pair)| {

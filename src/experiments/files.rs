@@ -1,16 +1,18 @@
 //! The files that a causal experiment writes for one checkpoint: rows that come in any order and are resumed, tables that
 //! are computed from them, and a line in the manifest for each. Knows folders and names, not experiments.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::schema::described;
-use crate::store::{Entry, IDENTITY, Journal, Manifest, RowWriter, flatten};
+use crate::store::{Entry, FlatRow, IDENTITY, Journal, Manifest, RowWriter, flatten, typed};
+use crate::study::Shard;
 
 /// Where the rows of one experiment on one checkpoint go, and what the manifest says of them.
 pub struct Files {
@@ -25,6 +27,8 @@ pub struct Files {
     pub threads: usize,
     /// Go on with unfinished rows, leave finished ones that were made with the same setup.
     pub resume: bool,
+    /// Of several processes the one that writes here; its tables are made when all are done.
+    pub shard: Option<Shard>,
     pub started: Instant,
 }
 
@@ -48,12 +52,76 @@ impl Files {
         Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup))
     }
 
+    /// The same of an experiment whose tables are made of observations: a shard is done with these.
+    ///
+    /// # Errors
+    /// As [`Self::done`].
+    pub(crate) fn done_from(&self, observations: &str, tables: &str) -> Result<bool> {
+        self.done(if self.shard.is_some() { observations } else { tables })
+    }
+
     /// Rows that are on disk as they come.
     ///
     /// # Errors
     /// A folder that cannot be written; unfinished rows that are not of this type.
     pub fn journal<R: Serialize + DeserializeOwned>(&self, rows: &str) -> Result<Journal<R>> {
         Journal::open(&self.folder, &self.name(rows), self.resume)
+    }
+
+    /// The same, started over.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub(crate) fn anew<R: Serialize + DeserializeOwned>(&self, rows: &str) -> Result<Journal<R>> {
+        Journal::open(&self.folder, &self.name(rows), false)
+    }
+
+    /// The same, with rows that shards wrote.
+    ///
+    /// # Errors
+    /// Rows that are not of this type; a folder that cannot be written.
+    pub(crate) fn gathered<R: Serialize + DeserializeOwned>(&self, rows: &str, of: &[FlatRow]) -> Result<Journal<R>> {
+        let mut journal = self.anew(rows)?;
+        journal.push(typed(of)?)?;
+        Ok(journal)
+    }
+
+    /// Whether every problem of the run is among these.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub(crate) fn all_problems(&self, problems: impl Iterator<Item = usize>) -> Result<()> {
+        let there: BTreeSet<usize> = problems.collect();
+        let asked = self.setup["problems"].as_u64().unwrap_or(0) as usize;
+        let missing = (0..asked).find(|problem| !there.contains(problem));
+        ensure!(missing.is_none(), "no shard has measured problem {}", missing.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Finishes what a shard has measured; `what` names it in the plural.
+    ///
+    /// # Errors
+    /// As [`Journal::finish`].
+    pub(crate) fn finish_shard<R, K>(
+        &self,
+        shard: Shard,
+        (rows, what): (&str, &str),
+        journal: Journal<R>,
+        key: impl Fn(&R) -> K,
+    ) -> Result<String>
+    where
+        R: Serialize + DeserializeOwned,
+        K: Ord,
+    {
+        let n = journal.rows().len();
+        if n == 0 {
+            // Fewer pairs than shards: a manifest that says so tells this shard from one that is missing.
+            journal.discard()?;
+            self.note(rows, Value::Null)?;
+        } else {
+            self.finish(rows, journal, key, false)?;
+        }
+        Ok(format!("shard {shard}: {n} {what}; `report merge` makes the tables when all shards are done\n"))
     }
 
     /// Finishes a journal: its rows in the order of their keys, as Parquet and, if they are few, as CSV.

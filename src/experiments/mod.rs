@@ -5,17 +5,18 @@
 //! checkpoint, a `pair` of phases of one run, or what `causal` experiments share (then also `fits`). `probe` runs the first
 //! two, `intervene` the last; `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Experiments
 //! on one checkpoint share what the [`Study`] computes once; causal ones share the normal run too ([`Causal`]). Each writes
-//! its rows as they come and returns a Markdown summary.
+//! its rows as they come and returns a Markdown summary. One that several processes can share stands under `sharded` too: it
+//! writes rows of its own problems or pairs first, and its tables follow from the rows of all (`SHARDS`, `merge`).
 
 mod files;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 pub use files::Files;
 
 use crate::schema::{InterventionRow, Named};
-use crate::store::RowWriter;
+use crate::store::{FlatRow, RowWriter};
 use crate::study::{Causal, Study};
 
 /// One line of the list below.
@@ -73,7 +74,28 @@ impl Settings {
     }
 }
 
+/// An experiment that several processes can share.
+pub(crate) struct Sharded {
+    experiment: &'static str,
+    /// The files that a shard writes.
+    pub rows: &'static [&'static str],
+    /// Makes what one process would write, under the file's name, of the rows of all shards.
+    pub merge: fn(&Files, &str, &[FlatRow]) -> Result<String>,
+}
+
+impl Sharded {
+    /// The experiment whose shards write these rows.
+    pub fn of(rows: &str) -> Option<&'static Self> {
+        SHARDED.iter().find(|sharded| sharded.rows.contains(&rows))
+    }
+}
+
 impl Experiment {
+    /// Whether several processes can share it.
+    pub(crate) fn is_sharded(&self) -> bool {
+        SHARDED.iter().any(|sharded| sharded.experiment == self.name)
+    }
+
     /// Whether the checkpoint that GRPO started from is measured by it unasked.
     pub(crate) fn is_of_grpo_start(&self) -> bool {
         OF_GRPO_START.contains(&self.name)
@@ -97,7 +119,7 @@ impl Experiment {
 }
 
 macro_rules! experiments {
-    (one: $($one:ident),*; pair: $($pair:ident),*; causal: $($causal:ident),* $(,)?) => {
+    (one: $($one:ident),*; pair: $($pair:ident),*; causal: $($causal:ident),*; sharded: $($sharded:ident),* $(,)?) => {
         $(pub mod $one;)*
         $(pub mod $pair;)*
         $(pub mod $causal;)*
@@ -110,6 +132,16 @@ macro_rules! experiments {
             $(pub $pair: $pair::Config,)*
             $(pub $causal: $causal::Config,)*
         }
+
+        /// What shards of them write, and what becomes of it.
+        const SHARDED: &[Sharded] = &[$(Sharded {
+            experiment: stringify!($sharded),
+            rows: $sharded::SHARDS,
+            merge: |files, name, rows| {
+                let config = serde_json::from_value(files.setup["settings"].clone()).context("the settings")?;
+                $sharded::merge(&config, files, name, rows)
+            },
+        }),*];
 
         /// Every experiment, in the order in which it is run.
         pub const ALL: &[Experiment] = &[
@@ -136,8 +168,9 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering
+    causal: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering;
+    sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
 /// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
-pub(crate) const ON_REQUEST: [&str; 2] = ["attribution_patching", "steering"];
+pub(crate) const ON_REQUEST: [&str; 3] = ["normal_run", "attribution_patching", "steering"];

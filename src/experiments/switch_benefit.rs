@@ -15,7 +15,7 @@ use super::{Files, Fit};
 use crate::interventions::Later;
 use crate::latent::{Channel, Switching};
 use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit};
-use crate::store::Journal;
+use crate::store::{FlatRow, Journal};
 use crate::study::sweep::{Continuation, Outcome, What};
 use crate::study::{Causal, Subject};
 
@@ -43,10 +43,30 @@ pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
 /// # Errors
 /// As [`problems`]; a disk that cannot be written.
 pub fn run(causal: &Causal, _config: &Config, files: &Files) -> Result<String> {
-    if files.done(SwitchBenefitRow::NAME)? {
+    if files.done_from(SwitchProblemRow::NAME, SwitchBenefitRow::NAME)? {
         return Ok("done before\n".into());
     }
     let done = problems(causal, files.journal(SwitchProblemRow::NAME)?)?;
+    match files.shard {
+        Some(shard) => files.finish_shard(shard, (SwitchProblemRow::NAME, "problems"), done, |p| p.problem),
+        None => conclude(files, done),
+    }
+}
+
+/// The files that its shards write.
+pub(crate) const SHARDS: &[&str] = &[SwitchProblemRow::NAME];
+
+/// Makes the tables of the problems of all shards.
+///
+/// # Errors
+/// A problem that no shard has, and as [`run`].
+pub(crate) fn merge(_config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
+    let done: Journal<SwitchProblemRow> = files.gathered(name, rows)?;
+    files.all_problems(done.rows().iter().map(|row| row.problem))?;
+    conclude(files, done)
+}
+
+fn conclude(files: &Files, done: Journal<SwitchProblemRow>) -> Result<String> {
     let rows = benefit(&files.finish(SwitchProblemRow::NAME, done, |p| p.problem, true)?)?;
     files.save(SwitchBenefitRow::NAME, &rows)?;
     Ok(table(&rows))

@@ -45,6 +45,12 @@ impl Bank {
         self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))
     }
 
+    /// Every state of one problem, with its block and step.
+    pub(crate) fn of_problem(&self, problem: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+        let all = (problem, 0, 0)..(problem + 1, 0, 0);
+        self.states.range(all).map(|((_, block, step), h)| (*block, *step, h.as_slice()))
+    }
+
     pub fn steps(&self) -> usize {
         self.states.keys().map(|(_, _, step)| step + 1).max().unwrap_or(0)
     }

@@ -29,6 +29,11 @@ const WHO: &[Column] = &[
     ("answer", "text", "final answer of the response, as it is compared"),
     ("prompt", "text", "the question as the model reads it; on a response's first position only"),
     ("pair", "index from 0", "the pair of prompts"),
+    ("decode", "name", "rule of switching and K_min"),
+    ("trace", "JSON", "every position of the response"),
+    ("ended", "true or false", "the response opens no block of the model's own"),
+    ("force_at", "index from 0", "visible token at which a block was forced open"),
+    ("states", "JSON", "latent inputs: block, step, bytes of the values"),
 ];
 
 /// Answers and their cost.

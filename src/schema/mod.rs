@@ -18,6 +18,7 @@ mod lens;
 mod outcomes;
 mod patching;
 mod probe;
+mod shards;
 mod switching;
 mod training;
 
@@ -48,6 +49,7 @@ pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
+pub use shards::{DecodeRow, NormalRunRow};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::PhaseRow;
 pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
@@ -74,8 +76,15 @@ const fn known<R: Named>(name: &'static str) -> KnownRows {
 }
 
 /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
-pub(crate) const RAW: &[&str] =
-    &[Observation::NAME, Observation::STEPS, PatchedPlaceRow::NAME, PatchedNodeRow::NAME, CalibrationDrawRow::NAME];
+pub(crate) const RAW: &[&str] = &[
+    Observation::NAME,
+    Observation::STEPS,
+    PatchedPlaceRow::NAME,
+    PatchedNodeRow::NAME,
+    CalibrationDrawRow::NAME,
+    DecodeRow::NAME,
+    NormalRunRow::NAME,
+];
 
 /// Every kind of row that `report` reads as a struct.
 pub(crate) const KNOWN: &[KnownRows] = &[

@@ -54,6 +54,14 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         &self.rows
     }
 
+    /// Drops what was written.
+    ///
+    /// # Errors
+    /// A disk that cannot be written.
+    pub(crate) fn discard(self) -> Result<()> {
+        self.file.map_or(Ok(()), |(_, partial)| partial.remove())
+    }
+
     /// The rows in the order of their keys; nothing is written.
     ///
     /// # Errors

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::origin::{checkpoint, difference, left_out};
-use super::{Lock, write_atomic};
+use super::{Lock, json, write_atomic};
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
 pub(crate) struct Manifest {
@@ -33,12 +33,22 @@ impl Manifest {
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("manifest.json");
         let entries = match std::fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text)
+            Ok(text) => json::from_str(&text)
                 .with_context(|| format!("{}: not a manifest; move it away to go on", path.display()))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
             Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
         };
         Ok(Self { path, entries })
+    }
+
+    /// What each file of rows was made from and with, by its name.
+    pub fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.entries.iter()
+    }
+
+    /// What a file of rows was made with.
+    pub fn setup(&self, name: &str) -> Option<&Value> {
+        Some(&self.entries.get(name)?["setup"])
     }
 
     /// Whether `name` was made with exactly this setup.
@@ -105,7 +115,7 @@ impl Manifest {
         self.entries = Self::open(folder)?.entries;
         let Entry { setup, columns, command, threads, seconds } = entry;
         let seconds = (seconds * 10.0).round() / 10.0;
-        let entry = json!({
+        let entry = serde_json::json!({
             "command": command,
             "commit": commit(),
             "setup": setup,
@@ -148,6 +158,8 @@ pub fn commit() -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

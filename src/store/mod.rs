@@ -22,6 +22,6 @@ pub use journal::Journal;
 pub(crate) use lock::Lock;
 pub(crate) use manifest::{Entry, Manifest, writable};
 pub use manifest::{command, commit};
-pub(crate) use origin::{ORIGIN, checkpoint, difference};
+pub(crate) use origin::{ORIGIN, checkpoint, difference, differs};
 pub(crate) use rows::no_formula;
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};

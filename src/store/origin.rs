@@ -20,8 +20,8 @@ pub(crate) fn difference(held: &Value, new: &Value) -> Option<String> {
     })
 }
 
-/// `dtype f32 there, bf16 here`, by the innermost key.
-fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
+/// Where two values under one key differ, by the innermost key: `dtype f32 there, bf16 here`.
+pub(crate) fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
     if let (Value::Object(held), Value::Object(new)) = (held, new) {
         let keys = held.keys().chain(new.keys().filter(|key| !held.contains_key(*key)));
         let null = Value::Null;

@@ -13,7 +13,7 @@ use crate::schema::BlockOrigin;
 pub struct Causal<'a> {
     pub study: &'a Study,
     pub blocks: BlockOrigin,
-    settings: &'a DecodeSettings,
+    pub(crate) settings: &'a DecodeSettings,
     sweep: OnceCell<Sweep<'a>>,
     say: &'a dyn Fn(&str),
 }

@@ -4,13 +4,18 @@
 pub mod answers;
 mod causal;
 pub mod circuits;
+pub mod decodes;
 pub mod modes;
+mod normal;
 pub mod nulls;
 mod open;
+mod shard;
 pub(crate) mod staging;
 mod subject;
 pub mod sweep;
 
 pub use causal::Causal;
+pub use normal::NormalRun;
 pub use open::{DoesNotApply, Study};
+pub use shard::Shard;
 pub use subject::{Asked, Subject, Tagged};

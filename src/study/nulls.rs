@@ -14,7 +14,7 @@ use crate::model::Hooks;
 /// Rows of a batch of the null run, unless that is the size of the normal one.
 const OTHER: usize = 64;
 
-/// A sampled rollout of every problem, with its states.
+/// A sampled rollout of every problem that this process forks, with its states.
 struct Sampled {
     decoded: Vec<Decoded>,
     bank: Bank,
@@ -26,7 +26,8 @@ fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usiz
     let how = subject.decode(settings);
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
-    for chunk in sweep.requests.chunks(batch) {
+    // Whole batches, so that every shard rounds as one process does.
+    for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
         let watch: Vec<Option<u32>> = chunk.iter().map(|r| reader.gold_token(r.problem)).collect();
         let prefix = Prefix::prompts(how, chunk, &watch)?;
         let fork = |(request, r): (usize, &Request)| Fork {
@@ -65,11 +66,14 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
     (0..draws).map(|draw| Ok(sample(study, sweep, &settings, draw, batch)?.bank)).collect()
 }
 
+/// Problems and what became of them.
+pub(crate) type Outcomes = Vec<(usize, Outcome)>;
+
 /// Two sampled runs of every problem.
 ///
 /// # Errors
 /// As the decoder's.
-pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2]> {
+pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
     let settings = sampling(study);
     let batch = study.subject.recipe.evaluation.batch;
     let run = |rollout| outcomes(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
@@ -80,12 +84,13 @@ pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Vec<Outcome>; 2
 ///
 /// # Errors
 /// As the decoder's.
-pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Vec<Outcome>> {
+pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
     let batch = if study.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
     outcomes(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
 }
 
-fn outcomes(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Vec<Outcome>> {
+fn outcomes(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Outcomes> {
     let reader = Reader::new(&study.subject.corpus)?;
-    decoded.iter().zip(&sweep.traces).map(|(d, t)| reader.outcome(d, Some(t))).collect()
+    let own = decoded.iter().filter(|d| study.owns(d.trace.problem));
+    own.map(|d| Ok((d.trace.problem, reader.outcome(d, sweep.traces.get(d.trace.problem))?))).collect()
 }

@@ -6,11 +6,15 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 
+use super::decodes::{Decodes, named};
+use super::normal::NormalRun;
+use super::shard::Shard;
 use super::staging::{Reading, Staged, logits, stage};
 use super::subject::{Subject, Tagged};
-use crate::evaluation::{Scores, evaluate};
-use crate::latent::{Blocks, Switching, Trace};
+use crate::evaluation::{Evaluated, Scores, decode_batches, requests, score};
+use crate::latent::{Blocks, Request, Switching, Trace};
 use crate::machine::Machine;
+use crate::recipe::Evaluation;
 use crate::schema::Identity;
 
 /// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
@@ -31,6 +35,14 @@ pub struct Study {
     pub seed: u64,
     pub threads: usize,
     pub device: Device,
+    /// The part of the problems that this process works on; `None`: all.
+    pub shard: Option<Shard>,
+    /// Problems that decode together, where the user says so; the recipe says the same then.
+    pub batch: Option<usize>,
+    /// Responses that were decoded by others.
+    pub decodes: Decodes,
+    /// The normal run as shards made it.
+    pub normal: Option<NormalRun>,
     tagged: OnceCell<Vec<Tagged>>,
     staged: OnceCell<Staged>,
     readings: OnceCell<Vec<Vec<Reading>>>,
@@ -44,6 +56,10 @@ impl Study {
             seed,
             threads,
             device,
+            shard: None,
+            batch: None,
+            decodes: Decodes::default(),
+            normal: None,
             tagged: OnceCell::new(),
             staged: OnceCell::new(),
             readings: OnceCell::new(),
@@ -58,6 +74,40 @@ impl Study {
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
         let Machine { device, threads, .. } = Machine::default();
         Ok(Self::new(Subject::open(run, phase, problems, &device)?, seed, threads, device))
+    }
+
+    /// One part of several. Problems go to parts in the batches that decode together, so that each is computed exactly as
+    /// one process computes it.
+    ///
+    /// # Errors
+    /// More parts than there are batches.
+    pub fn sharded(self, shard: Option<Shard>) -> Result<Self> {
+        if let Some(shard) = shard {
+            let (problems, batch) = (self.subject.corpus.test.len(), self.together());
+            let batches = problems.div_ceil(batch);
+            ensure!(
+                shard.of <= batches,
+                "--shard {shard}: {}'s {problems} problems, {batch} decoded together, make {batches} shards at most: take fewer \
+                 shards, or a smaller --batch",
+                self.subject.name
+            );
+        }
+        Ok(Self { shard, ..self })
+    }
+
+    /// Problems that decode together.
+    pub(crate) fn together(&self) -> usize {
+        self.subject.recipe.evaluation.batch.max(1)
+    }
+
+    /// Whether a unit of work is this process' own, by its number.
+    pub(crate) fn has(&self, unit: usize) -> bool {
+        self.shard.is_none_or(|shard| shard.has(unit))
+    }
+
+    /// Whether a problem is this process' own.
+    pub(crate) fn owns(&self, problem: usize) -> bool {
+        self.has(problem / self.together())
     }
 
     /// With spans that are known already, in the order of the problems, instead of an annotator's.
@@ -148,9 +198,30 @@ impl Study {
     /// # Errors
     /// As the decoder's.
     pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
+        let corpus = &self.subject.corpus;
+        if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
+            return Ok((score(traces, corpus)?, traces.clone()));
+        }
+        let requests = requests(corpus);
+        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
+        let traces = self.decode_only(switching, k_min, &batches, &|_| Ok(()))?;
+        Ok((score(&traces, corpus)?, traces))
+    }
+
+    /// The same of some of the problems, in batches that are the caller's and not those of a number of threads: threads round
+    /// nothing another way. `done` hears of each batch.
+    ///
+    /// # Errors
+    /// As the decoder's and those of `done`.
+    pub(crate) fn decode_only(
+        &self,
+        switching: Switching,
+        k_min: usize,
+        batches: &[&[Request]],
+        done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
+    ) -> Result<Vec<Trace>> {
         let Subject { model, corpus, recipe, reasoning, .. } = &self.subject;
-        let settings =
-            crate::recipe::Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
-        evaluate(model, corpus, &settings, reasoning, switching, self.threads)
+        let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
+        decode_batches(&Evaluated { model, corpus, evaluation, reasoning, switching }, batches, self.threads, done)
     }
 }

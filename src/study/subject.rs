@@ -286,6 +286,8 @@ pub struct Asked {
     pub fields: Option<Fields>,
     /// The first so many.
     pub problems: Option<usize>,
+    /// So many decoded together.
+    pub batch: Option<usize>,
 }
 
 impl Asked {
@@ -293,6 +295,10 @@ impl Asked {
         if let Some(n) = self.problems {
             ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
             recipe.evaluation.problems = n;
+        }
+        if let Some(batch) = self.batch {
+            ensure!((1..=MOST_ROWS).contains(&batch), "--batch must be from 1 to {MOST_ROWS}, found {batch}");
+            recipe.evaluation.batch = batch;
         }
         if let Some(path) = &self.data {
             ensure!(path.is_file(), "--data {}: no such file", path.display());

@@ -6,19 +6,20 @@
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::Study;
 use super::answers::Reader;
+use super::normal::{Normal, row};
 use super::open::DoesNotApply;
 use super::subject::Subject;
+use super::{Causal, Study};
 use crate::evaluation::{decode_settings, requests};
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::Kind;
 use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
-use crate::schema::BlockOrigin;
+use crate::schema::{BlockOrigin, NormalRunRow};
 
 /// Keys and values of one batch of forks stay below this many bytes.
 const CACHE_BYTES: usize = 256 << 20;
@@ -81,7 +82,8 @@ struct Batch<'a> {
     /// Requests that opened no block.
     ended: Vec<bool>,
     force_at: Vec<Option<usize>>,
-    prefix: Prefix<'a>,
+    /// `None`: another shard forks these problems.
+    prefix: Option<Prefix<'a>>,
 }
 
 /// The held-out problems of a checkpoint, decoded normally, ready to be forked.
@@ -130,20 +132,34 @@ impl<'a> Sweep<'a> {
         let subject = &study.subject;
         let reader = Reader::new(&subject.corpus)?;
         let requests = requests(&subject.corpus);
-        let chunks: Vec<&[Request]> = requests.chunks(subject.recipe.evaluation.batch).collect();
-        let parts = parallel::cut(&chunks, study.threads);
-        let done = parallel::run(&parts, |part| {
-            part.iter().map(|chunk| Self::batch(subject, &reader, settings, chunk, blocks)).collect::<Result<Vec<_>>>()
-        })?;
-        not_stopped()?;
+        let given = study.normal.as_ref();
+        if let Some(given) = given {
+            ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
+        }
         let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
-        for (batch, decoded, states) in done.into_iter().flatten() {
-            batches.push(batch);
-            for decoded in decoded {
-                normal.push(reader.outcome(&decoded, Some(&decoded.trace))?);
-                traces.push(decoded.trace);
+        for batch in decoded_batches(study, &reader, &requests, settings, (blocks, given.is_none()))? {
+            match batch {
+                Ok((batch, decoded, states)) => {
+                    batches.push(batch);
+                    for decoded in decoded {
+                        normal.push(reader.outcome(&decoded, Some(&decoded.trace))?);
+                        traces.push(decoded.trace);
+                    }
+                    bank.merge(states);
+                }
+                Err(others) => {
+                    let of = others.iter().filter_map(|r| given?.problems.get(r.problem));
+                    let of: Vec<&Normal> = of.collect();
+                    let first = others.first().map_or(0, |r| r.problem);
+                    let (ended, force_at) = of.iter().map(|n| (n.ended, n.force_at)).unzip();
+                    batches.push(Batch { first, ended, force_at, prefix: None });
+                    normal.extend(of.iter().map(|n| n.outcome.clone()));
+                    traces.extend(of.iter().map(|n| n.trace.clone()));
+                }
             }
-            bank.merge(states);
+        }
+        if let Some(given) = given {
+            bank.merge(given.bank.clone());
         }
         let rows_at_once = rows_at_once(subject, settings, &requests);
         let threads = study.threads;
@@ -196,7 +212,13 @@ impl<'a> Sweep<'a> {
             held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
         }
         let decoded = decoded.into_iter().flatten().collect();
-        Ok((Batch { first, ended, force_at, prefix }, decoded, bank.into_inner()))
+        Ok((Batch { first, ended, force_at, prefix: Some(prefix) }, decoded, bank.into_inner()))
+    }
+
+    /// The problems that this process forks.
+    pub(crate) fn own(&self) -> impl Iterator<Item = usize> {
+        let own = self.batches.iter().filter(|batch| batch.prefix.is_some());
+        own.flat_map(|batch| batch.first..batch.first + batch.ended.len())
     }
 
     /// As an evaluation decodes: greedily.
@@ -263,7 +285,8 @@ impl<'a> Sweep<'a> {
     fn units(&self, all: &[Continuation]) -> Vec<Unit> {
         let mut units = vec![];
         let limit = self.rows_at_once.max(1);
-        for (batch, Batch { ended, .. }) in self.batches.iter().enumerate() {
+        let own = self.batches.iter().enumerate().filter(|(_, batch)| batch.prefix.is_some());
+        for (batch, Batch { ended, .. }) in own {
             let (ended, held): (Vec<usize>, Vec<usize>) = (0..ended.len()).partition(|&r| ended[r]);
             let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
                 (0..all.len()).filter(|&c| wanted(&all[c])).collect()
@@ -288,6 +311,7 @@ impl<'a> Sweep<'a> {
 
     fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Forked>> {
         let Batch { first, prefix, .. } = &self.batches[unit.batch];
+        let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
         let (mut arms, mut forks) = (vec![], vec![]);
         for (id, &(request, continuation)) in unit.members.iter().enumerate() {
             let problem = first + request;
@@ -331,6 +355,55 @@ impl<'a> Sweep<'a> {
         );
         Ok(())
     }
+}
+
+/// A batch decoded normally, or the requests of one that was not wanted.
+type Tried<'a, 'r> = Result<(Batch<'a>, Vec<Decoded>, Bank), &'r [Request]>;
+
+/// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept.
+fn decoded_batches<'a, 'r>(
+    study: &'a Study,
+    reader: &Reader,
+    requests: &'r [Request],
+    settings: &'a DecodeSettings,
+    (blocks, others): (BlockOrigin, bool),
+) -> Result<Vec<Tried<'a, 'r>>> {
+    let chunks: Vec<(bool, &[Request])> =
+        requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
+    let subject = &study.subject;
+    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<Tried<'a, 'r>> {
+        if !own && !others {
+            return Ok(Err(chunk));
+        }
+        let (mut batch, decoded, bank) = Sweep::batch(subject, reader, settings, chunk, blocks)?;
+        batch.prefix = batch.prefix.filter(|_| own);
+        Ok(Ok((batch, decoded, bank)))
+    };
+    let parts = parallel::cut(&chunks, study.threads);
+    let done = parallel::run(&parts, |part| part.iter().map(one).collect::<Result<Vec<_>>>())?;
+    not_stopped()?;
+    Ok(done.into_iter().flatten().collect())
+}
+
+/// The normal run of the process' own problems as rows.
+///
+/// # Errors
+/// As the decoder's.
+pub(crate) fn normal_rows(causal: &Causal) -> Result<Vec<NormalRunRow>> {
+    let study = causal.study;
+    let (reader, requests) = (Reader::new(&study.subject.corpus)?, requests(&study.subject.corpus));
+    let identity = study.identity(requests.len());
+    let mut rows = vec![];
+    let done = decoded_batches(study, &reader, &requests, causal.settings, (causal.blocks, false))?;
+    for (batch, decoded, bank) in done.into_iter().flatten() {
+        for (i, decoded) in decoded.into_iter().enumerate() {
+            let outcome = reader.outcome(&decoded, Some(&decoded.trace))?;
+            let (ended, force_at) = (batch.ended[i], batch.force_at[i]);
+            let normal = Normal { outcome, trace: decoded.trace, ended, force_at };
+            rows.push(row(&identity, causal.blocks, &normal, &bank)?);
+        }
+    }
+    Ok(rows)
 }
 
 fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Request]) -> usize {

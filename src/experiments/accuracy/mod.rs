@@ -50,6 +50,16 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
     Ok(table(&rows, &note(study, config, &rows)))
 }
 
+/// What is decoded beside the evaluation's own way.
+pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
+    let own = study.subject.recipe.evaluation.k_min;
+    let swept = sweep(study, config).into_iter().filter(|k_min| *k_min != own).map(|k_min| (Switching::Free, k_min));
+    DONE.into_iter().map(|(_, switching)| (switching, own)).chain(swept).collect()
+}
+
+/// What is done to the same problems, by the rows' names.
+const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("forced", Switching::Forced)];
+
 /// All rows: groups of the free decode, then the other ways of decoding.
 ///
 /// # Errors
@@ -58,7 +68,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.subject.recipe.evaluation.k_min;
     let free = Decoded::free(study)?;
     let mut rows = free.groups()?;
-    for (name, switching) in [("text_only", Switching::Suppressed), ("forced", Switching::Forced)] {
+    for (name, switching) in DONE {
         let (scores, traces) = study.decode(switching, own)?;
         rows.push(Decoded::of(study, own, &scores, &traces).against(name, &free)?);
     }

@@ -29,7 +29,7 @@ use crate::parallel;
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
 };
-use crate::store::Journal;
+use crate::store::{FlatRow, Journal};
 use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
@@ -100,11 +100,38 @@ pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
 /// # Errors
 /// As [`patched`]; a disk that cannot be written.
 pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(HeadPatchRow::NAME)? {
+    if files.done_from(PatchedNodeRow::NAME, HeadPatchRow::NAME)? {
         return Ok("done before\n".into());
     }
     causal.say("head patching");
     let journal = patched(causal.study, config, files.journal(PatchedNodeRow::NAME)?)?;
+    match files.shard {
+        Some(shard) => files.finish_shard(shard, (PatchedNodeRow::NAME, "patches"), journal, PatchedNodeRow::key),
+        None => conclude(config, files, journal),
+    }
+}
+
+/// The files that its shards write.
+pub(crate) const SHARDS: &[&str] = &[PatchedNodeRow::NAME];
+
+/// Makes the maps of the pairs of all shards.
+///
+/// # Errors
+/// A pair that no shard has patched, and as [`run`].
+pub(crate) fn merge(config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
+    let journal: Journal<PatchedNodeRow> = files.gathered(name, rows)?;
+    let mut pairs: BTreeMap<Form, (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for row in journal.rows() {
+        pairs.entry(row.form).or_insert((row.identity.n, BTreeSet::new())).1.insert(row.pair);
+    }
+    for (form, (all, there)) in pairs {
+        let form = form.name();
+        ensure!(there.len() == all, "the shards have patched {} of {all} pairs of form {form}", there.len());
+    }
+    conclude(config, files, journal)
+}
+
+fn conclude(config: &Config, files: &Files, journal: Journal<PatchedNodeRow>) -> Result<String> {
     let done = files.finish(PatchedNodeRow::NAME, journal, PatchedNodeRow::key, false)?;
     let rows = shares(&done, config.least)?;
     let forms = agreement(&done)?;
@@ -179,7 +206,8 @@ fn patched_of(
         let patching =
             Patching { subject, identity: &identity, form, nodes: &nodes, modes: &config.modes, means: &means };
         let of = |number: usize| known.iter().filter(|key| (key.0, key.1) == (form, number)).count();
-        let missing: Vec<_> = recorded.iter().filter(|r| of(r.pair.number) < patching.cells(r)).collect();
+        let own = recorded.iter().enumerate().filter(|(unit, _)| study.has(*unit)).map(|(_, r)| r);
+        let missing: Vec<_> = own.filter(|r| of(r.pair.number) < patching.cells(r)).collect();
         parallel::run(&parallel::cut(&missing, study.threads), |part| {
             part.iter().try_for_each(|r| {
                 not_stopped()?;

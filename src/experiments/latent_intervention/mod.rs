@@ -12,19 +12,19 @@ mod observe;
 mod record;
 mod table;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{Files, Fit};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
 use crate::schema::{InterventionRow, KnownValueRow, Named, Observation, Summary, summarise};
-use crate::store::Journal;
+use crate::store::{FlatRow, Journal};
 use crate::study::modes::{all_modes, default_modes};
 use crate::study::sweep::Sweep;
 use crate::study::{Causal, Study};
 pub(crate) use known_value::{Held, Predict, by_chance, held, of_task};
-use observe::{Asked, observe};
+use observe::{Asked, checked, observe};
 pub use table::table;
 
 /// What it asks.
@@ -84,7 +84,7 @@ pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
 }
 
 fn check_modes(study: &Study, config: &Config) -> Result<()> {
-    let asked = Asked::all(study, config)?;
+    let asked = Asked::all(config, k_cap(study))?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if asked.iter().any(|a| a.cell.is(KnownValueRow::MODE)) {
         of_task(&study.subject).map(drop)?;
@@ -98,17 +98,51 @@ fn check_modes(study: &Study, config: &Config) -> Result<()> {
 /// As [`run_on`]; unfinished observations of another run; a disk that cannot be written.
 pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
     let config = &config.named(causal.study);
-    let [observations, rows, known] = if config.steps.contains(&Steps::All) {
-        [Observation::NAME, InterventionRow::NAME, KnownValueRow::NAME]
-    } else {
-        [Observation::STEPS, InterventionRow::STEPS, KnownValueRow::STEPS]
-    };
-    if files.done(rows)? {
+    let [observations, rows, _] = names(config);
+    if files.done_from(observations, rows)? {
         return Ok("done before\n".into());
     }
     let journal: Journal<Observation> = files.journal(observations)?;
-    let asked = Asked::all(causal.study, config)?;
+    let asked = Asked::all(config, k_cap(causal.study))?;
     let seen = observe(causal, &asked, None, journal, files.weights())?;
+    match files.shard {
+        Some(shard) => files.finish_shard(shard, (observations, "observations"), seen, Observation::key),
+        None => conclude(config, &asked, files, seen),
+    }
+}
+
+/// The files of observations that its shards write.
+pub(crate) const SHARDS: &[&str] = &[Observation::NAME, Observation::STEPS];
+
+/// Files of observations, modes and exchanged values.
+fn names(config: &Config) -> [&'static str; 3] {
+    if config.steps.contains(&Steps::All) {
+        [Observation::NAME, InterventionRow::NAME, KnownValueRow::NAME]
+    } else {
+        [Observation::STEPS, InterventionRow::STEPS, KnownValueRow::STEPS]
+    }
+}
+
+fn k_cap(study: &Study) -> usize {
+    study.subject.recipe.evaluation.k_cap
+}
+
+/// Makes the tables of the observations of all shards. `config` has its modes spelled out.
+///
+/// # Errors
+/// Observations that are not those of a whole run, and as [`run`].
+pub(crate) fn merge(config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
+    let k_cap = files.setup["decode"]["k_cap"].as_u64().context("the setup does not say decode.k_cap")?;
+    let asked = Asked::all(config, usize::try_from(k_cap)?)?;
+    let seen: Journal<Observation> = files.gathered(name, rows)?;
+    files.all_problems(seen.rows().iter().map(|o| o.problem))?;
+    conclude(config, &asked, files, seen)
+}
+
+/// Writes the observations of a whole run and the tables that follow from them.
+fn conclude(config: &Config, asked: &[Asked], files: &Files, seen: Journal<Observation>) -> Result<String> {
+    let [observations, rows, known] = names(config);
+    checked(asked, seen.rows())?;
     let summary = summarise(&files.finish(observations, seen, Observation::key, false)?)?;
     if !summary.known.is_empty() {
         files.save(known, &summary.known)?;
@@ -124,8 +158,9 @@ pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
 /// problem on which the model switched.
 pub fn run_on(causal: &Causal, config: &Config, predict: Option<&Predict>) -> Result<Summary> {
     let config = &config.named(causal.study);
-    let asked = Asked::all(causal.study, config)?;
+    let asked = Asked::all(config, k_cap(causal.study))?;
     let seen = observe(causal, &asked, predict, Journal::in_memory(), "")?;
+    checked(&asked, seen.rows())?;
     summarise(&seen.sorted(Observation::key)?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::Config;
 use super::check::check;
@@ -16,7 +16,7 @@ use crate::schema::{KnownValueRow, Observation};
 use crate::store::Journal;
 use crate::study::modes::{self, Action, Cell, forces};
 use crate::study::sweep::{Continuation, Sweep, What};
-use crate::study::{Causal, Study, nulls};
+use crate::study::{Causal, nulls};
 
 /// One row of the table: a mode at one dose, on one choice of steps, acting at one place.
 #[derive(Clone)]
@@ -27,12 +27,13 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others.
+    /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has
+    /// up to `k_cap` steps.
     ///
     /// # Errors
     /// An unknown mode, dose or step, no draws.
-    pub fn all(study: &Study, config: &Config) -> Result<Vec<Self>> {
-        let cells = modes::cells(&config.modes, &config.steps, config.draws, study.subject.recipe.evaluation.k_cap)?;
+    pub fn all(config: &Config, k_cap: usize) -> Result<Vec<Self>> {
+        let cells = modes::cells(&config.modes, &config.steps, config.draws, k_cap)?;
         let mut asked: Vec<Self> = vec![];
         for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
             let first = asked.is_empty();
@@ -57,7 +58,7 @@ struct Given {
     exit: Vec<f32>,
 }
 
-/// Observes what the journal does not hold yet; every observation of the run, checked.
+/// Observes what the journal does not hold yet of the process' own problems.
 ///
 /// # Errors
 /// As [`super::run`].
@@ -78,27 +79,34 @@ pub fn observe(
     let record = Record::new(asked, sweep, &given.plans, of, journal)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
-            Action::Normal => vec![sweep.normal.clone()],
+            Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
             Action::NullBatch if !record.holds_all(number) => vec![nulls::other_batch(study, sweep)?],
             Action::NullSeed if !record.holds_all(number) => nulls::two_seeds(study, sweep)?.to_vec(),
             _ => continue,
         };
         for (draw, outcomes) in draws.iter().enumerate() {
             let forked = !matches!(asked.cell.action, Action::Normal);
-            let all = outcomes.iter().enumerate();
-            record.add(all.map(|(problem, o)| ((number, draw, problem), o, forked, Firings::default())))?;
+            record.add(outcomes.iter().map(|(p, o)| ((number, draw, *p), o, forked, Firings::default())))?;
         }
     }
     for group in groups(asked) {
         continuations(causal, sweep, asked, &group, &given, &record)?;
     }
-    let journal = record.into_journal();
+    Ok(record.into_journal())
+}
+
+/// Checks every cell of a whole run.
+///
+/// # Errors
+/// As [`check`].
+pub fn checked(asked: &[Asked], observations: &[Observation]) -> Result<()> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
-    journal.rows().iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
+    observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
     for (number, observations) in &cells {
-        check(&asked[*number].cell, observations)?;
+        let of = asked.get(*number).with_context(|| format!("cell {number} was not asked for"))?;
+        check(&of.cell, observations)?;
     }
-    Ok(journal)
+    Ok(())
 }
 
 /// Numbers of the cells that decode together: those that act at the same place.
@@ -171,9 +179,9 @@ fn continuations(
             _ => {}
         }
     }
-    causal.say(&format!("{} continuations of {} problems", all.len(), sweep.normal.len()));
+    causal.say(&format!("{} continuations of {} problems", all.len(), sweep.own().count()));
     for (continuation, &(cell, draw)) in all.iter().zip(&keys) {
-        let same = (0..sweep.normal.len()).filter(|&problem| !sweep.forks(problem, continuation));
+        let same = sweep.own().filter(|&problem| !sweep.forks(problem, continuation));
         record.add(same.map(|p| ((cell, draw, p), &sweep.normal[p], false, Firings::default())))?;
     }
     let place = &asked[group[0]];

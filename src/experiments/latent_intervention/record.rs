@@ -28,6 +28,8 @@ pub(crate) struct Record<'a> {
     weights: String,
     dtype: &'static str,
     blocks: BlockOrigin,
+    /// That are observed by this process.
+    problems: usize,
     /// What is written, and its keys.
     written: Mutex<(Journal<Observation>, BTreeSet<Key>)>,
 }
@@ -46,7 +48,8 @@ impl<'a> Record<'a> {
     ) -> Result<Self> {
         let weights = weights.chars().take(DIGITS).collect();
         let written = Mutex::new((journal, BTreeSet::new()));
-        let record = Self { asked, plans, identity, weights, dtype: dtype.name(), blocks: sweep.blocks, written };
+        let (blocks, problems) = (sweep.blocks, sweep.own().count());
+        let record = Self { asked, plans, identity, weights, dtype: dtype.name(), blocks, problems, written };
         let mut written = record.lock();
         let (journal, keys) = &mut *written;
         for there in journal.rows() {
@@ -139,7 +142,7 @@ impl<'a> Record<'a> {
     /// Whether every problem of every draw of a cell is there.
     pub(crate) fn holds_all(&self, cell: usize) -> bool {
         let there = self.lock().1.range((cell, 0, 0)..(cell + 1, 0, 0)).count();
-        there == self.asked[cell].draws() * self.identity.n
+        there == self.asked[cell].draws() * self.problems
     }
 
     /// Writes what is not there yet, on disk when this returns.

@@ -1,0 +1,87 @@
+//! Responses that shards decoded, to be read by one process that makes the tables. Knows traces and rows; no experiment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+
+use super::Study;
+use crate::evaluation::requests;
+use crate::latent::{Request, Switching, Trace};
+use crate::schema::DecodeRow;
+use crate::store::{Journal, json};
+
+/// By the name of the way of decoding, in the order of the problems.
+pub type Decodes = BTreeMap<String, Vec<Trace>>;
+
+/// A way of decoding, as rows name it.
+pub(crate) fn named(switching: Switching, k_min: usize) -> String {
+    let rule = match switching {
+        Switching::Free => "free",
+        Switching::Suppressed => "suppressed",
+        Switching::Forced => "forced",
+        Switching::Empty => "empty",
+    };
+    format!("{rule}:{k_min}")
+}
+
+/// Decodes the study's own problems in each of these ways, as far as the journal does not hold them yet.
+///
+/// # Errors
+/// As the decoder's; rows of another run in the journal.
+pub fn decode(study: &Study, ways: &[(Switching, usize)], journal: Journal<DecodeRow>) -> Result<Journal<DecodeRow>> {
+    let corpus = &study.subject.corpus;
+    let identity = study.identity(corpus.test.len());
+    for row in journal.rows() {
+        ensure!(
+            row.identity == identity,
+            "the responses of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
+            row.identity
+        );
+    }
+    let there: BTreeSet<_> = journal.rows().iter().map(DecodeRow::key).collect();
+    let journal = Mutex::new(journal);
+    let requests = requests(corpus);
+    for &(switching, k_min) in ways {
+        let way = named(switching, k_min);
+        let missing = |batch: &&[Request]| {
+            batch.iter().any(|r| study.owns(r.problem) && !there.contains(&(way.clone(), r.problem)))
+        };
+        let batches: Vec<&[Request]> = requests.chunks(study.together()).filter(missing).collect();
+        study.decode_only(switching, k_min, &batches, &|traces| {
+            let new = traces.iter().filter(|trace| !there.contains(&(way.clone(), trace.problem)));
+            let row = |trace: &Trace| {
+                let (identity, decode, problem) = (identity.clone(), way.clone(), trace.problem);
+                Ok(DecodeRow { identity, decode, problem, trace: serde_json::to_string(trace)? })
+            };
+            let rows = new.map(row).collect::<Result<Vec<_>>>()?;
+            journal.lock().unwrap_or_else(PoisonError::into_inner).push(rows)
+        })?;
+    }
+    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The traces of rows: each way with all `problems` of them.
+///
+/// # Errors
+/// A way that lacks a problem or has one twice; a trace that is none.
+pub fn restore(rows: &[DecodeRow], problems: usize) -> Result<Decodes> {
+    let mut ways: BTreeMap<&str, BTreeMap<usize, &DecodeRow>> = BTreeMap::new();
+    for row in rows {
+        let before = ways.entry(&row.decode).or_default().insert(row.problem, row);
+        ensure!(before.is_none(), "decode {}: problem {} is there twice", row.decode, row.problem);
+    }
+    let mut decodes = Decodes::new();
+    for (way, rows) in ways {
+        let missing = (0..problems).find(|problem| !rows.contains_key(problem));
+        ensure!(
+            missing.is_none() && rows.len() == problems,
+            "decode {way}: {} of {problems} problems, {}",
+            rows.len(),
+            missing.map_or_else(|| "more than there are".into(), |p| format!("without problem {p}"))
+        );
+        let traces: Result<Vec<Trace>> = rows.into_values().map(|row| json::from_str(&row.trace)).collect();
+        decodes.insert(way.to_owned(), traces?);
+    }
+    Ok(decodes)
+}

@@ -1,0 +1,111 @@
+//! The normal run of some problems, as rows that other processes read: outcomes, traces and latent states, bit for bit.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use super::sweep::Outcome;
+use crate::interventions::Bank;
+use crate::latent::Trace;
+use crate::schema::{BlockOrigin, Identity, NormalRunRow};
+use crate::store::json;
+
+/// What became of one problem.
+#[derive(Clone, Debug)]
+pub(crate) struct Normal {
+    pub outcome: Outcome,
+    pub trace: Trace,
+    pub ended: bool,
+    pub force_at: Option<usize>,
+}
+
+/// The normal run of every problem.
+#[derive(Clone, Debug)]
+pub struct NormalRun {
+    pub(crate) blocks: BlockOrigin,
+    pub(crate) problems: Vec<Normal>,
+    pub(crate) bank: Bank,
+}
+
+/// One problem as a row.
+///
+/// # Errors
+/// None that a trace can cause.
+pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, bank: &Bank) -> Result<NormalRunRow> {
+    let Normal { outcome, trace, ended, force_at } = normal;
+    let states: Vec<(usize, usize, String)> =
+        bank.of_problem(trace.problem).map(|(block, step, state)| (block, step, digits(state))).collect();
+    Ok(NormalRunRow {
+        identity: identity.clone(),
+        blocks,
+        problem: trace.problem,
+        correct: outcome.correct,
+        answer: outcome.answer.clone(),
+        margin: outcome.margin,
+        ended: *ended,
+        force_at: *force_at,
+        trace: serde_json::to_string(trace)?,
+        states: serde_json::to_string(&states)?,
+    })
+}
+
+impl NormalRun {
+    /// From the rows of all `problems`.
+    ///
+    /// # Errors
+    /// A problem that is missing or there twice, blocks of another origin, what is no trace and no state.
+    pub fn of(rows: &[NormalRunRow], problems: usize) -> Result<Self> {
+        let blocks = rows.first().context("the normal run has no rows")?.blocks;
+        let (mut of, mut bank) = (BTreeMap::new(), Bank::default());
+        for row in rows {
+            let at = row.problem;
+            ensure!(row.blocks == blocks, "problem {at}: blocks {:?}, other problems have {blocks:?}", row.blocks);
+            let trace: Trace = json::from_str(&row.trace).with_context(|| format!("problem {at}: no trace"))?;
+            let states: Vec<(usize, usize, String)> =
+                json::from_str(&row.states).with_context(|| format!("problem {at}: no states"))?;
+            for (block, step, digits) in states {
+                bank.insert((at, block, step), values(&digits).with_context(|| format!("problem {at}: no states"))?);
+            }
+            let outcome = Outcome {
+                correct: row.correct,
+                answer: row.answer.clone(),
+                margin: row.margin,
+                switched: trace.switched(),
+                latent_calls: trace.latent_calls(),
+                identical: true,
+            };
+            let normal = Normal { outcome, trace, ended: row.ended, force_at: row.force_at };
+            ensure!(of.insert(at, normal).is_none(), "the normal run has problem {at} twice");
+        }
+        let missing = (0..problems).find(|problem| !of.contains_key(problem));
+        ensure!(missing.is_none(), "the normal run lacks problem {}", missing.unwrap_or_default());
+        ensure!(of.len() == problems, "the normal run is of {} problems, {problems} are asked", of.len());
+        Ok(Self { blocks, problems: of.into_values().collect(), bank })
+    }
+}
+
+fn digits(state: &[f32]) -> String {
+    state.iter().flat_map(|x| x.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn values(digits: &str) -> Result<Vec<f32>> {
+    ensure!(digits.is_ascii() && digits.len().is_multiple_of(8), "{} hex digits are no f32 values", digits.len());
+    let value = |at: usize| {
+        let byte = |i: usize| u8::from_str_radix(&digits[at + 2 * i..at + 2 * i + 2], 16);
+        Ok(f32::from_le_bytes([byte(0)?, byte(1)?, byte(2)?, byte(3)?]))
+    };
+    (0..digits.len()).step_by(8).map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_come_back_bit_for_bit() {
+        let state = [1.0_f32, -0.0, f32::MIN_POSITIVE, 0.1, f32::NAN];
+        let back = values(&digits(&state)).expect("values");
+        assert!(state.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()) && back.len() == 5);
+        assert!(values("0123").is_err() && values("0123456x").is_err());
+    }
+}

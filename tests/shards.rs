@@ -1,0 +1,282 @@
+//! Sweeps by several processes: whatever their number, and however often they were killed, the merged files are those of one
+//! process byte for byte; what is missing, doubled, unfinished or of another run is refused by name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PROBE: &str = env!("CARGO_BIN_EXE_probe");
+const INTERVENE: &str = env!("CARGO_BIN_EXE_intervene");
+const REPORT: &str = env!("CARGO_BIN_EXE_report");
+
+/// A folder for a sweep and its shards.
+struct Sweep {
+    home: tempfile::TempDir,
+    program: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const MODES: &str = "zero,random_norm,mean,gaussian,resample,sibling,known_value,self_patch,skip,null_batch,null_seed";
+/// Six batches of eight problems.
+const INTERVENTIONS: &[&str] = &[
+    "fixtures/micro",
+    "--phase",
+    "sft",
+    "--problems",
+    "48",
+    "--batch",
+    "8",
+    "--draws",
+    "2",
+    "--pairs",
+    "5",
+    "--threads",
+    "1",
+    "--modes",
+    MODES,
+];
+const PROBES: &[&str] = &["fixtures/micro", "--phase", "sft", "--problems", "48", "--batch", "8"];
+
+impl Sweep {
+    fn new(program: &'static str, arguments: &'static [&'static str]) -> Self {
+        Self { home: tempfile::tempdir().expect("a folder"), program, arguments }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn command(&self, out: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(self.arguments).args(more).arg("--out").arg(self.at(out));
+        command.env_remove("SLURM_ARRAY_TASK_ID").env_remove("JOB_COMPLETION_INDEX");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    #[track_caller]
+    fn done(&self, out: &str, more: &[&str]) -> String {
+        done(&mut self.command(out, more))
+    }
+
+    /// Every shard of so many.
+    fn shards(&self, out: &str, of: usize, more: &[&str]) -> Vec<PathBuf> {
+        let one = |number: usize| {
+            self.done(out, &[&["--shard", &format!("{number}/{of}")], more].concat());
+            self.at(out).join(format!("shard-{number}-of-{of}"))
+        };
+        (1..=of).map(one).collect()
+    }
+
+    fn merge(&self, folders: &[PathBuf], out: &str) -> Command {
+        let mut command = Command::new(REPORT);
+        command.arg("merge").args(folders).arg("--out").arg(self.at(out));
+        command
+    }
+}
+
+#[track_caller]
+fn done(command: &mut Command) -> String {
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn refused(command: &mut Command, needles: &[&str]) {
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
+    for needle in needles {
+        assert!(said.contains(needle), "`{needle}` is not in: {said}");
+    }
+}
+
+/// Rows as Parquet and CSV, by name.
+fn rows(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|f| f.extension().is_some_and(|ending| ending == "parquet" || ending == "csv")).collect();
+    files.sort();
+    let named =
+        |f: &PathBuf| (f.file_name().expect("a name").to_string_lossy().into_owned(), fs::read(f).expect("rows"));
+    files.iter().map(named).collect()
+}
+
+#[track_caller]
+fn same(whole: &Path, merged: &Path, needed: &[&str]) {
+    let (whole, merged) = (rows(whole), rows(merged));
+    let names = |rows: &[(String, Vec<u8>)]| rows.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let without: Vec<_> = merged.iter().filter(|(name, _)| whole.iter().any(|(other, _)| name == other)).collect();
+    assert_eq!(names(&whole), without.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+    for ((name, a), (_, b)) in whole.iter().zip(without) {
+        assert!(a == b, "{name} differs");
+    }
+    for name in needed {
+        assert!(
+            names(&whole).iter().any(|there| there == &format!("{name}-sft.parquet")),
+            "{name}: {:?}",
+            names(&whole)
+        );
+    }
+}
+
+/// What `report` makes of rows: the tables, with their verdicts, without the lines that say what was typed when.
+fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    done(Command::new(REPORT).arg(folder).arg("--page").arg(folder.join("page.html")));
+    let mut files = vec![];
+    let mut left = vec![folder.to_path_buf()];
+    while let Some(next) = left.pop() {
+        for path in fs::read_dir(next).expect("a folder").map(|f| f.expect("a file").path()) {
+            if path.is_dir() && !path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("shard-")) {
+                left.push(path);
+            } else if path.extension().is_some_and(|e| e == "md" || e == "tex") {
+                files.push((path.strip_prefix(folder).expect("inside").into(), fs::read(&path).expect("text")));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn interventions_by_shards_are_those_of_one_process() {
+    let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
+    sweep.done("whole", &[]);
+    let shards = sweep.shards("merged", 3, &[]);
+    // Named in another order.
+    done(&mut sweep.merge(&[2, 0, 1].map(|i: usize| shards[i].clone()), "merged"));
+    let needed = [
+        "observations",
+        "latent_intervention",
+        "known_value",
+        "switch_benefit",
+        "activation_patching",
+        "head_patching",
+    ];
+    same(&sweep.at("whole"), &sweep.at("merged"), &needed);
+    let (whole, merged) = (tables(&sweep.at("whole")), tables(&sweep.at("merged")));
+    assert!(!whole.is_empty() && whole == merged, "tables differ");
+    // One process finds nothing left to do there.
+    let again = sweep.done("merged", &["--resume"]);
+    assert_eq!(again.matches("done before").count(), 4, "{again}");
+
+    // Two rounds: the normal run of each shard's own problems, then interventions with that of all.
+    let first = sweep.shards("normal", 3, &["--only", "normal_run"]);
+    done(&mut sweep.merge(&first, "normal"));
+    let decoded = sweep.at("normal").display().to_string();
+    let second = sweep.shards("rounds", 6, &["--decoded", &decoded]);
+    done(&mut sweep.merge(&second, "rounds"));
+    same(&sweep.at("whole"), &sweep.at("rounds"), &needed);
+    refused(&mut sweep.command("x", &["--decoded", &decoded]), &["--decoded is for shards"]);
+    refused(
+        &mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--seed", "3"]),
+        &["setup.seed 0 there, 3 here"],
+    );
+    refused(&mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--force"]), &["blocks"]);
+}
+
+#[test]
+fn probes_by_shards_are_those_of_one_process() {
+    let sweep = Sweep::new(PROBE, PROBES);
+    sweep.done("whole", &["--threads", "2"]);
+    let shards = sweep.shards("decoded", 3, &["--threads", "1"]);
+    done(&mut sweep.merge(&shards, "decoded"));
+    let decoded = sweep.at("decoded").display().to_string();
+    sweep.done("merged", &["--decoded", &decoded]);
+    same(
+        &sweep.at("whole"),
+        &sweep.at("merged"),
+        &["accuracy", "outcomes", "traces", "entropy", "positions", "layer_probe"],
+    );
+    refused(&mut sweep.command("x", &["--shard", "1/2", "--only", "layer_probe"]), &["layer_probe", "without --shard"]);
+    let one = shards[0].display().to_string();
+    refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is one shard's"]);
+    refused(&mut sweep.command("x", &["--decoded", &decoded, "--seed", "4"]), &["setup.seed 0 there, 4 here"]);
+}
+
+#[test]
+fn what_is_not_one_whole_run_is_refused_by_name() {
+    let sweep = Sweep::new(INTERVENE, &["fixtures/micro", "--problems", "30", "--batch", "10", "--modes", "zero,skip"]);
+    let only = ["--only", "latent_intervention"];
+    let sft = [&only[..], &["--phase", "sft"]].concat();
+    let shards = sweep.shards("a", 3, &sft);
+    let of = |which: &[usize]| which.iter().map(|&i| shards[i].clone()).collect::<Vec<_>>();
+    refused(&mut sweep.merge(&of(&[0, 2]), "m"), &["observations-sft: shard 2/3 is missing", "--shard 1/3"]);
+    refused(&mut sweep.merge(&of(&[0, 1, 1, 2]), "m"), &["observations-sft: shard 2/3 is there twice", "shard-2-of-3"]);
+    assert!(!sweep.at("m").exists(), "nothing is written before everything is checked");
+    // Another number of shards, other settings, another phase's weights under the same name.
+    let two = sweep.shards("b", 2, &sft);
+    refused(&mut sweep.merge(&[of(&[0, 1]), vec![two[1].clone()]].concat(), "m"), &["shard 2/2", "not of one run"]);
+    let other = sweep.shards("c", 3, &[&sft[..], &["--seed", "1"]].concat());
+    refused(&mut sweep.merge(&[of(&[0, 1]), vec![other[2].clone()]].concat(), "m"), &["setup.seed 0 there, 1 here"]);
+    let home = sweep.at("d/micro");
+    for (from, to) in [("grpo", "sft"), ("base", "base"), ("annotate", "annotate")] {
+        copy(&Path::new("fixtures/micro").join(from), &home.join(to));
+    }
+    fs::copy("fixtures/micro/recipe.toml", home.join("recipe.toml")).expect("a recipe");
+    let mut mixed = Command::new(INTERVENE);
+    mixed.arg(&home).args(&sweep.arguments[1..]).args(&sft).args(["--shard", "3/3", "--out"]).arg(sweep.at("d"));
+    done(&mut mixed);
+    let mixed = [of(&[0, 1]), vec![sweep.at("d").join("shard-3-of-3")]].concat();
+    refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not of one run: setup.weights"]);
+    // What is no shard, or not finished.
+    sweep.done("e", &sft);
+    refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["is no shard but the rows of one process"]);
+    fs::write(shards[1].join("observations-sft.rows.tmp"), "{}").expect("written");
+    refused(&mut sweep.merge(&of(&[0, 1, 2]), "m"), &["not finished", "--resume"]);
+    fs::remove_file(shards[1].join("observations-sft.rows.tmp")).expect("removed");
+    done(&mut sweep.merge(&of(&[0, 1, 2]), "m"));
+    // What cannot be shared, and shards that would have nothing to do.
+    let first = ["--phase", "sft", "--shard", "1/3"];
+    refused(&mut sweep.command("f", &[&first[..], &["--only", "steering"]].concat()), &["steering cannot be shared"]);
+    let many = [&sft[..], &["--shard", "4/4"]].concat();
+    refused(&mut sweep.command("f", &many), &["--shard 4/4", "30 problems", "make 3 shards at most"]);
+    for (shard, needle) in [("0/3", "no shard 0/3"), ("2", "i/n"), ("auto", "SLURM_ARRAY_TASK_ID")] {
+        refused(&mut sweep.command("f", &[&sft[..], &["--shard", shard]].concat()), &[needle]);
+    }
+    assert!(!sweep.at("f").exists());
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("a file")) {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(&path, &to).expect("copied");
+        }
+    }
+}
+
+#[test]
+fn a_killed_shard_goes_on_and_the_merge_is_the_same() {
+    let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
+    let more = ["--only", "latent_intervention", "--steps", "all,0,1"];
+    sweep.done("whole", &more);
+    let first = sweep.done("merged", &[&more[..], &["--shard", "1/2"]].concat());
+    assert!(first.contains("shard 1/2") && first.contains("report -- merge"), "{first}");
+    let second = [&more[..], &["--shard", "2/2"]].concat();
+    let journal = sweep.at("merged").join("shard-2-of-2/observations-sft.rows.tmp");
+    let mut kills = 0;
+    for size in [1, 100_000, 300_000] {
+        let resume: &[&str] = if journal.exists() { &["--resume"] } else { &[] };
+        let mut child = sweep.command("merged", &[&second[..], resume].concat()).spawn().expect("it runs");
+        let written = || journal.metadata().map_or(0, |file| file.len());
+        while written() < size && child.try_wait().expect("its state").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kills += u32::from(child.try_wait().expect("its state").is_none());
+        child.kill().expect("killed");
+        child.wait().expect("its end");
+    }
+    assert!(kills >= 2, "only {kills} kills came before the end");
+    let shards = [1, 2].map(|number| sweep.at("merged").join(format!("shard-{number}-of-2")));
+    refused(&mut sweep.merge(&shards, "merged"), &["not finished"]);
+    sweep.done("merged", &[&second[..], &["--resume"]].concat());
+    done(&mut sweep.merge(&shards, "merged"));
+    same(&sweep.at("whole"), &sweep.at("merged"), &["observations", "latent_intervention"]);
+}
