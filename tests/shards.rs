@@ -123,7 +123,7 @@ fn same(whole: &Path, merged: &Path, needed: &[&str]) {
     }
 }
 
-/// What `report` makes of rows: the tables, with their verdicts, without the lines that say what was typed when.
+/// What `report` makes of rows: tables with their verdicts, and figures.
 fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     done(Command::new(REPORT).arg(folder).arg("--page").arg(folder.join("page.html")));
     let mut files = vec![];
@@ -132,7 +132,7 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         for path in fs::read_dir(next).expect("a folder").map(|f| f.expect("a file").path()) {
             if path.is_dir() && !path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("shard-")) {
                 left.push(path);
-            } else if path.extension().is_some_and(|e| e == "md" || e == "tex") {
+            } else if path.extension().is_some_and(|e| e == "md" || e == "tex" || e == "svg") {
                 files.push((path.strip_prefix(folder).expect("inside").into(), fs::read(&path).expect("text")));
             }
         }
@@ -144,10 +144,11 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn interventions_by_shards_are_those_of_one_process() {
     let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
-    sweep.done("whole", &[]);
-    let shards = sweep.shards("merged", 3, &[]);
+    // Tables name the folder that they are of: the last part of its path.
+    sweep.done("whole/rows", &[]);
+    let shards = sweep.shards("merged/rows", 3, &[]);
     // Named in another order.
-    done(&mut sweep.merge(&[2, 0, 1].map(|i: usize| shards[i].clone()), "merged"));
+    done(&mut sweep.merge(&[2, 0, 1].map(|i: usize| shards[i].clone()), "merged/rows"));
     let needed = [
         "observations",
         "latent_intervention",
@@ -156,11 +157,11 @@ fn interventions_by_shards_are_those_of_one_process() {
         "activation_patching",
         "head_patching",
     ];
-    same(&sweep.at("whole"), &sweep.at("merged"), &needed);
-    let (whole, merged) = (tables(&sweep.at("whole")), tables(&sweep.at("merged")));
+    same(&sweep.at("whole/rows"), &sweep.at("merged/rows"), &needed);
+    let (whole, merged) = (tables(&sweep.at("whole/rows")), tables(&sweep.at("merged/rows")));
     assert!(!whole.is_empty() && whole == merged, "tables differ");
     // One process finds nothing left to do there.
-    let again = sweep.done("merged", &["--resume"]);
+    let again = sweep.done("merged/rows", &["--resume"]);
     assert_eq!(again.matches("done before").count(), 4, "{again}");
 
     // Two rounds: the normal run of each shard's own problems, then interventions with that of all.
@@ -169,7 +170,7 @@ fn interventions_by_shards_are_those_of_one_process() {
     let decoded = sweep.at("normal").display().to_string();
     let second = sweep.shards("rounds", 6, &["--decoded", &decoded]);
     done(&mut sweep.merge(&second, "rounds"));
-    same(&sweep.at("whole"), &sweep.at("rounds"), &needed);
+    same(&sweep.at("whole/rows"), &sweep.at("rounds"), &needed);
     refused(&mut sweep.command("x", &["--decoded", &decoded]), &["--decoded is for shards"]);
     refused(
         &mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--seed", "3"]),
