@@ -9,6 +9,7 @@
 //! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
 //! | [`random`] | a stable hash, keyed generators, normal values |
 //! | `names` | which known name a mistyped one means |
+//! | [`nth`] | how latent steps and blocks are counted where people see them: from 1 |
 //! | [`store`] | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
 //! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
@@ -32,7 +33,8 @@
 //! # Glossary of axes
 //! `B` rows of a batch, `L` positions, `D` model width, `V` vocabulary, `H` query heads, `Hkv` key/value heads, `dh` head
 //! width, `F` feed-forward width. A *span* is a run of positions handed to the model in one call; a *block* is
-//! `<swi> … </swi>`; a *step* is one latent position inside a block.
+//! `<swi> … </swi>`; a *step* is one latent position inside a block. Blocks and latent steps count from 1, as in the paper, in
+//! flags, hooks, rows, tables and figures; problems, layers, heads, positions and text tokens count from 0, as in TransformerLens.
 
 // Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
 #![deny(unsafe_code)]
@@ -50,6 +52,7 @@ pub mod machine;
 pub mod method;
 pub mod model;
 mod names;
+pub mod nth;
 pub mod ops;
 pub mod parallel;
 pub mod progress;

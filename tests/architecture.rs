@@ -4,19 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 27] = [
+const ALLOWED: [(&str, &str); 28] = [
     ("random", ""),
     ("names", ""),
+    ("nth", ""),
     ("store", ""),
     ("stats", ""),
-    ("schema", "stats store"),
+    ("schema", "nth stats store"),
     ("tasks", "random"),
     ("grade", "random"),
     ("progress", ""),
     ("parallel", ""),
     ("text", "store tasks"),
     ("ops", ""),
-    ("model", "names ops random"),
+    ("model", "names nth ops random"),
     ("latent", "model ops parallel"),
     ("machine", "model"),
     ("interventions", "latent model random schema"),
@@ -31,17 +32,17 @@ const ALLOWED: [(&str, &str); 27] = [
     ),
     (
         "study",
-        "corpus evaluation interventions latent loading machine method model names ops parallel progress recipe schema stats store tasks text",
+        "corpus evaluation interventions latent loading machine method model names nth ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "experiments",
-        "corpus evaluation interventions latent machine model ops parallel progress random recipe schema stats store study tasks text",
+        "corpus evaluation interventions latent machine model nth ops parallel progress random recipe schema stats store study tasks text",
     ),
     (
         "calibration",
         "corpus experiments interventions latent model parallel progress random recipe schema store study tasks text",
     ),
-    ("report", "schema stats store"),
+    ("report", "nth schema stats store"),
     (
         "commands",
         "calibration experiments interventions latent loading machine method model names ops parallel progress recipe report schema stats store study text",
@@ -50,7 +51,7 @@ const ALLOWED: [(&str, &str); 27] = [
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 9] = ["random", "names", "text", "tasks", "grade", "stats", "store", "schema", "report"];
+const PLAIN: [&str; 10] = ["random", "names", "nth", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

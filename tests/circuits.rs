@@ -12,6 +12,7 @@ use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::Switching;
 use switchyard::model::{Activation, HookSpec, Hooks};
+use switchyard::nth::Nth;
 use switchyard::schema::{
     AttentionRow, AttributionRow, Component, DirectLogitRow, Form, GradientAt, HeadPatchRow, Part, PatchMode,
     PatchedNodeRow, SteeringRow, Target,
@@ -135,14 +136,14 @@ fn attention_finds_who_looks_and_direct_who_brings() {
             })
         };
         let of = |node, to| at(node, to).expect("a cell");
-        assert!(of(DECOY, "latent[2]").mass.value > 0.99, "the decoy looks");
-        assert!(of(DECOY, "latent[2]").direct.expect("nats").value.abs() < 1e-6, "and brings nothing");
-        let reads = of(READER, "latent[2]");
+        assert!(of(DECOY, "latent[3]").mass.value > 0.99, "the decoy looks");
+        assert!(of(DECOY, "latent[3]").direct.expect("nats").value.abs() < 1e-6, "and brings nothing");
+        let reads = of(READER, "latent[3]");
         let works = which == Kind::Working;
         assert_eq!(reads.mass.value > 0.99, works, "{}", reads.mass);
         assert_eq!(reads.direct.expect("nats").value > 5.0, works);
         assert_eq!(of(READER, "prompt").direct.expect("nats").value > 5.0, !works);
-        assert!(of(WRITER, "latent[2]").mass.value < 0.01);
+        assert!(of(WRITER, "latent[3]").mass.value < 0.01);
     }
 }
 
@@ -291,7 +292,7 @@ fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
             assert!(row.effect.low > 0.7 && row.p_holm < 1e-3, "{mode:?} L{layer} {head:?} at {place}: {}", row.effect);
         };
         strong(Head, (WRITER.0, Some(WRITER.1)), "swi");
-        strong(Mlp, (COUNTS, None), "latent[2]");
+        strong(Mlp, (COUNTS, None), "latent[3]");
         strong(Head, (READER.0, Some(READER.1)), "readout");
         // Nothing else among the heads, the decoy least of all.
         for row in latents().filter(|r| r.mode == mode && r.component == Head && r.p_holm < 0.05) {
@@ -361,7 +362,7 @@ fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
         let reader = attributed(&rows, at, READER, "readout");
         assert!(reader.effect.low > 0.7 && reader.p_holm < 1e-3, "{at:?}: the reader: {}", reader.effect);
         let counter = rows.iter().find(|r| {
-            (r.gradient, r.component, r.layer, r.place.as_str()) == (at, Component::Mlp, COUNTS, "latent[2]")
+            (r.gradient, r.component, r.layer, r.place.as_str()) == (at, Component::Mlp, COUNTS, "latent[3]")
         });
         let counter = counter.expect("a cell");
         assert!(counter.effect.low > 0.7 && counter.p_holm < 1e-3, "{at:?}: the counter: {}", counter.effect);
@@ -467,8 +468,7 @@ fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
         let rows = steered(&built, seed, &config);
         let (mut right, mut seen) = (0, 0);
         for row in rows.iter().filter(|r| r.dose == Some(1.0)) {
-            // Latent steps count from 1 in a built model.
-            let step = row.step + 1;
+            let step = row.step.shown();
             let reaches = step < built.reads || (step == built.reads && row.layer <= built.reader.0);
             let truth = built.is_read() && built.holds(step, row.layer) && reaches;
             assert_eq!(
@@ -497,8 +497,13 @@ fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
 #[test]
 fn steering_grows_with_the_dose() {
     let built = Built::new(Kind::Working);
-    let config =
-        Steering { layers: vec![2], steps: vec![2], least: 3, doses: vec![0.1, 1.0, 2.0], ..Steering::default() };
+    let config = Steering {
+        layers: vec![2],
+        steps: vec![Nth::of(2)],
+        least: 3,
+        doses: vec![0.1, 1.0, 2.0],
+        ..Steering::default()
+    };
     let rows = steered(&built, 7, &config);
     let hits: Vec<f64> = rows.iter().filter_map(|r| r.dose.map(|_| r.hit_rate.value)).collect();
     assert!(hits[0] < 0.1 && hits[1] > 0.9 && hits[2] > 0.9, "{hits:?}");
@@ -508,7 +513,7 @@ fn steering_grows_with_the_dose() {
     let causal = Causal::new(&study, &settings, Default::default(), &|_| {});
     for (wrong, says) in [
         (Steering { layers: vec![9], ..Steering::default() }, "layer 9"),
-        (Steering { steps: vec![7], ..Steering::default() }, "step 7"),
+        (Steering { steps: vec![Nth::of(6)], ..Steering::default() }, "step 7"),
         (Steering { doses: vec![0.0], ..Steering::default() }, "doses"),
         (Steering { doses: vec![], project_out: false, ..Steering::default() }, "nothing to do"),
     ] {

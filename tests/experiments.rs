@@ -152,6 +152,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (vec![micro, "--modes", "zero:2"], "no dose"),
         (vec![micro, "--draws", "0"], "--draws"),
         (vec![micro, "--steps", "9"], "step 9"),
+        (vec![micro, "--steps", "0"], "count from 1"),
         (vec![micro, "--phase", "boundary"], "boundary"),
         (vec![micro, "--problems", "0"], "--problems"),
         (vec!["nowhere"], "nowhere: "),

@@ -183,14 +183,13 @@ fn activation_patching_finds_the_state_where_it_was_put() {
     };
     let near = |effect: f64, wanted: f64| assert!((effect - wanted).abs() < 0.15, "{effect}, not {wanted}");
     // Layer 2 (index 2: after block 1) makes the state, block 2 lets `#` read that of the last latent.
-    let last = EXIT_STEP - 1;
-    for step in 0..=last {
+    for step in 1..=EXIT_STEP {
         near(at(Axis::Step, 0, step), 1.0);
         near(at(Axis::Step, 2, step), 1.0);
     }
     // After its last block a latent's state is handed on, but the last one's has nowhere to go.
-    near(at(Axis::Step, 4, 0), 1.0);
-    near(at(Axis::Step, 4, last), 0.0);
+    near(at(Axis::Step, 4, 1), 1.0);
+    near(at(Axis::Step, 4, EXIT_STEP), 0.0);
     // `<bos> a b s 3 :`: the digit itself, and the letters that mean nothing.
     near(at(Axis::Position, 0, 4), 1.0);
     near(at(Axis::Position, 0, 1), 0.0);

@@ -7,6 +7,7 @@ use switchyard::evaluation::evaluate;
 use switchyard::experiments::{ALL, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, Kind};
+use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opened, PositionRow, ResponseRow};
 use switchyard::store::{IDENTITY, RowWriter, read};
@@ -163,7 +164,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
     let study = micro("sft", Some(200));
     let rows = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
     let at = |lens, step, layer| {
-        let step = (step > 0).then_some(step);
+        let step = Nth::try_from(step).ok();
         let found = rows.iter().find(|r| (r.lens, r.step, r.layer) == (lens, step, layer));
         found.unwrap_or_else(|| panic!("no row of {lens:?}, step {step:?}, layer {layer}"))
     };

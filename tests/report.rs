@@ -136,7 +136,7 @@ fn toy(folder: &Path) {
         ];
         let mut rows = vec![];
         for (mode, diagnostic, lost, gained) in modes {
-            for steps in ["all", "0", "1"] {
+            for steps in ["all", "1", "2"] {
                 rows.push(json!({"mode": mode, "steps": steps, "dose": null, "later": "recompute", "at": "both", "blocks": "own", "draws": 1, "accuracy": about(0.5), "accuracy_change": change(lost, gained), "answer_changed": about(0.3), "diagnostic_accuracy": about(diagnostic),
                     "lost": lost, "gained": gained, "p_value": 1.0, "p_holm": 1.0, "firings": 9, "mean_change": 1.5}));
             }

@@ -143,7 +143,7 @@ fn window(study: &Study) -> Result<Said> {
 fn exits(built: &Built, study: &Study) -> Result<Said> {
     let mut said = Said::default();
     for row in exit_probability::rows(study)?.iter().filter(|r| r.group == ExitGroup::All) {
-        said.add("exit_probability/step", row.step == built.exit, row.ends());
+        said.add("exit_probability/step", row.step.shown() == built.exit, row.ends());
     }
     Ok(said)
 }
@@ -155,7 +155,7 @@ fn lens(built: &Built, study: &Study) -> Result<Said> {
     for row in logit_lens::rows(study, &config)?.iter().filter(|r| r.lens == Lens::Logit) {
         let Some(step) = row.step else { continue };
         // The counter is counted in the second block.
-        said.add("logit_lens/exit", step == built.exit && row.layer >= 2, row.says_exit());
+        said.add("logit_lens/exit", step.shown() == built.exit && row.layer >= 2, row.says_exit());
     }
     Ok(said)
 }
@@ -212,7 +212,7 @@ fn attention(built: &Built, study: &Study) -> Result<Said> {
         let step = row.to.strip_prefix("latent[").and_then(|k| k.trim_end_matches(']').parse::<usize>().ok());
         if let (Form::Latents, "answer", Some(step)) = (row.form, row.from.as_str(), step) {
             let reads = built.is_read() || built.kind == Kind::Redundant;
-            let truth = reads && (row.layer, row.head) == built.reader && step + 1 == built.reads;
+            let truth = reads && (row.layer, row.head) == built.reader && step == built.reads;
             said.add("attention_to_latents/brings", truth, row.brings());
         }
     }
@@ -343,7 +343,7 @@ fn patched(built: &Built, study: &Study, n: usize) -> Result<Said> {
     let prompts = pairs(built, study, n, study.seed)?;
     let mut said = Said::default();
     for row in activation_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.axis == Axis::Step) {
-        said.add("activation_patching/step", carries(built, row.index + 1, row.layer), row.carries());
+        said.add("activation_patching/step", carries(built, row.index, row.layer), row.carries());
     }
     Ok(said)
 }
@@ -353,7 +353,7 @@ fn heads(built: &Built, study: &Study, n: usize) -> Result<Said> {
     let config =
         head_patching::Config { pairs: n, forms: vec![Form::Latents], modes, ..head_patching::Config::default() };
     let prompts = pairs(built, study, n, study.seed)?;
-    let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes - 1) };
+    let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes) };
     let reads = built.is_read() || built.kind == Kind::Redundant;
     let mut said = Said::default();
     for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {

@@ -34,7 +34,8 @@ pub struct Activations {
     /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
-    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'
+    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. Behind `@`: prompt, text[t], pos[p],
+    /// latent[block,step]. Layers, positions and text tokens count from 0, blocks and latent steps from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]")]
     hooks: Option<String>,
     /// Also write `logits`

@@ -126,7 +126,7 @@ impl Experiments {
             Ok(summary) => {
                 let experiment = job.name.split('-').next().unwrap_or_default();
                 let columns = described(experiment, rows.rows().iter().flat_map(|row| row.keys()));
-                let files = rows.finish()?;
+                let files = rows.finish_describing(&columns)?;
                 let seconds = started.elapsed().as_secs_f64();
                 let (setup, command, threads) = (job.setup.clone(), command("probe"), job.study.threads);
                 manifest.add(&job.name, Entry { setup, columns, command: &command, threads, seconds })?;

@@ -30,7 +30,7 @@ use crate::study::sweep::Sweep;
     name = "intervene",
     version,
     after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
-                  intervene runs/micro --modes zero,resample --steps all,0,1,2.. --problems 200\n  \
+                  intervene runs/micro --modes zero,resample --steps all,1,2,3.. --problems 200\n  \
                   intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
                   intervene --phase sft --modes known_value,empty_block,force_switch\n  \
                   intervene --modes all --resume              go on with a run that was stopped"
@@ -45,8 +45,8 @@ pub struct Intervene {
     /// `all`. By default the first seven, the nulls and, on a generated task, known_value
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
-    /// Latent steps to act on, one row each: `all` (the default), a step from 0, or `2..`. Without `all` the rows go to files
-    /// of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
+    /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
+    /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Steps>,
     /// What happens to later latents of the block; by default they are recomputed

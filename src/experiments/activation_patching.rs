@@ -19,6 +19,7 @@ use super::{Files, Fit};
 use crate::latent::{Sequence, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
+use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
 use crate::store::{FlatRow, Journal};
@@ -228,17 +229,30 @@ fn rows_of(
     let whole = patched.whole;
     let row = |((layer, position), effect): Effect| {
         let at = pair.clean.steps[position];
-        let (place, block, step) = match at {
-            Step::Prompt => (Place::Prompt, None, None),
-            Step::Text(t) => (Place::Text, Some(t), None),
-            Step::Latent { block, step } => (Place::Latent, Some(block), Some(step)),
+        let (place, text, block, step) = match at {
+            Step::Prompt => (Place::Prompt, None, None, None),
+            Step::Text(t) => (Place::Text, Some(t), None, None),
+            Step::Latent { block, step } => (Place::Latent, None, Some(Nth::of(block)), Some(Nth::of(step))),
         };
         let token = |sequence: &Sequence| match at {
             Step::Latent { .. } => at.to_string(),
             _ => subject.corpus.vocabulary.token(sequence.ids[position]).unwrap_or_default(),
         };
         let (clean, corrupt, identity) = (token(&pair.clean), token(&pair.corrupt), identity.clone());
-        PatchedPlaceRow { identity, pair: number, layer, position, place, block, step, clean, corrupt, effect, whole }
+        PatchedPlaceRow {
+            identity,
+            pair: number,
+            layer,
+            position,
+            place,
+            text,
+            block,
+            step,
+            clean,
+            corrupt,
+            effect,
+            whole,
+        }
     };
     patched.effects.into_iter().map(row).collect()
 }
@@ -281,9 +295,9 @@ fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -
 /// Markdown: layer × latent step.
 pub fn table(rows: &[PatchRow]) -> String {
     let of = |layer, index| rows.iter().find(|r| r.axis == Axis::Step && r.layer == layer && r.index == index);
-    let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index + 1).max().unwrap_or(0);
+    let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index).max().unwrap_or(0);
     let layers = rows.iter().map(|r| r.layer + 1).max().unwrap_or(0);
-    let heads: String = (0..steps).map(|s| format!(" step {s} |")).collect();
+    let heads: String = (1..=steps).map(|s| format!(" step {s} |")).collect();
     let mut out = format!(
         "Recovered logit difference [95 %]; * carries some of it.\n\n| layer |{heads}\n|{}\n",
         " --- |".repeat(steps + 1)
@@ -291,7 +305,7 @@ pub fn table(rows: &[PatchRow]) -> String {
     for layer in 0..layers {
         let shown = |r: &PatchRow| format!(" {:.2}{} |", r.effect, if r.carries() { " *" } else { "" });
         let cell = |step| of(layer, step).map_or_else(|| " — |".into(), shown);
-        out += &format!("| {layer} |{}\n", (0..steps).map(cell).collect::<String>());
+        out += &format!("| {layer} |{}\n", (1..=steps).map(cell).collect::<String>());
     }
     out
 }

@@ -4,11 +4,13 @@
 //! It is recorded at every step, also below `K_min` and at `K_cap`, where the decoder does not ask. Whether `</swi>` is the
 //! most probable token there is read by replaying the traces: same rows, same distribution.
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::latent::{Sequence, sampling};
-use crate::model::Step;
+use crate::nth::Nth;
 use crate::schema::{ExitGroup, ExitRow};
 use crate::stats::by_problem::{mean, share};
 use crate::store::RowWriter;
@@ -28,7 +30,7 @@ pub struct Config {}
 
 struct Seen {
     problem: usize,
-    step: usize,
+    step: Nth,
     correct: bool,
     p_exit: f64,
     first: bool,
@@ -58,10 +60,10 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 /// As [`run`].
 pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let (n, seen) = observe(study)?;
-    let steps = seen.iter().map(|s| s.step).max().unwrap_or(0);
+    let steps: BTreeSet<Nth> = seen.iter().map(|s| s.step).collect();
     let mut rows = vec![];
     for group in [ExitGroup::All, ExitGroup::Correct, ExitGroup::Wrong] {
-        for step in 1..=steps {
+        for &step in &steps {
             let of =
                 |s: &&Seen| s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct));
             let of: Vec<&Seen> = seen.iter().filter(of).collect();
@@ -93,8 +95,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
     let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
-        let step = if let Step::Latent { step, .. } = s.steps[position] { step + 1 } else { 0 };
-        (position, step, lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
+        (position, s.steps[position].nth(), lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
     let replayed = logits_at(&study.subject, &sequences?, latent, read, study.threads)?;
     let mut seen = vec![];
@@ -105,9 +106,10 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
             let Some(p_exit) = trace.positions[position - trace.prompt.len()].p_exit else { continue };
             ensure!(
                 (p_exit - p_replayed).abs() < DRIFT,
-                "problem {}: p(</swi>) at latent step {step} is {p_exit} decoded and {p_replayed} replayed",
+                "problem {}: p(</swi>) at position {position} is {p_exit} decoded and {p_replayed} replayed",
                 trace.problem
             );
+            let step = step.context("a position that is no latent")?;
             seen.push(Seen { problem: trace.problem, step, correct: outcome.correct, p_exit, first });
         }
     }

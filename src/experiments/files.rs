@@ -133,9 +133,10 @@ impl Files {
         R: Serialize + DeserializeOwned,
         K: Ord,
     {
-        let done = journal.finish(key, csv)?;
-        let first = done.first().map(|row| flatten(serde_json::to_value(row)?)).transpose()?.unwrap_or_default();
-        self.note(rows, described(rows, first.keys()))?;
+        let first = journal.rows().first().map(|row| flatten(serde_json::to_value(row)?)).transpose()?;
+        let columns = described(rows, first.unwrap_or_default().keys());
+        let done = journal.finish(key, csv, &columns)?;
+        self.note(rows, columns)?;
         Ok(done)
     }
 
@@ -147,7 +148,7 @@ impl Files {
         let mut writer = RowWriter::create(&self.folder, &self.name(rows))?.requiring(&IDENTITY);
         all.iter().try_for_each(|row| writer.push(row))?;
         let columns = described(rows, writer.rows().iter().flat_map(|row| row.keys()));
-        writer.finish()?;
+        writer.finish_describing(&columns)?;
         self.note(rows, columns)
     }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::nth::Nth;
+
 /// What a position is to the reader of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -12,11 +14,18 @@ pub enum Step {
     Prompt,
     /// The t-th response position that is not latent (boundary tokens included).
     Text(usize),
-    /// Step `step` of block `block`, both from 0.
+    /// Step `step` of block `block`: indices, from 0. Shown from 1.
     Latent {
         block: usize,
         step: usize,
     },
+}
+
+impl Step {
+    /// Which latent step of its block it is.
+    pub(crate) fn nth(self) -> Option<Nth> {
+        if let Step::Latent { step, .. } = self { Some(Nth::of(step)) } else { None }
+    }
 }
 
 impl fmt::Display for Step {
@@ -24,7 +33,7 @@ impl fmt::Display for Step {
         match self {
             Step::Prompt => f.write_str("prompt"),
             Step::Text(t) => write!(f, "text[{t}]"),
-            Step::Latent { block, step } => write!(f, "latent[{block},{step}]"),
+            Step::Latent { block, step } => write!(f, "latent[{},{}]", Nth::of(*block), Nth::of(*step)),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::folder::Folder;
 use super::paper::Paper;
 use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
+use crate::nth::Nth;
 use crate::schema::{
     AccuracyRow, ExitGroup, ExitRow, Features, InterventionRow, KnownValueRow, Named, ProbeRow, Steps,
 };
@@ -18,7 +19,7 @@ const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_
 /// How the columns are to be read; printed under them.
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
     without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
-    arithmetic predicts from a donor's value. Decisive step: the latent step (from 1) at which resampling alone costs most, of \
+    arithmetic predicts from a donor's value. Decisive step: the latent step at which resampling alone costs most, of \
     how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
     best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
     high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
@@ -147,7 +148,7 @@ impl Organism<'_> {
                 (Cell::Missing("none".into()), measured(row.diagnostic_accuracy))
             }
             Some((step, row)) => {
-                (Cell::Text(format!("{} of {}", step + 1, single.len())), measured(row.diagnostic_accuracy))
+                (Cell::Text(format!("{} of {}", Nth::of(*step), single.len())), measured(row.diagnostic_accuracy))
             }
         }
     }

@@ -124,7 +124,7 @@ fn interventions(all: &mut Tables<'_>) -> Result<()> {
     all.add_from(
         &[InterventionRow::NAME, InterventionRow::STEPS],
         "tab:intervention-steps",
-        "Interventions at one latent step at a time (steps from 0)",
+        "Interventions at one latent step at a time",
         |row: &InterventionRow| ![NORMAL, "self_patch"].contains(&row.mode.as_str()) && row.steps != Steps::All,
         LADDER,
     )?;

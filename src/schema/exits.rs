@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
+use crate::nth::Nth;
 use crate::stats::Estimate;
 
 /// Which problems.
@@ -20,8 +21,7 @@ pub struct ExitRow {
     #[serde(flatten)]
     pub identity: Identity,
     pub group: ExitGroup,
-    /// From 1.
-    pub step: usize,
+    pub step: Nth,
     /// Blocks that reach this step.
     pub blocks: usize,
     pub p_exit: Estimate,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
+use crate::nth::Nth;
 use crate::stats::Estimate;
 
 /// How a layer is read.
@@ -42,8 +43,8 @@ pub struct LensRow {
     pub identity: Identity,
     pub switching: Opened,
     pub lens: Lens,
-    /// Latent step from 1; absent for unseen text positions.
-    pub step: Option<usize>,
+    /// Absent for unseen text positions.
+    pub step: Option<Nth>,
     pub layer: usize,
     pub positions: usize,
     /// Nats.

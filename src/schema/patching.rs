@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
+use crate::nth::Nth;
 use crate::stats::{Bootstrap, Estimate, FEWEST};
 
 /// Effects up to this share of the whole difference count as none.
@@ -30,10 +31,12 @@ pub struct PatchedPlaceRow {
     pub layer: usize,
     pub position: usize,
     pub place: Place,
-    /// Which text position of the response, or which block of latents.
-    pub block: Option<usize>,
+    /// Which text position of the response, from 0.
+    pub text: Option<usize>,
+    /// Which block of latents.
+    pub block: Option<Nth>,
     /// Latent step of the block.
-    pub step: Option<usize>,
+    pub step: Option<Nth>,
     /// What stands there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
     pub clean: String,
     pub corrupt: String,
@@ -65,6 +68,7 @@ pub struct PatchRow {
     pub identity: Identity,
     pub axis: Axis,
     pub layer: usize,
+    /// Of a latent step from 1, of a position from 0.
     pub index: usize,
     /// What stands at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
     pub token: Option<String>,
@@ -83,7 +87,7 @@ impl PatchRow {
 }
 
 /// What stands where in a row.
-type Layout = Vec<(Place, Option<usize>, Option<usize>)>;
+type Layout = Vec<(Place, Option<usize>, Option<Nth>, Option<Nth>)>;
 
 /// The heat maps over latent steps and over positions; a cell with a single pair is left out.
 ///
@@ -105,7 +109,8 @@ fn steps(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
         let latents = || places.iter().filter(|p| p.place == Place::Latent);
         let last = latents().filter_map(|p| p.block).max();
         for place in latents().filter(|p| p.block == last) {
-            cells.entry((place.layer, place.step.unwrap_or_default())).or_default().push(place);
+            let Some(step) = place.step else { continue };
+            cells.entry((place.layer, step.shown())).or_default().push(place);
         }
     }
     let cells = cells.iter().filter(|(_, seen)| seen.len() > 1);
@@ -114,7 +119,7 @@ fn steps(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
 
 fn positions(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
     let layout = |places: &[&PatchedPlaceRow]| -> Layout {
-        let mut at: Vec<_> = places.iter().map(|p| (p.position, (p.place, p.block, p.step))).collect();
+        let mut at: Vec<_> = places.iter().map(|p| (p.position, (p.place, p.text, p.block, p.step))).collect();
         at.sort_unstable();
         at.dedup();
         at.into_iter().map(|(_, what)| what).collect()

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::flat::flatten;
 use super::frame::Columns;
@@ -76,23 +77,23 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         Ok(rows)
     }
 
-    /// Writes the Parquet file, and the CSV beside it if it is wanted, sorted; returns the rows.
+    /// Writes the Parquet file, and the CSV beside it if it is wanted, sorted; returns the rows. `columns` describes them.
     ///
     /// # Errors
     /// As [`Self::sorted`]; a disk that cannot be written.
-    pub fn finish<K: Ord>(mut self, key: impl Fn(&R) -> K, csv: bool) -> Result<Vec<R>> {
+    pub fn finish<K: Ord>(mut self, key: impl Fn(&R) -> K, csv: bool, columns: &Value) -> Result<Vec<R>> {
         let file = self.file.take();
         let rows = self.sorted(key)?;
         let Some((path, partial)) = file else { return Ok(rows) };
-        let mut columns = Columns::default();
+        let mut table = Columns::default();
         for row in &rows {
-            columns.push(flatten(serde_json::to_value(row)?)?).with_context(|| format!("in {}", path.display()))?;
+            table.push(flatten(serde_json::to_value(row)?)?).with_context(|| format!("in {}", path.display()))?;
         }
-        let mut frame = columns.frame()?;
+        let mut frame = table.frame()?;
         if csv {
             encode_csv(&mut frame, &path.with_extension("csv"))?;
         }
-        parquet::write(&path, &mut frame)?;
+        parquet::write(&path, &mut frame, columns)?;
         partial.remove()?;
         Ok(rows)
     }

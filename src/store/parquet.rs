@@ -2,7 +2,8 @@
 //!
 //! What reads Parquet trusts the sizes that a file names: a damaged one may ask for more memory than there is, and end the
 //! process. Each file of ours carries the SHA-256 of its bytes, and is read only where that is right. It lies between the
-//! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet.
+//! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet. Its own
+//! key-value metadata say the commit that wrote it and, as JSON, unit and description of each column.
 
 use std::fs;
 use std::io::Cursor;
@@ -10,10 +11,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use polars::prelude::{DataFrame, ParquetReader, ParquetWriter, SerReader};
+use polars::prelude::{DataFrame, KeyValueMetadata, ParquetReader, ParquetWriter, SerReader};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::atomic::write_atomic;
+use super::manifest::commit;
 
 /// First and last bytes of every Parquet file.
 const MAGIC: &[u8] = b"PAR1";
@@ -22,13 +25,16 @@ const TAIL: usize = 8;
 const MARK: &[u8] = b"SWYDSHA2";
 const SEAL: usize = MARK.len() + 32;
 
-/// Writes a frame, whole or not at all.
+/// Writes a frame, whole or not at all. `columns` describes them, as a manifest does.
 ///
 /// # Errors
 /// A disk that cannot be written.
-pub(crate) fn write(path: &Path, frame: &mut DataFrame) -> Result<()> {
+pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Result<()> {
+    let said = [("switchyard.commit", commit()), ("switchyard.columns", columns.to_string())];
+    let said = KeyValueMetadata::from_static(said.map(|(key, value)| (key.to_owned(), value)).to_vec());
     let mut bytes = Vec::new();
-    ParquetWriter::new(&mut bytes).finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
+    let writer = ParquetWriter::new(&mut bytes).with_key_value_metadata(Some(said));
+    writer.finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
     write_atomic(path, &sealed(&bytes).with_context(|| format!("cannot encode {}", path.display()))?)
 }
 
@@ -79,6 +85,7 @@ fn footer(bytes: &[u8]) -> Result<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use polars::prelude::Column;
+    use serde_json::json;
 
     use super::*;
 
@@ -88,7 +95,8 @@ mod tests {
         let path = folder.path().join("a.parquet");
         let column = Column::new("x".into(), [1.5_f64, -2.0, 3.25]);
         let mut frame = DataFrame::new_infer_height(vec![column]).expect("a frame");
-        write(&path, &mut frame).expect("writes");
+        let columns = json!({ "x": { "unit": "nats", "about": "a column" } });
+        write(&path, &mut frame, &columns).expect("writes");
         assert!(read(&path).expect("whole").equals(&frame));
         let bytes = fs::read(&path).expect("bytes");
         for at in 0..bytes.len() {
@@ -97,6 +105,10 @@ mod tests {
             check(&changed).expect_err("one byte is another");
             check(&bytes[..at]).expect_err("cut");
         }
+        let said =
+            ParquetReader::new(Cursor::new(&bytes)).get_metadata().expect("metadata").key_value_metadata().clone();
+        let said = said.expect("what was said").into_iter().find(|pair| pair.key == "switchyard.columns");
+        assert_eq!(said.and_then(|pair| pair.value), Some(columns.to_string()));
         // Plain Parquet, as another program writes it.
         let mut plain = Vec::new();
         ParquetWriter::new(&mut plain).finish(&mut frame).expect("encodes");

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{ChunkApply, CsvWriter, DataFrame, DataType, IntoColumn, SerWriter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::atomic::write_atomic;
 use super::flat::{FlatRow, flatten, nest};
@@ -95,12 +96,17 @@ impl RowWriter {
 
     /// Writes both files. No rows is an error: an experiment that measured nothing has failed.
     pub fn finish(self) -> Result<RowFiles> {
+        self.finish_describing(&Value::Null)
+    }
+
+    /// The same; the Parquet file says unit and description of each column.
+    pub(crate) fn finish_describing(self, columns: &Value) -> Result<RowFiles> {
         ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);
         let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));
         let files = RowFiles { parquet: path("parquet"), csv: path("csv"), rows: self.rows.len() };
         let mut frame = to_frame(&self.rows).with_context(|| format!("rows of '{}'", self.name))?;
         encode_csv(&mut frame, &files.csv)?;
-        parquet::write(&files.parquet, &mut frame)?; // last: its presence says that the experiment is done
+        parquet::write(&files.parquet, &mut frame, columns)?; // last: its presence says that the experiment is done
         self.partial.remove()?;
         Ok(files)
     }

@@ -72,9 +72,9 @@ pub fn names() -> Vec<&'static str> {
 /// An unknown mode, a dose where there is none, no draws, a step that no block can have.
 pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Result<Vec<Cell>> {
     ensure!(draws >= 1, "--draws must be at least 1, found 0");
-    ensure!(!steps.is_empty(), "--steps is empty: write `all`, a step from 0, or `2..`");
+    ensure!(!steps.is_empty(), "--steps is empty: write `all`, a step (they count from 1), or `2..`");
     for step in steps {
-        ensure!(step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps (from 0)");
+        ensure!(step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps");
     }
     let once = |name: &str, action| Cell { mode: name.to_owned(), action, dose: None, steps: Steps::All, draws: 1 };
     let mut cells = vec![once(NORMAL, Action::Normal)];
@@ -152,7 +152,7 @@ mod tests {
             let error = of(&[mode], &[Steps::All]).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains(needle), "{mode}: {error}");
         }
-        assert!(of(&["zero"], &[Steps::Only(5)]).is_err_and(|e| e.to_string().contains("step 5")));
+        assert!(of(&["zero"], &[Steps::Only(5)]).is_err_and(|e| e.to_string().contains("step 6")));
         assert!(of(&["zero", "zero"], &[Steps::All]).is_err());
     }
 }

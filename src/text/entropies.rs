@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 // Named one by one: the prelude has a `with_context` of its own.
 use polars::prelude::{Column, DataFrame};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::samples::Sample;
 use super::special::read_object;
@@ -194,5 +194,5 @@ pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged
 
 fn write_parquet(file: &Path, columns: Vec<Column>) -> Result<()> {
     let frame = DataFrame::new_infer_height(columns);
-    parquet::write(file, &mut frame.with_context(|| format!("{}: cannot write", file.display()))?)
+    parquet::write(file, &mut frame.with_context(|| format!("{}: cannot write", file.display()))?, &Value::Null)
 }

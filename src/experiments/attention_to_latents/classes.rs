@@ -1,5 +1,6 @@
 //! Which positions look, and what they look at. Knows roles of positions; no tensors.
 
+use crate::nth::Nth;
 use crate::schema::Form;
 use crate::study::circuits::{At, Role};
 
@@ -26,7 +27,7 @@ impl Class {
             Role::Text => "text".into(),
             Role::Swi => "swi".into(),
             Role::SwiEnd => "swi_end".into(),
-            Role::Step(k) => format!("{}[{k}]", if form == Form::Latents { "latent" } else { "clause" }),
+            Role::Step(k) => format!("{}[{}]", if form == Form::Latents { "latent" } else { "clause" }, Nth::of(k)),
         }
     }
 }

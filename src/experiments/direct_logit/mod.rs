@@ -20,6 +20,7 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
+use crate::nth::Nth;
 use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
@@ -145,7 +146,7 @@ fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[N
             identity: study.identity(problems.len()),
             form,
             target,
-            step,
+            step: step.map(Nth::of),
             component,
             layer,
             head,

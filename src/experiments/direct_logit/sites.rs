@@ -8,7 +8,7 @@ use crate::study::circuits::Written;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub target: Target,
-    /// Latent step that says it, from 0; absent at text.
+    /// Index of the latent step that says it; absent at text.
     pub step: Option<usize>,
     pub token: u32,
     /// Tokens that cannot be drawn there.

@@ -6,6 +6,7 @@
 //! the result, has not been read yet. Where one block after the prompt stands for the whole chain (Coconut, pause tokens), each
 //! of its latents is probed for the result of every step.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use anyhow::Result;
@@ -14,6 +15,7 @@ use ndarray::{Array2, Axis};
 use super::{Config, point};
 use crate::latent::{Controller, Sequence};
 use crate::model::{HookPoint, Step};
+use crate::nth::Nth;
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
 use crate::study::staging::capture::capture;
@@ -23,8 +25,7 @@ use crate::text::Problem;
 struct Latent {
     problem: usize,
     position: usize,
-    /// From 1.
-    step: usize,
+    step: Nth,
     /// The step of the problem that its block stands for, from 0; `None`: for all of them.
     clause: Option<usize>,
     /// Results of the problem's steps, where they are known numbers.
@@ -104,8 +105,13 @@ fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Laten
         let block = swi.into_iter().chain(std::iter::repeat_n(corpus.switch.latent, steps));
         let ids: Vec<u32> = prompt.iter().copied().chain(block).collect();
         let (values, first) = (values(&corpus.test[problem]), ids.len() - steps);
-        let latent =
-            |step| Latent { problem, position: first + step, step: step + 1, clause: None, values: values.clone() };
+        let latent = |step| Latent {
+            problem,
+            position: first + step,
+            step: Nth::of(step),
+            clause: None,
+            values: values.clone(),
+        };
         if values.iter().any(Option::is_some) {
             out.extend((0..steps).map(latent));
         }
@@ -132,7 +138,13 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
                 continue;
             };
             if values[clause].is_some() {
-                out.push(Latent { problem, position, step: step + 1, clause: Some(clause), values: values.clone() });
+                out.push(Latent {
+                    problem,
+                    position,
+                    step: Nth::of(step),
+                    clause: Some(clause),
+                    values: values.clone(),
+                });
             }
         }
     }
@@ -150,9 +162,9 @@ struct Probe<'a> {
 
 impl Probe<'_> {
     fn targets(&self, push: &mut dyn FnMut(ProbeRow) -> Result<()>) -> Result<()> {
-        let steps = self.latents.iter().map(|l| l.step).max().unwrap_or(0);
+        let steps: BTreeSet<Nth> = self.latents.iter().map(|l| l.step).collect();
         let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
-        for step in 1..=steps {
+        for step in steps {
             let at = |l: &Latent, value: Option<usize>| value.filter(|_| l.step == step);
             self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()), push)?;
             self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()), push)?;

@@ -140,7 +140,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let lens_of = |problem: usize| tuned[fold_of[problem]].as_ref();
     let mut grid = Grid::new(layers.to_vec());
     text.each(|problems, own, states| {
-        let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: 0 }).collect();
+        let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: None }).collect();
         grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
     })?;
     let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
@@ -149,13 +149,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
         let mut grid = Grid::new(layers.to_vec());
         let wanted = |place: &crate::model::hooks::Place| matches!(place.step, Step::Latent { .. });
         walk(subject, layers, part, &wanted, &mut |places, own, states| {
-            let keys: Vec<Key> = places
-                .iter()
-                .map(|place| match place.step {
-                    Step::Latent { step, .. } => Key { problem: place.row, step: step + 1 },
-                    _ => Key { problem: place.row, step: 0 },
-                })
-                .collect();
+            let keys: Vec<Key> = places.iter().map(|p| Key { problem: p.row, step: p.step.nth() }).collect();
             grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
         })?;
         Ok(grid)
@@ -201,11 +195,11 @@ pub fn table(rows: &[LensRow]) -> String {
     }
     let last = rows.iter().map(|r| r.layer).max();
     out += "\n| latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- | --- |\n";
-    for r in rows.iter().filter(|r| r.step.is_some() && Some(r.layer) == last && r.lens == Lens::Logit) {
+    for r in rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit) {
+        let Some(step) = r.step else { continue };
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
         let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();
         let top = top.join(", ").replace('|', "\\|");
-        let step = r.step.unwrap_or_default();
         let says = if r.says_exit() { "yes" } else { "—" };
         out += &format!("| {step} | {:.3} | {says} | {:.1} | {:.3} | {top} |\n", r.p_exit, r.exit_rank, r.entropy);
     }

@@ -9,6 +9,7 @@ use super::residuals::rows_of;
 use super::translators::Translators;
 use crate::latent::sampling;
 use crate::model::Decoder;
+use crate::nth::Nth;
 use crate::ops;
 use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::Estimate;
@@ -26,8 +27,8 @@ pub(crate) const LOGITS_HELD: usize = 1 << 22;
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub problem: usize,
-    /// Latent step from 1, 0 for text.
-    pub step: usize,
+    /// Latent step; `None` at text.
+    pub step: Option<Nth>,
 }
 
 /// Final norm and head: states `[n, D]` → logits `[n, V]`.
@@ -48,7 +49,7 @@ struct Cell {
 /// Every reading so far, by step, lens and layer.
 pub(crate) struct Grid {
     layers: Vec<usize>,
-    cells: BTreeMap<(Lens, usize, usize), Cell>,
+    cells: BTreeMap<(Lens, Option<Nth>, usize), Cell>,
 }
 
 impl Grid {
@@ -124,7 +125,7 @@ impl Grid {
         for (&(lens, step, layer), cell) in &self.cells {
             let over = |k: usize| -> Result<Option<Estimate>> {
                 let values = cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[k]));
-                mean(study.seed, values).with_context(|| format!("{} lens, step {step}, layer {layer}", lens.name()))
+                mean(study.seed, values).with_context(|| format!("{} lens, {step:?}, layer {layer}", lens.name()))
             };
             let agree: Vec<(usize, bool)> =
                 cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[4] > 0.5)).collect();
@@ -137,7 +138,7 @@ impl Grid {
                 identity: study.identity(entropy.n),
                 switching,
                 lens,
-                step: (step > 0).then_some(step),
+                step,
                 layer,
                 positions: cell.values.len(),
                 entropy,

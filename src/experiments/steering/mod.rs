@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::latent_intervention::{Predict, held, of_task};
 use super::{Files, Fit};
 use crate::model::Step;
+use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Named, Steered, SteeringRow, steerings};
 use crate::stats::grouped_holdout;
@@ -40,8 +41,8 @@ pub const ABOUT: &str =
 pub struct Config {
     /// 0 is the input of the first block, l the stream after the l-th; empty: all.
     pub layers: Vec<usize>,
-    /// Latent steps, from 0; empty: all that the problems have.
-    pub steps: Vec<usize>,
+    /// Latent steps; empty: all that the problems have.
+    pub steps: Vec<Nth>,
     /// What is added, in differences of the means.
     pub doses: Vec<f64>,
     pub project_out: bool,
@@ -74,11 +75,12 @@ impl Config {
 
     /// Every cell, of blocks with up to `most` steps.
     fn cells(&self, subject: &Subject, most: usize) -> Result<Vec<Cell>> {
-        let or_all = |named: &[usize], all: usize| if named.is_empty() { (0..all).collect() } else { named.to_vec() };
-        let (layers, steps) = (or_all(&self.layers, subject.model.layers.len() + 1), or_all(&self.steps, most));
-        if let Some(step) = steps.iter().find(|step| **step >= most) {
-            anyhow::bail!("steering.steps: no block has a step {step}; the longest has {most} steps, counted from 0");
+        if let Some(step) = self.steps.iter().find(|step| step.index() >= most) {
+            anyhow::bail!("steering.steps: no block has a step {step}; the longest has {most}");
         }
+        let or_all = |named: Vec<usize>, all: usize| if named.is_empty() { (0..all).collect() } else { named };
+        let layers = or_all(self.layers.clone(), subject.model.layers.len() + 1);
+        let steps = or_all(self.steps.iter().map(|step| step.index()).collect(), most);
         let projected = self.project_out.then_some(Steered::ProjectOut);
         let actions: Vec<Steered> = self.doses.iter().map(|&dose| Steered::Add(dose)).chain(projected).collect();
         let places =

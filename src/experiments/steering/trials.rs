@@ -12,6 +12,7 @@ use super::directions::Directions;
 use crate::latent::{Branch, DecodeSettings, Fork, Prefix, Request, Start, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, Select, Step};
+use crate::nth::Nth;
 use crate::random::{keyed, normal};
 use crate::schema::{Steered, SteeringTrial};
 use crate::study::Subject;
@@ -23,6 +24,7 @@ use crate::study::sweep::Sweep;
 pub struct Cell {
     pub point: HookPoint,
     pub layer: usize,
+    /// An index, from 0.
     pub step: usize,
     pub steered: Steered,
 }
@@ -131,8 +133,9 @@ impl Trials<'_> {
                 let length = |which: usize| {
                     lengths[which].with_context(|| {
                         format!(
-                            "steering never reached step {} of block {} of problem {}",
-                            cell.step, arms[0].block, target.held.problem
+                            "steering never reached {} of problem {}",
+                            Step::Latent { block: arms[0].block, step: cell.step },
+                            target.held.problem
                         )
                     })
                 };
@@ -140,7 +143,7 @@ impl Trials<'_> {
                 trials.push(SteeringTrial {
                     problem: target.held.problem,
                     layer: cell.layer,
-                    step: cell.step,
+                    step: Nth::of(cell.step),
                     steered: cell.steered,
                     hit: [hit(0), hit(1)],
                     kept: [outcomes[0].correct, outcomes[1].correct],

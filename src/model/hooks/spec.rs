@@ -1,14 +1,16 @@
-//! What a user writes to name hooks: `blocks.*.hook_resid_post@latent[0,2]`.
+//! What a user writes to name hooks: `blocks.*.hook_resid_post@latent[1,3]`, the third step of the first block of latents.
+//! Layers, positions and text tokens count from 0, as in TransformerLens; blocks of latents and their steps from 1.
 
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
 use super::point::HookPoint;
 use crate::model::span::Step;
+use crate::nth::Nth;
 
-/// Which positions of a row a hook sees. An index of `None` is written `*`.
+/// Which positions of a row a hook sees: indices, from 0. An index of `None` is written `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Select {
     All,
@@ -70,12 +72,13 @@ impl FromStr for HookSpec {
 impl fmt::Display for HookSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let star = |n: &Option<usize>| n.map_or_else(|| "*".to_owned(), |n| n.to_string());
+        let nth = |n: &Option<usize>| n.map_or_else(|| "*".to_owned(), |n| Nth::of(n).to_string());
         f.write_str(&self.pattern)?;
         match &self.select {
             Select::All => Ok(()),
             Select::Prompt => f.write_str("@prompt"),
             Select::Text(t) => write!(f, "@text[{}]", star(t)),
-            Select::Latent { block, step } => write!(f, "@latent[{},{}]", star(block), star(step)),
+            Select::Latent { block, step } => write!(f, "@latent[{},{}]", nth(block), nth(step)),
             Select::Position(p) => write!(f, "@pos[{p}]"),
         }
     }
@@ -115,10 +118,16 @@ fn parse_select(whole: &str, text: &str) -> Result<Select> {
             },
         }
     };
+    let nth = |arg: Option<&&str>| -> Result<Option<usize>> {
+        let named = arg.filter(|n| **n != "*").map(|n| n.parse::<Nth>());
+        let named =
+            named.transpose().with_context(|| format!("hook `{whole}`: write latent[block,step], or `*` for one"))?;
+        Ok(named.map(Nth::index))
+    };
     match (name, args.len()) {
         ("prompt", 0) => Ok(Select::Prompt),
         ("text", 0 | 1) => Ok(Select::Text(index(args.first())?)),
-        ("latent", 0 | 2) => Ok(Select::Latent { block: index(args.first())?, step: index(args.get(1))? }),
+        ("latent", 0 | 2) => Ok(Select::Latent { block: nth(args.first())?, step: nth(args.get(1))? }),
         ("pos", 1) => match index(args.first())? {
             Some(p) => Ok(Select::Position(p)),
             None => Ok(Select::All),

@@ -2,6 +2,7 @@
 //! `latent_intervention`, `exit_probability` and `traces`.
 
 use super::Cells;
+use crate::nth::Nth;
 use crate::report::folder::Folder;
 use crate::schema::{ExitGroup, ExitRow, InterventionRow, ResponseRow};
 use crate::stats::Estimate;
@@ -34,7 +35,7 @@ impl Cells<'_> {
             "wrong" => ExitGroup::Wrong,
             _ => return None,
         };
-        let step: usize = column.trim_start_matches("step").parse().ok()?;
+        let step: Nth = column.trim_start_matches("step").parse().ok()?;
         let rows = self.folder.rows::<ExitRow>(self.checkpoint);
         rows.iter().find(|r| r.group == group && r.step == step).map(|r| r.p_exit)
     }

@@ -1,6 +1,7 @@
 //! Cells of ours that no table of the paper has, for claims that it makes in words. Knows which rows answer each.
 
 use super::Cells;
+use crate::nth::Nth;
 use crate::schema::{
     AccuracyRow, At, InterventionRow, Later, Lens, LensRow, METRICS, Named, Opened, Steps, SwitchBenefitRow,
 };
@@ -35,10 +36,10 @@ impl Cells<'_> {
         }
     }
 
-    /// A mode at one latent step (`zero@2`, from 0), at full dose.
+    /// A mode at one latent step (`zero@2`), at full dose.
     fn one_step(&self, row: &str, column: &str) -> Option<Estimate> {
         let (mode, step) = row.split_once('@')?;
-        let steps = Steps::Only(step.parse().ok()?);
+        let steps: Steps = step.parse().ok()?;
         let plain = |r: &&InterventionRow| {
             r.mode == mode && r.steps == steps && r.at == At::Both && r.later == Later::Recompute && r.dose.is_none()
         };
@@ -48,8 +49,8 @@ impl Cells<'_> {
         if column == "accuracy_change" { Some(row.accuracy_change) } else { row.diagnostic_accuracy }
     }
 
-    /// The logit lens at the last layer, which is the model's own distribution, at a latent step from 1.
-    fn lens(&self, step: usize, column: &str) -> Option<Estimate> {
+    /// The logit lens at the last layer, which is the model's own distribution, at a latent step.
+    fn lens(&self, step: Nth, column: &str) -> Option<Estimate> {
         let rows = self.folder.rows::<LensRow>(self.checkpoint);
         let last = rows.iter().map(|r| r.layer).max()?;
         let read = |r: &&LensRow| {

@@ -3,6 +3,7 @@
 
 use super::probes::points;
 use super::{Drawing, called};
+use crate::nth::Nth;
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure, HeatMap, Line, LineChart, Point};
 use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
@@ -54,10 +55,13 @@ pub(super) fn interventions(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     Drawing::new("fig:intervention", "Latent-state interventions", panels, note)
 }
 
-/// Rows at single steps, each with its step; those of a run without `all` where the other has none.
+/// Rows at single steps, each with its step from 1; those of a run without `all` where the other has none.
 fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
     let of = |file: &str| -> Vec<(usize, &'a InterventionRow)> {
-        let step = |row: &'a InterventionRow| if let Steps::Only(step) = row.steps { Some((step, row)) } else { None };
+        let step = |row: &'a InterventionRow| match row.steps {
+            Steps::Only(step) => Some((Nth::of(step).shown(), row)),
+            _ => None,
+        };
         folder.rows_in::<InterventionRow>(file, checkpoint).iter().filter_map(step).collect()
     };
     let rows = of(InterventionRow::NAME);
@@ -94,7 +98,7 @@ pub(super) fn per_step(folder: &Folder) -> Option<Drawing> {
         if !lines.is_empty() {
             panels.push(Figure::Lines(LineChart {
                 title: format!("One latent step replaced at a time: {}", called(checkpoint)),
-                x: Axis::new("latent step (from 0)"),
+                x: Axis::new("latent step"),
                 y: Axis::new("answers changed (share)"),
                 lines,
                 marks: vec![],
@@ -138,7 +142,7 @@ pub(super) fn exits(folder: &Folder) -> Option<Drawing> {
     for checkpoint in folder.of::<ExitRow>() {
         for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
             let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
-            let points = points(rows.map(|r| (r.step as f64, r.p_exit)));
+            let points = points(rows.map(|r| (r.step.shown() as f64, r.p_exit)));
             lines.push(Line::bars(&format!("{}, {name}", called(checkpoint)), points));
         }
     }
@@ -194,7 +198,7 @@ fn grid(cells: &[(usize, usize, Estimate)]) -> Option<Grid> {
 /// there.
 pub(crate) fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: Lens) -> Vec<(usize, &'a LensRow)> {
     let rows = folder.rows::<LensRow>(checkpoint).iter().filter(|r| r.lens == lens);
-    let rows: Vec<(usize, &LensRow)> = rows.filter_map(|r| Some((r.step?, r))).collect();
+    let rows: Vec<(usize, &LensRow)> = rows.filter_map(|r| Some((r.step?.shown(), r))).collect();
     let switching = rows.first().map(|(_, r)| r.switching);
     rows.into_iter().filter(|(_, r)| Some(r.switching) == switching).collect()
 }

@@ -1,5 +1,5 @@
 //! Circuits: what heads, MLPs and embeddings add to a logit, where heads look, and what happens when one is patched. Latent
-//! steps and tokens of a clause count from 0, as in hook names.
+//! steps and tokens of a clause count from 1, as in hook names.
 
 mod attribution;
 mod patching;
@@ -8,6 +8,7 @@ mod steering;
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Named};
+use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
 
 pub use attribution::{AttributionAgreementRow, AttributionRow, GradientAt};
@@ -113,7 +114,7 @@ pub struct DirectLogitRow {
     pub form: Form,
     pub target: Target,
     /// Latent step that decides; absent at text.
-    pub step: Option<usize>,
+    pub step: Option<Nth>,
     pub component: Component,
     pub layer: Option<usize>,
     pub head: Option<usize>,

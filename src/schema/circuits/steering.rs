@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::nth::Nth;
 use crate::schema::{Identity, Named};
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy, holm};
 
@@ -33,7 +34,7 @@ impl Steered {
 pub struct SteeringTrial {
     pub problem: usize,
     pub layer: usize,
-    pub step: usize,
+    pub step: Nth,
     pub steered: Steered,
     /// Whether the answer is the one that arithmetic predicts from the other value.
     pub hit: [bool; 2],
@@ -53,8 +54,8 @@ pub struct SteeringRow {
     pub identity: Identity,
     /// 0 is the input of the first block, l the stream after the l-th.
     pub layer: usize,
-    /// Latent step, from 0.
-    pub step: usize,
+    /// Latent step.
+    pub step: Nth,
     /// `add` or `project_out`.
     pub action: String,
     /// Of `add`: how many times the difference of the means.

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Written `all`, `2` (that step only, from 0) or `2..` (from it on).
+use crate::nth::Nth;
+
+/// Written `all`, `2` (the second step only) or `2..` (from it on); held as indices, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Steps {
@@ -25,7 +27,7 @@ impl Steps {
         }
     }
 
-    /// The first step that it names.
+    /// The first step that it names, an index.
     pub fn first(self) -> usize {
         match self {
             Steps::All => 0,
@@ -38,11 +40,12 @@ impl FromStr for Steps {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || format!("`{text}` names no latent steps: write `all`, a step from 0, or `2..`");
+        let wrong = || format!("`{text}` names no latent steps: write `all`, a step (they count from 1), or `2..`");
+        let index = |nth: &str| nth.parse::<Nth>().map(Nth::index).with_context(wrong);
         match (text, text.strip_suffix("..")) {
             ("all", _) => Ok(Steps::All),
-            (_, Some(from)) => Ok(Steps::From(from.parse().with_context(wrong)?)),
-            _ => Ok(Steps::Only(text.parse().with_context(wrong)?)),
+            (_, Some(from)) => Ok(Steps::From(index(from)?)),
+            _ => Ok(Steps::Only(index(text)?)),
         }
     }
 }
@@ -51,8 +54,8 @@ impl fmt::Display for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Steps::All => f.write_str("all"),
-            Steps::Only(k) => write!(f, "{k}"),
-            Steps::From(k) => write!(f, "{k}.."),
+            Steps::Only(k) => Nth::of(*k).fmt(f),
+            Steps::From(k) => write!(f, "{}..", Nth::of(*k)),
         }
     }
 }
@@ -77,12 +80,13 @@ mod tests {
 
     #[test]
     fn steps_are_read_as_they_are_written() {
-        for text in ["all", "0", "3", "2.."] {
+        for text in ["all", "1", "3", "2.."] {
             assert_eq!(text.parse::<Steps>().expect("steps").to_string(), text);
         }
-        assert!("2..".parse::<Steps>().is_ok_and(|s| !s.admits(1) && s.admits(5) && s.first() == 2));
-        for text in ["", "..2", "-1", "a", "1..2"] {
-            assert!(text.parse::<Steps>().is_err_and(|e| e.to_string().contains(text)), "{text}");
+        assert!("2..".parse::<Steps>().is_ok_and(|s| !s.admits(0) && s.admits(1) && s.admits(5) && s.first() == 1));
+        for text in ["", "..2", "-1", "0", "0..", "a", "1..2"] {
+            let error = text.parse::<Steps>().expect_err(text).to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("from 1"), "{error}");
         }
     }
 }

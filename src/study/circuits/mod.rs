@@ -2,7 +2,7 @@
 //! problems, and runs in which one node is replaced. Knows no experiment.
 //!
 //! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Steps and tokens
-//! of a clause count from 0, as in hook names (`latent[0,2]`).
+//! of a clause count from 1 where they are named, as in hook names (`latent[1,3]`).
 
 pub mod gradient;
 pub mod pairs;

@@ -3,12 +3,13 @@
 use super::pairs::Pair;
 use crate::latent::SwitchIds;
 use crate::model::Step;
+use crate::nth::Nth;
 
 /// A named place of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`, and
-    /// `readout`, the last position; k from 0. `position[i]` where every position is asked for.
+    /// `readout`, the last position; k from 1. `position[i]`, from 0, where every position is asked for.
     pub name: String,
     /// Blocks (or clauses) between it and the read-out, 0 for the last; absent outside blocks.
     pub back: Option<usize>,
@@ -46,7 +47,7 @@ fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
     let (mut begun, mut out) = (0, vec![]);
     for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
         if let Step::Latent { step, .. } = step {
-            out.push((format!("latent[{step}]"), begun - 1, position));
+            out.push((format!("latent[{}]", Nth::of(*step)), begun - 1, position));
         } else if id == ids.swi {
             begun += 1;
             out.push(("swi".into(), begun - 1, position));
@@ -61,7 +62,7 @@ fn of_clauses(pair: &Pair) -> Vec<(String, usize, usize)> {
     let clauses = pair.clauses.iter().enumerate();
     clauses
         .flat_map(|(block, clause)| {
-            clause.clone().enumerate().map(move |(k, position)| (format!("clause[{k}]"), block, position))
+            clause.clone().enumerate().map(move |(k, position)| (format!("clause[{}]", Nth::of(k)), block, position))
         })
         .collect()
 }

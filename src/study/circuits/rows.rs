@@ -17,7 +17,7 @@ pub enum Role {
     /// A response token outside clauses; of a block, text that its latents left over.
     Text,
     Swi,
-    /// Latent step or token of the clause, from 0.
+    /// Latent step or token of the clause: an index, from 0.
     Step(usize),
     SwiEnd,
 }

@@ -1,0 +1,78 @@
+//! How latent steps and blocks are counted where people see them: the first is 1, as in the paper. Indices in the code count
+//! from 0, and this is the only place where one becomes the other.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A latent step of a block, or a block of a row: what flags, hooks, rows, tables and figures say. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "usize", try_from = "usize")]
+pub struct Nth(usize);
+
+impl Nth {
+    /// Of an index from 0.
+    pub fn of(index: usize) -> Self {
+        Self(index + 1)
+    }
+
+    /// From 0.
+    pub fn index(self) -> usize {
+        self.0 - 1
+    }
+
+    /// From 1, for an axis of a figure.
+    pub fn shown(self) -> usize {
+        self.0
+    }
+}
+
+impl From<Nth> for usize {
+    fn from(nth: Nth) -> Self {
+        nth.0
+    }
+}
+
+impl TryFrom<usize> for Nth {
+    type Error = Error;
+
+    fn try_from(shown: usize) -> Result<Self> {
+        shown
+            .checked_sub(1)
+            .map(Self::of)
+            .context("`0` names none: latent steps and blocks count from 1, as in the paper")
+    }
+}
+
+impl FromStr for Nth {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number: usize = text.parse().with_context(|| format!("`{text}` is not a number from 1"))?;
+        Self::try_from(number)
+    }
+}
+
+impl fmt::Display for Nth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_one_and_there_is_no_zeroth() {
+        assert_eq!(Nth::of(0).to_string(), "1");
+        assert_eq!("3".parse::<Nth>().expect("the third").index(), 2);
+        assert_eq!(serde_json::to_string(&Nth::of(4)).expect("a number"), "5");
+        assert_eq!(serde_json::from_str::<Nth>("5").expect("the fifth"), Nth::of(4));
+        for none in [serde_json::from_str::<Nth>("0").map_err(Error::from), "0".parse(), "-1".parse(), "".parse()] {
+            assert!(none.is_err_and(|error| format!("{error:#}").contains("from 1")));
+        }
+    }
+}
