@@ -10,6 +10,7 @@ pub mod experiments;
 pub mod generate;
 pub mod intervene;
 mod places;
+pub mod random_weights;
 mod render;
 pub mod results;
 mod table;
