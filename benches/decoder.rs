@@ -13,7 +13,9 @@ use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_grou
 use serde_json::json;
 use switchyard::corpus::Row;
 use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
+use switchyard::machine::Compute;
 use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
@@ -334,7 +336,42 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward_and_step, lora_step, hooks, decoding);
+/// Decoding with weights kept as stored against the same shape in floats, in turn: the machine's noise hits all alike.
+fn stored(c: &mut Criterion) {
+    let size = smollm2();
+    let root = tempfile::tempdir().expect("a folder");
+    let load = |file: &str, dtype: Compute| {
+        let path = root.path().join(file);
+        if !path.exists() {
+            write_random(&size.config, &path, 1).expect("writes");
+        }
+        let checkpoint = Checkpoint::open(&path.display().to_string()).expect("opens");
+        dtype.load(&checkpoint, &Device::flex()).expect("loads")
+    };
+    let load = &load;
+    let kinds =
+        [("f32", "bf16", Compute::F32), ("bf16", "bf16", Compute::Stored), ("q8_0", "q8_0.gguf", Compute::Stored)];
+    let models = kinds.map(|(name, file, dtype)| (name, LazyCell::new(move || load(file, dtype))));
+    for rows in [1, 16] {
+        let plain = DecodeSettings { max_new_tokens: NEW / 2, ..DecodeSettings::default() };
+        let requests = requests(&size, rows);
+        let tokens = (rows * NEW / 2) as u64;
+        let mut all = true;
+        for (name, model) in &models {
+            let what = format!("{name}_{rows}");
+            all &= time(c, "stored", &size, &what, tokens, || run(model, None, &plain, &requests));
+        }
+        if all {
+            let mut calls: Vec<Call> = vec![];
+            for (name, model) in &models {
+                calls.push((name, Box::new(|| run(model, None, &plain, &requests))));
+            }
+            take_turns(&format!("stored_ratio_{rows}"), &size, &mut calls, 15);
+        }
+    }
+}
+
+criterion_group!(benches, forward_and_step, lora_step, hooks, decoding, stored);
 
 /// As the binaries do it, on a thread of the pool.
 fn main() {

@@ -12,7 +12,7 @@ use crate::latent::{Reasoning, SwitchIds};
 use crate::machine::Compute;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
-use crate::model::checkpoint::rows::{RowInit, init_row, resize_rows};
+use crate::model::checkpoint::rows::{RowInit, init_row, jittered, resize_rows};
 use crate::model::{Decoder, ModelConfig};
 use crate::text::Vocabulary;
 
@@ -111,7 +111,19 @@ impl Opened {
     /// # Errors
     /// A tensor that cannot be read.
     pub fn load(self, device: &Device) -> Result<Loaded> {
-        let mut model = Decoder::load(&self.checkpoint, device)?;
+        self.load_as(Compute::F32, device)
+    }
+
+    /// The same for a model that will compute in this type; bf16 is what it is made to compute in when its tokens are there
+    /// ([`Loaded::computing_in`]).
+    ///
+    /// # Errors
+    /// A tensor that cannot be read, and factors to be trained over a model that is kept as stored.
+    pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
+        let mut model = match dtype {
+            Compute::Stored => Decoder::load_kept(&self.checkpoint, device)?,
+            Compute::F32 | Compute::Bf16 => Decoder::load(&self.checkpoint, device)?,
+        };
         if let Some(adapter) = &self.attached {
             model = model.with_adapter(adapter)?;
         }
@@ -200,6 +212,14 @@ impl Loaded {
         let rows = vocabulary.size();
         // Head and embedding draw different noise.
         let mut stream = how.seed;
+        if let (RowInit::Tokens(seeds), true) = (&init, self.model.is_kept()) {
+            let seed = seeds.first().context("a new row needs a seed token")?;
+            self.model = self.model.with_token_rows(old, *seed as usize, |source| {
+                stream = stream.wrapping_add(1);
+                Ok((old..rows).flat_map(|row| jittered(source, row, how.jitter, stream)).collect())
+            })?;
+            return Ok(self);
+        }
         self.model = self.model.resize_tokens(rows, |table| {
             stream = stream.wrapping_add(1);
             let mut table = table.clone();

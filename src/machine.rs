@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device, FloatDType};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Decoder;
+use crate::model::checkpoint::Checkpoint;
 
 /// What the user chose, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,8 @@ pub enum Compute {
     #[default]
     F32,
     Bf16,
+    /// In f32, with matrices kept in memory as their files store them; on the CPU, for models that are not trained.
+    Stored,
 }
 
 impl Compute {
@@ -43,23 +46,44 @@ impl Compute {
         match self {
             Compute::F32 => "f32",
             Compute::Bf16 => "bf16",
+            Compute::Stored => "stored",
         }
     }
 
-    /// What a decoder computes in.
+    /// What a decoder computes in; f32 where all that it keeps as stored are floats.
     pub fn of(model: &Decoder) -> Self {
-        if model.embed_tokens.val().dtype() == DType::BF16 { Compute::Bf16 } else { Compute::F32 }
+        match model.norm.weight.val().dtype() {
+            DType::BF16 => Compute::Bf16,
+            _ if model.is_kept() => Compute::Stored,
+            _ => Compute::F32,
+        }
     }
 
     fn dtype(self) -> FloatDType {
         match self {
-            Compute::F32 => FloatDType::F32,
+            Compute::F32 | Compute::Stored => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,
         }
     }
 
     fn runs_on(self, device: &Device) -> bool {
-        device.supports_dtype(self.dtype())
+        device.supports_dtype(self.dtype()) && (self != Compute::Stored || is_cpu(device))
+    }
+
+    /// What models that are only examined are read as, where the user does not say.
+    pub fn for_examining(device: &Device) -> Self {
+        if is_cpu(device) { Compute::Stored } else { Compute::F32 }
+    }
+
+    /// A checkpoint's decoder, computing in this type.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read.
+    pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
+        match self {
+            Compute::Stored => Decoder::load_kept(checkpoint, device),
+            _ => Ok(self.apply(Decoder::load(checkpoint, device)?)),
+        }
     }
 
     /// # Errors
@@ -74,10 +98,14 @@ impl Compute {
         Ok(())
     }
 
-    /// The decoder computing in this type; f32 is what it is in already.
+    /// The decoder computing in this type; f32 is what it is in already, and how it is kept was settled when it was read.
     pub fn apply(self, model: Decoder) -> Decoder {
-        if self == Compute::F32 { model } else { model.cast(self.dtype()) }
+        if self == Compute::Bf16 { model.cast(self.dtype()) } else { model }
     }
+}
+
+fn is_cpu(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
 }
 
 /// The devices of this build that this computer has, by the names that [`by_name`] takes.
@@ -119,8 +147,11 @@ pub fn name(device: &Device) -> String {
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {
-        let types: Vec<_> =
-            [Compute::F32, Compute::Bf16].iter().filter(|t| t.runs_on(&device)).map(|t| t.name()).collect();
+        let types: Vec<_> = [Compute::F32, Compute::Bf16, Compute::Stored]
+            .iter()
+            .filter(|t| t.runs_on(&device))
+            .map(|t| t.name())
+            .collect();
         out += &format!("{name:<8} {}\n", types.join(", "));
     }
     if !cfg!(feature = "cuda") {

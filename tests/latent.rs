@@ -329,7 +329,7 @@ fn frozen_latents_pass_no_gradient() {
     let norm = |gradient| {
         let loss = probe_loss(&model, &rows, gradient);
         let grads = GradientsParams::from_grads(loss.backward(), &model);
-        values(&grads.get::<2>(model.embed_tokens.id).expect("embedding gradient"))
+        values(&grads.get::<2>(model.embed_tokens.param().expect("floats").id).expect("embedding gradient"))
     };
     let (through, frozen, segmented) = (norm(Gradient::Through), norm(Gradient::Frozen), norm(Gradient::Segmented));
     assert!(relative(&frozen, &through) > 1e-3, "frozen and through gradients must differ");

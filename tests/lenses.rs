@@ -7,6 +7,7 @@ use switchyard::evaluation::evaluate;
 use switchyard::experiments::{ALL, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, Kind};
+use switchyard::machine::Compute;
 use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opened, PositionRow, ResponseRow};
@@ -235,7 +236,7 @@ fn smollm2(problems: usize) -> Option<Study> {
     let device = Device::flex();
     let model = model.to_str().expect("a path");
     let asked = Asked { data: Some(data), problems: Some(problems), ..Asked::default() };
-    let subject = Subject::of_model(model, None, &like, &asked, &device).expect("SmolLM2");
+    let subject = Subject::of_model(model, None, &like, &asked, Compute::F32, &device).expect("SmolLM2");
     Some(Study::new(subject, 0, 2, device))
 }
 

@@ -1,16 +1,18 @@
-//! Peak memory of replay, counted by the allocator: what must not grow with the number of blocks.
+//! Peak memory, counted by the allocator: replay must not grow with the number of blocks, loading not beyond the file.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use common::tiny_config;
 use switchyard::latent::trace::{Kind, Position};
 use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
-use switchyard::model::Decoder;
+use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::Family;
+use switchyard::model::{Decoder, ModelConfig};
 use switchyard::recipe::{Compute, Grpo, ReplayMode};
 use switchyard::train::grpo::{Behaviour, Rollout, gradients};
 use switchyard::train::reward::{Facts, reward};
@@ -38,6 +40,9 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// One test at a time: what is counted is the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes that `work` held at its worst, beyond what was there before.
 fn peak(work: impl FnOnce()) -> usize {
@@ -76,6 +81,7 @@ fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usiz
 
 #[test]
 fn replay_does_not_hold_what_it_need_not() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let model = Decoder::random(&tiny_config(Family::Qwen3, true), 0, &Device::flex().autodiff()).expect("a model");
     replay(&model, ReplayMode::Segmented, 2, 24); // thread pools and tables of the first call
 
@@ -101,4 +107,33 @@ fn replay_does_not_hold_what_it_need_not() {
     let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
     println!("frozen latents, 240 text tokens: 1 block {one} B, 12 blocks {twelve} B ({:.2} x)", growth(one, twelve));
     assert!(growth(one, twelve) < 1.6, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
+}
+
+/// A model of 26 MB in bf16: no matrix is a tenth of it.
+#[test]
+fn a_model_kept_as_stored_takes_the_memory_of_its_file() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = ModelConfig {
+        vocab_size: 2048,
+        hidden_size: 512,
+        intermediate_size: 1024,
+        num_hidden_layers: 5,
+        num_attention_heads: 8,
+        num_key_value_heads: 4,
+        head_dim: 64,
+        ..tiny_config(Family::Qwen3, true)
+    };
+    let root = tempfile::tempdir().expect("a folder");
+    for (name, file) in [("folder", "folder/model.safetensors"), ("model.gguf", "model.gguf")] {
+        write_random(&config, &root.path().join(name), 0).expect("writes");
+        let size = std::fs::metadata(root.path().join(file)).expect("a file").len() as f64;
+        let mut held = None;
+        let load = |held: &mut Option<Decoder>| {
+            let checkpoint = Checkpoint::open(root.path().join(name).to_str().expect("a path")).expect("opens");
+            *held = Some(Decoder::load_kept(&checkpoint, &Device::flex()).expect("loads"));
+        };
+        let most = peak(|| load(&mut held)) as f64;
+        println!("{name}: {size} B on disk, at most {most} B held while it is read ({:.3} x)", most / size);
+        assert!(most <= 1.15 * size, "{name}: {most} B for a file of {size} B");
+    }
 }

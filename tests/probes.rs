@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use switchyard::experiments::layer_probe::{self, Layers, Matched};
 use switchyard::experiments::{ALL, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
-use switchyard::machine::threads;
+use switchyard::machine::{Compute, threads};
 use switchyard::recipe::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
@@ -258,7 +258,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
     let asked = Asked { data: Some(data), problems: Some(24), ..Asked::default() };
-    let subject = Subject::of_model(&gguf, None, &like, &asked, &Device::flex()).expect("the model");
+    let subject = Subject::of_model(&gguf, None, &like, &asked, Compute::F32, &Device::flex()).expect("the model");
     let study = lab_of(subject);
     let forced = teacher_forced::rows(&study).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use switchyard::commands::{
     activations::Activations, calibrate::Calibrate, completions, exit, experiments::Experiments, generate::Generate,
+    random_weights::RandomWeights,
 };
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
@@ -34,6 +35,7 @@ enum What {
     Activations(Activations),
     Calibrate(Calibrate),
     Generate(Generate),
+    RandomWeights(RandomWeights),
 }
 
 fn main() -> ExitCode {
@@ -43,5 +45,6 @@ fn main() -> ExitCode {
         Some(What::Activations(activations)) => activations.run(),
         Some(What::Calibrate(calibrate)) => calibrate.run(),
         Some(What::Generate(generate)) => generate.run(),
+        Some(What::RandomWeights(random)) => random.run(),
     })
 }

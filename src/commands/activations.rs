@@ -78,7 +78,7 @@ impl Activations {
         }
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         let mut plan = capture::plan(&specs, opened.config().num_hidden_layers, &sequences, self.logits)?;
-        let loaded = opened.load(&machine.device)?.computing_in(machine.dtype);
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &mut plan)?;
         if let Some(bad) = plan.iter().find(|c| !c.is_finite())
             && !self.allow_non_finite

@@ -14,7 +14,9 @@ pub struct MachineArgs {
     /// cpu, or cuda[:N] in a build with --features cuda
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// What the model computes in; weights that are trained stay f32. By default f32, or the recipe's optimizer.dtype
+    /// What the model computes in; weights that are trained stay f32. `stored` computes in f32 on the CPU and keeps a model
+    /// that is not trained in memory as its file has it (bf16, f16, Q8_0, Q4_0, Q4_1). By default stored, for `train` the
+    /// recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
     /// Worker threads; by default one a core. Training depends on this number (not on timing): a run keeps it
@@ -26,6 +28,7 @@ pub struct MachineArgs {
 enum Dtype {
     F32,
     Bf16,
+    Stored,
 }
 
 impl MachineArgs {
@@ -34,6 +37,7 @@ impl MachineArgs {
         self.dtype.map(|dtype| match dtype {
             Dtype::F32 => Compute::F32,
             Dtype::Bf16 => Compute::Bf16,
+            Dtype::Stored => Compute::Stored,
         })
     }
 
@@ -42,9 +46,10 @@ impl MachineArgs {
     /// # Errors
     /// A device that is not there, a float type that it does not compute in, and the work's own.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+        let device = machine::by_name(&self.device)?;
         let machine = Machine {
-            device: machine::by_name(&self.device)?,
-            dtype: self.dtype().unwrap_or_default(),
+            dtype: self.dtype().unwrap_or_else(|| Compute::for_examining(&device)),
+            device,
             threads: self.threads.map_or_else(machine::threads, usize::from),
         };
         machine.dtype.check(&machine.device)?;

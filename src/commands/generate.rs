@@ -98,7 +98,7 @@ impl Generate {
         if !self.ignore_eos {
             settings.stop.clone_from(&opened.stop);
         }
-        let loaded = opened.load(&machine.device)?.computing_in(machine.dtype);
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         let trace = continue_prompt(&loaded, &settings, prompt)?;
         if trace.end == End::NonFinite {
             bail!(

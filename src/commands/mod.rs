@@ -12,6 +12,7 @@ pub mod generate;
 pub mod intervene;
 pub mod merge;
 mod places;
+pub mod random_weights;
 mod render;
 pub mod results;
 pub mod shard;

@@ -73,12 +73,12 @@ impl Targets {
             if is_run(run) {
                 ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 for phase in self.phases(run) {
-                    studies.push(study(Subject::of_run(run, &phase, &asked, device)?.named(&name)));
+                    studies.push(study(Subject::of_run(run, &phase, &asked, *dtype, device)?.named(&name)));
                 }
                 continue;
             }
             let like = Recipe::like(&self.like)?;
-            let subject = Subject::of_model(target, self.adapter.as_deref(), &like, &asked, device)?;
+            let subject = Subject::of_model(target, self.adapter.as_deref(), &like, &asked, *dtype, device)?;
             studies.push(study(subject.named(&name)));
         }
         let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();

@@ -17,7 +17,6 @@ use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream};
 use super::trace::{End, Trace};
 use crate::model::{Decoder, Hooks, Step};
-use crate::ops;
 use crate::parallel;
 
 /// What an experiment imposes on the checkpoint's own [`Controller`].
@@ -178,8 +177,7 @@ pub(super) fn drive<'m>(
     rows: Vec<Row>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
-    let widest = how.model.layers.first().map(|block| block.mlp.up_proj.weight.base());
-    if widest.is_some_and(|weight| ops::is_shared(&weight, rows.len())) {
+    if how.model.layers.first().is_some_and(|block| block.mlp.up_proj.is_shared(rows.len())) {
         return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
     }
     step_by_step(how, stream, rows, branch)

@@ -152,7 +152,10 @@ impl LatentSource for VocabularyMixture {
         let logits = model.unembed(h).div_scalar(self.temperature);
         let k = self.top_k.min(logits.dims()[2]);
         let (top, index) = logits.topk_with_indices(k, 2);
-        let rows = model.embed_tokens.val().select(0, index.reshape([b * k])).reshape([b, k, d]);
+        let ids = index.reshape([b * k]).try_into_vec_as::<i64>();
+        let ids = ids.map_err(|e| anyhow::anyhow!("reading the most probable tokens: {e:?}"))?;
+        let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
+        let rows = model.embed_tokens.embedding(&ids, &model.device())?.reshape([b, k, d]);
         Ok(softmax(top, 2).matmul(rows))
     }
 

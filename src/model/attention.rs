@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::cache::KvCache;
 use super::config::ModelConfig;
+use super::decoder::Make;
 use super::hooks::{HookPoint, Hooks, Kind};
 use super::linear::Linear;
 use super::norm::RmsNorm;
@@ -32,18 +33,20 @@ pub(super) struct Call<'a> {
 }
 
 impl Attention {
-    pub(super) fn zeros(config: &ModelConfig, device: &Device) -> Self {
+    pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
-        let (h, kv) = (config.num_attention_heads, config.num_key_value_heads);
+        let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
         let norm = || config.qk_norm.then(|| RmsNorm::ones(dh, config.rms_norm_eps, device));
-        Self {
-            q_proj: Linear::zeros(d, h * dh, device),
-            k_proj: Linear::zeros(d, kv * dh, device),
-            v_proj: Linear::zeros(d, kv * dh, device),
-            o_proj: Linear::zeros(h * dh, d, device),
+        let mut linear =
+            |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
+        Ok(Self {
+            q_proj: linear("q_proj", [q, d])?,
+            k_proj: linear("k_proj", [kv, d])?,
+            v_proj: linear("v_proj", [kv, d])?,
+            o_proj: linear("o_proj", [d, q])?,
             q_norm: norm(),
             k_norm: norm(),
-        }
+        })
     }
 
     /// Normalised stream `[B, L, D]` → what is added to the stream, `[B, L, D]`.
@@ -86,7 +89,7 @@ impl Attention {
         let z = hooks.apply(at(Kind::Z), span, z)?;
 
         if hooks.wants(at(Kind::Result)) {
-            let result = hooks.apply(at(Kind::Result), span, self.per_head(z))?;
+            let result = hooks.apply(at(Kind::Result), span, self.per_head(z)?)?;
             let [b, l, _, d] = result.dims();
             return Ok(result.sum_dim(2).reshape([b, l, d]));
         }
@@ -95,12 +98,12 @@ impl Attention {
     }
 
     /// Each head's share of the output: z `[B, L, H, dh]` → `[B, L, H, D]`.
-    fn per_head(&self, z: Tensor<4>) -> Tensor<4> {
+    fn per_head(&self, z: Tensor<4>) -> Result<Tensor<4>> {
         let [b, l, h, dh] = z.dims();
-        let weight = self.o_proj.weight.val();
+        let weight = self.o_proj.floats(&z.device())?;
         let d = weight.dims()[1];
         let weight = weight.reshape([1, h, dh, d]);
-        z.swap_dims(1, 2).matmul(weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d])
+        Ok(z.swap_dims(1, 2).matmul(weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d]))
     }
 }
 

@@ -1,15 +1,16 @@
 //! The decoder of the Qwen3 and Llama families: embed → blocks → final norm, and the head apart.
 
 use anyhow::{Result, ensure};
-use burn::module::{Module, Param};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
+use super::checkpoint::{EMBED, HEAD};
 use super::config::ModelConfig;
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, Kind};
-use super::linear::Linear;
+use super::linear::{Linear, Matrix};
 use super::norm::RmsNorm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
@@ -35,7 +36,7 @@ pub struct Block {
 #[derive(Module, Debug)]
 pub struct Decoder {
     /// `[V, D]`.
-    pub embed_tokens: Param<Tensor<2>>,
+    pub embed_tokens: Matrix,
     pub layers: Vec<Block>,
     pub norm: RmsNorm,
     /// `None` where the head is the embedding, transposed.
@@ -43,24 +44,34 @@ pub struct Decoder {
     /// What a method trains beside it.
     pub heads: Heads,
     #[module(skip)]
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     #[module(skip)]
     inv_freq: Vec<f32>,
 }
 
+/// Makes the matrix of a name and a shape `[d_out, d_in]`.
+pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>;
+
 impl Block {
-    fn zeros(config: &ModelConfig, device: &Device) -> Self {
+    fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, f, eps) = (config.hidden_size, config.intermediate_size, config.rms_norm_eps);
-        Self {
+        let self_attn = Attention::new(config, layer, device, make)?;
+        let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
+        Ok(Self {
             input_layernorm: RmsNorm::ones(d, eps, device),
-            self_attn: Attention::zeros(config, device),
+            self_attn,
             post_attention_layernorm: RmsNorm::ones(d, eps, device),
             mlp: Mlp {
-                gate_proj: Linear::zeros(d, f, device),
-                up_proj: Linear::zeros(d, f, device),
-                down_proj: Linear::zeros(f, d, device),
+                gate_proj: linear("gate_proj", [f, d])?,
+                up_proj: linear("up_proj", [f, d])?,
+                down_proj: linear("down_proj", [d, f])?,
             },
-        }
+        })
+    }
+
+    fn linears(&self) -> [&Linear; 7] {
+        let (a, m) = (&self.self_attn, &self.mlp);
+        [&a.q_proj, &a.k_proj, &a.v_proj, &a.o_proj, &m.gate_proj, &m.up_proj, &m.down_proj]
     }
 
     fn forward(
@@ -93,18 +104,34 @@ impl Block {
 }
 
 impl Decoder {
-    /// A decoder of this shape with all weights zero (norms one): a place to load a checkpoint into.
-    pub fn zeros(config: &ModelConfig, device: &Device) -> Self {
+    /// A decoder of this shape whose norms are one; its matrices are what `make` returns for each, in the order of the
+    /// forward pass.
+    ///
+    /// # Errors
+    /// What `make` returns.
+    pub(super) fn new(config: &ModelConfig, device: &Device, make: Make) -> Result<Self> {
         let (v, d) = (config.vocab_size, config.hidden_size);
-        Self {
-            embed_tokens: Param::from_tensor(Tensor::zeros([v, d], device)),
-            layers: (0..config.num_hidden_layers).map(|_| Block::zeros(config, device)).collect(),
+        let embed_tokens = make(EMBED, [v, d])?;
+        let blocks = (0..config.num_hidden_layers).map(|layer| Block::new(config, layer, device, make));
+        let layers = blocks.collect::<Result<_>>()?;
+        let head = (!config.tie_word_embeddings).then(|| make(HEAD, [v, d]));
+        Ok(Self {
+            embed_tokens,
+            layers,
             norm: RmsNorm::ones(d, config.rms_norm_eps, device),
-            lm_head: (!config.tie_word_embeddings).then(|| Linear::zeros(d, v, device)),
+            lm_head: head.transpose()?.map(|weight| Linear { weight }),
             heads: Heads::default(),
             config: config.clone(),
             inv_freq: config.inv_freqs().into_iter().map(|f| f as f32).collect(),
-        }
+        })
+    }
+
+    /// Whether some matrix is kept as its file stores it: such a model is examined, not trained.
+    pub fn is_kept(&self) -> bool {
+        let Self { embed_tokens, layers, lm_head, .. } = self;
+        let in_block = |block: &Block| block.linears().into_iter().any(|linear| linear.weight.param().is_none());
+        let outside = std::iter::once(embed_tokens).chain(lm_head.as_ref().map(|head| &head.weight));
+        outside.into_iter().any(|matrix| matrix.param().is_none()) || layers.iter().any(in_block)
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -112,7 +139,7 @@ impl Decoder {
     }
 
     pub fn device(&self) -> Device {
-        self.embed_tokens.val().device()
+        self.norm.weight.val().device()
     }
 
     /// An empty cache for `rows` rows.
@@ -136,12 +163,11 @@ impl Decoder {
                     "token id {id} in row {row} is outside the embedding table of {} rows",
                     self.config.vocab_size
                 );
-                flat.push(i64::from(id));
+                flat.push(id as usize);
             }
         }
-        let table = self.embed_tokens.val();
-        let index = Tensor::<1, Int>::from_data(TensorData::new(flat, [ids.len() * width]), &table.device());
-        Ok(table.select(0, index).reshape([ids.len(), width, self.config.hidden_size]))
+        let rows = self.embed_tokens.embedding(&flat, &self.device())?;
+        Ok(rows.reshape([ids.len(), width, self.config.hidden_size]))
     }
 
     /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: what the head reads.
@@ -174,12 +200,12 @@ impl Decoder {
     pub fn unembed(&self, h: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
             Some(head) => head.forward(h),
-            None => ops::linear_transposed(h, self.embed_tokens.val()),
+            None => self.embed_tokens.as_head(h),
         }
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. All logits are never held at once where the head has no LoRA factors and computes in f32 on the CPU.
+    /// `[N]` each. All logits are never held at once where the head is floats without LoRA factors, in f32 on the CPU.
     ///
     /// # Errors
     /// Not one target for each state, or a token that the head does not have.
@@ -189,13 +215,13 @@ impl Decoder {
         for id in targets.ids.iter().chain(&targets.banned) {
             ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
         }
-        let head = match &self.lm_head {
-            Some(head) if head.weight.adapter().is_some() => {
+        let head = match (&self.lm_head, &self.embed_tokens) {
+            (Some(Linear { weight: Matrix::Dense(head) }), _) if head.adapter().is_none() => head.val(),
+            (None, Matrix::Dense(table)) => table.val().transpose(),
+            _ => {
                 let logits = self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
                 return Ok(ops::loss_of_logits(logits, targets));
             }
-            Some(head) => head.weight.val(),
-            None => self.embed_tokens.val().transpose(),
         };
         Ok(ops::head_loss(hidden, head, targets))
     }
@@ -205,9 +231,9 @@ impl Decoder {
         if h.len() != self.config.hidden_size {
             return None;
         }
-        let table = self.embed_tokens.val();
+        let norm = self.norm.weight.val();
         let state = TensorData::new(h.to_vec(), [1, 1, h.len()]);
-        let logits = self.unembed(Tensor::from_data(state, (&table.device(), table.dtype())));
+        let logits = self.unembed(Tensor::from_data(state, (&norm.device(), norm.dtype())));
         let logits = logits.try_into_vec_as::<f32>().ok()?;
         let best = logits.iter().enumerate().fold(0, |best, (i, x)| if *x > logits[best] { i } else { best });
         u32::try_from(best).ok()

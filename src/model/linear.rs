@@ -1,26 +1,213 @@
-//! A bias-free linear map, and the normalisation weights: the parameters blocks are made of.
+//! Matrices, trained as floats or kept as their file stores them, and the bias-free linear map.
 
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::ops::linear;
+use super::checkpoint::HostTensor;
+use super::checkpoint::peft::Factors;
+use super::decoder::Make;
+use crate::ops::stored::Stored;
+use crate::ops::{self, linear, linear_stored, linear_transposed};
+
+/// A weight matrix. A model holds seven a layer: the handle's size does not matter.
+#[allow(clippy::large_enum_variant)]
+#[derive(Module, Debug)]
+pub enum Matrix {
+    /// Floats that can be trained, in the layout of whoever holds it.
+    Dense(Param<Tensor<2>>),
+    /// Frozen, on the CPU, as the file stores it.
+    Kept(Kept),
+}
+
+/// A matrix `[d_out, d_in]` as its file stores it, and the factors that an adapter adds to it.
+#[derive(Module, Debug)]
+pub struct Kept {
+    #[module(skip)]
+    pub(super) matrix: Arc<Stored>,
+    /// A `[d_in, r]` and B `[r, d_out]`, the scale in B.
+    #[module(skip)]
+    factors: Option<(Tensor<2>, Tensor<2>)>,
+}
+
+impl Kept {
+    /// `factors` in PEFT's layout, and their scale.
+    pub(super) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Self {
+        let turned = |x: HostTensor| {
+            Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
+        };
+        let factors = factors.map(|(f, scale)| (turned(f.a), turned(f.b).mul_scalar(scale)));
+        Self { matrix: Arc::new(matrix), factors }
+    }
+
+    /// Its first rows, and more that are floats.
+    pub(super) fn with_rows(self, keep: usize, added: &[f32]) -> Result<Self> {
+        ensure!(self.factors.is_none(), "rows cannot be added to a matrix with LoRA factors");
+        let matrix = Arc::unwrap_or_clone(self.matrix).cut(keep).with_rows(added)?;
+        Ok(Self { matrix: Arc::new(matrix), factors: None })
+    }
+
+    /// `[B, L, d_in]` → `[B, L, d_out]`.
+    fn product(&self, x: Tensor<3>) -> Tensor<3> {
+        let y = linear_stored(x.clone(), &self.matrix);
+        match &self.factors {
+            Some((a, b)) => y + linear(linear(x, a.clone()), b.clone()),
+            None => y,
+        }
+    }
+
+    /// Rows of the matrix as floats, `[n, d_in]`; all of them where none are named.
+    fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
+        let (values, n) = match rows {
+            Some(rows) => (self.matrix.widened(rows)?, rows.len()),
+            None => (self.matrix.widened_range(0..self.matrix.rows()), self.matrix.rows()),
+        };
+        let values = Tensor::<2>::from_data(TensorData::new(values, [n, self.matrix.width()]), device);
+        let Some((a, b)) = &self.factors else { return Ok(values) };
+        let b = match rows {
+            Some(rows) => b.clone().select(1, index(rows, &b.device())),
+            None => b.clone(),
+        };
+        Ok(values + a.clone().matmul(b).transpose())
+    }
+}
+
+fn index(rows: &[usize], device: &Device) -> Tensor<1, Int> {
+    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let n = rows.len();
+    Tensor::from_data(TensorData::new(rows, [n]), device)
+}
+
+impl Matrix {
+    /// Stands for floats that are still to be read.
+    pub(super) fn unset(device: &Device) -> Self {
+        Matrix::Dense(Param::from_tensor(Tensor::zeros([1, 1], device)))
+    }
+
+    /// The parameter of a matrix of floats.
+    pub fn param(&self) -> Option<&Param<Tensor<2>>> {
+        match self {
+            Matrix::Dense(param) => Some(param),
+            Matrix::Kept(_) => None,
+        }
+    }
+
+    /// The same, for what needs one.
+    ///
+    /// # Errors
+    /// A matrix kept as its file stores it.
+    pub(crate) fn floats(&self) -> Result<&Param<Tensor<2>>> {
+        self.param().context("the model's weights are kept as they are stored; load them with --dtype f32")
+    }
+}
 
 /// `y = x W` with W `[d_in, d_out]`: the transpose of PyTorch's layout, as Burn keeps it.
 #[derive(Module, Debug)]
 pub struct Linear {
-    pub weight: Param<Tensor<2>>,
+    pub weight: Matrix,
 }
 
 impl Linear {
-    pub(super) fn zeros(d_in: usize, d_out: usize, device: &Device) -> Self {
-        Self { weight: Param::from_tensor(Tensor::zeros([d_in, d_out], device)) }
+    /// The one called `name` of a decoder that is being made, `[d_out, d_in]`.
+    pub(super) fn named(name: &str, shape: [usize; 2], make: Make) -> Result<Self> {
+        Ok(Self { weight: make(&format!("{name}.weight"), shape)? })
     }
 
     /// `[B, L, d_in]` → `[B, L, d_out]`. With LoRA factors `x W + scale · (x A) B`: their product is never formed, so that
     /// no dense matrix of W's shape is held for a gradient.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let Some(lora) = self.weight.adapter() else { return linear(x, self.weight.val()) };
+        let weight = match &self.weight {
+            Matrix::Dense(weight) => weight,
+            Matrix::Kept(kept) => return kept.product(x),
+        };
+        let Some(lora) = weight.adapter() else { return linear(x, weight.val()) };
         let low = linear(x.clone(), lora.a.val()).mul_scalar(lora.scale);
-        linear(x, self.weight.base()) + linear(low, lora.b.val())
+        linear(x, weight.base()) + linear(low, lora.b.val())
+    }
+
+    /// W as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.
+    ///
+    /// # Errors
+    /// None for a matrix that stands in a model.
+    pub fn floats(&self, device: &Device) -> Result<Tensor<2>> {
+        match &self.weight {
+            Matrix::Dense(weight) => Ok(weight.val()),
+            Matrix::Kept(kept) => Ok(kept.rows(None, device)?.transpose()),
+        }
+    }
+
+    /// W's columns for some outputs, as rows: `[n, d_in]`.
+    ///
+    /// # Errors
+    /// An output that W does not have.
+    pub(crate) fn outputs(&self, outputs: &[usize], device: &Device) -> Result<Tensor<2>> {
+        match &self.weight {
+            Matrix::Dense(weight) => {
+                let weight = weight.val();
+                let there = weight.dims()[1];
+                ensure!(outputs.iter().all(|&at| at < there), "outputs {outputs:?} of a matrix that has {there}");
+                Ok(weight.clone().select(1, index(outputs, &weight.device())).transpose())
+            }
+            Matrix::Kept(kept) => kept.rows(Some(outputs), device),
+        }
+    }
+
+    /// `y Wᵀ`: `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Without LoRA factors that are being trained.
+    pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
+        match &self.weight {
+            Matrix::Dense(weight) => y.matmul(weight.val().transpose().unsqueeze()),
+            Matrix::Kept(kept) => {
+                let x = ops::linear_stored_back(y.clone(), &kept.matrix);
+                match &kept.factors {
+                    Some((a, b)) => x + linear(linear(y, b.clone().transpose()), a.clone().transpose()),
+                    None => x,
+                }
+            }
+        }
+    }
+
+    /// Whether the product with so few rows is shared by several threads of the CPU.
+    pub(crate) fn is_shared(&self, rows: usize) -> bool {
+        match &self.weight {
+            Matrix::Dense(weight) => ops::is_shared(&weight.base(), rows),
+            Matrix::Kept(kept) => ops::is_stored_shared(&kept.matrix, rows),
+        }
+    }
+}
+
+/// The embedding table `[V, D]`, which is also the head of a tied model.
+impl Matrix {
+    /// Rows by token id, `[n, D]`.
+    ///
+    /// # Errors
+    /// An id that has no row.
+    pub(crate) fn embedding(&self, ids: &[usize], device: &Device) -> Result<Tensor<2>> {
+        match self {
+            Matrix::Dense(table) => {
+                let table = table.val();
+                let there = table.dims()[0];
+                ensure!(ids.iter().all(|&id| id < there), "ids {ids:?} of a table of {there} rows");
+                Ok(table.clone().select(0, index(ids, &table.device())))
+            }
+            Matrix::Kept(kept) => kept.rows(Some(ids), device),
+        }
+    }
+
+    /// `x Tᵀ`: `[B, L, D]` → `[B, L, V]`.
+    pub(super) fn as_head(&self, x: Tensor<3>) -> Tensor<3> {
+        match self {
+            Matrix::Dense(table) => linear_transposed(x, table.val()),
+            Matrix::Kept(kept) => kept.product(x),
+        }
+    }
+
+    /// `y T`: `[B, L, V]` → `[B, L, D]`.
+    pub(crate) fn as_head_back(&self, y: Tensor<3>) -> Tensor<3> {
+        match self {
+            Matrix::Dense(table) => y.matmul(table.val().unsqueeze()),
+            Matrix::Kept(kept) => ops::linear_stored_back(y, &kept.matrix),
+        }
     }
 }

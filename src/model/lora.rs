@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{Names, contiguous};
+use super::weights::{DENSE, Names, contiguous};
 use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
@@ -45,6 +45,7 @@ impl Decoder {
     /// An unknown or empty target list, or a rank of zero.
     pub fn with_lora(self, settings: &LoraSettings) -> Result<Self> {
         ensure!(settings.rank > 0, "lora.rank must be at least 1, found 0");
+        ensure!(!self.is_kept(), "weights that are kept as stored are not trained: load them with --dtype f32");
         ensure!(!settings.targets.is_empty(), "lora.targets is empty: name some of {TARGETS:?}");
         for target in &settings.targets {
             ensure!(
@@ -53,7 +54,7 @@ impl Decoder {
             );
         }
         let targets = settings.targets.join("|");
-        let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight$"))
+        let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight\.{DENSE}$"))
             .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
         self.device().seed(settings.seed);
         let model = self.apply_lora(Lora::new(settings.rank, settings.alpha).set_param_group(group));
@@ -62,7 +63,8 @@ impl Decoder {
         if !settings.train_embeddings {
             return Ok(model);
         }
-        let full = ParamGroup::from_paths(vec!["embed_tokens", "lm_head.weight"]);
+        let full = ["embed_tokens", "lm_head.weight"].map(|matrix| format!("{matrix}.{DENSE}"));
+        let full = ParamGroup::from_paths(full.to_vec());
         Ok(model.unfreeze_group(full))
     }
 

@@ -10,10 +10,11 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters};
+use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters, spread};
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::heads::Heads;
+use super::linear::Matrix;
 use crate::random::{fnv1a, normal};
 
 impl Decoder {
@@ -26,9 +27,14 @@ impl Decoder {
         device: &Device,
         get: impl FnMut(&str) -> Result<HostTensor>,
     ) -> Result<Self> {
-        let shapes = expected_parameters(config).into_iter().collect();
+        Decoder::new(config, device, &mut |_, _| Ok(Matrix::unset(device)))?.filled(device, get)
+    }
+
+    /// With every parameter from `get(name)`.
+    pub(super) fn filled(self, device: &Device, get: impl FnMut(&str) -> Result<HostTensor>) -> Result<Self> {
+        let shapes = expected_parameters(self.config()).into_iter().collect();
         let mut mapper = Fill { names: Names::default(), shapes, device: device.clone(), get, error: None };
-        let decoder = Decoder::zeros(config, device).map(&mut mapper);
+        let decoder = self.map(&mut mapper);
         match mapper.error {
             Some(error) => Err(error),
             None => Ok(decoder),
@@ -46,26 +52,21 @@ impl Decoder {
         .with_heads_of(&checkpoint.path)
     }
 
-    /// A decoder with random weights: embedding (and head) of standard deviation `d^-½`, matrices `in^-½`, those that
-    /// write into the stream divided by `√(2·layers)` (GPT-2's rule), norms one.
+    /// A decoder with random weights: normal, of the standard deviations of [`spread`], norms one.
     ///
     /// # Errors
     /// A configuration that is not valid.
     pub fn random(config: &ModelConfig, seed: u64, device: &Device) -> Result<Self> {
         config.validate("the model settings")?;
         let shapes: BTreeMap<String, Vec<usize>> = expected_parameters(config).into_iter().collect();
-        let residual = 1.0 / (2.0 * config.num_hidden_layers as f64).sqrt();
         Self::from_weights(config, device, |name| {
             let shape = shapes.get(name).cloned().unwrap_or_default();
             let count = shape.iter().product();
-            if shape.len() == 1 {
-                return HostTensor::new(shape, vec![1.0; count]);
-            }
-            let mut std = 1.0 / (shape[1] as f64).sqrt();
-            if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
-                std *= residual;
-            }
-            HostTensor::new(shape, normals(count, std, seed, name))
+            let data = match spread(name, &shape, config.num_hidden_layers) {
+                Some(std) => normals(count, std, seed, name),
+                None => vec![1.0; count],
+            };
+            HostTensor::new(shape, data)
         })
     }
 
@@ -87,6 +88,7 @@ impl Decoder {
 
     /// Heads, and everything else.
     fn host_values(&self) -> Result<(Tensors, Tensors)> {
+        ensure!(!self.is_kept(), "weights that are kept as stored are not written: load them with --dtype f32");
         let mut visitor = Collect { names: Names::default(), out: vec![], error: None };
         self.clone().valid().materialize().visit(&mut visitor);
         match visitor.error {
@@ -182,6 +184,9 @@ pub(super) fn fill_heads(
 /// What the names of heads begin with.
 const HEADS: &str = "heads.";
 
+/// What Burn calls a matrix of floats in a parameter's path.
+pub(super) const DENSE: &str = "Dense";
+
 /// The stack of module names during a traversal.
 #[derive(Default)]
 pub(super) struct Names(Vec<String>);
@@ -195,9 +200,9 @@ impl Names {
         self.0.pop();
     }
 
-    /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`.
+    /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`; which kind of matrix it is has no name.
     pub(super) fn hugging_face(&self) -> String {
-        let path = self.0.join(".");
+        let path = self.0.iter().map(String::as_str).filter(|part| *part != DENSE).collect::<Vec<_>>().join(".");
         match path.as_str() {
             "embed_tokens" => EMBED.to_owned(),
             HEAD => path,

@@ -1,9 +1,12 @@
 //! Linear maps without bias.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use burn::tensor::module::linear as composed;
 
 use super::fused;
+use super::stored::Stored;
 
 /// `x W`: x `[B, L, K]`, W `[K, N]` → `[B, L, N]`.
 pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
@@ -21,9 +24,24 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed_linear_transposed(x, table)
 }
 
+/// `x Wᵀ` with W `[N, K]` kept as its file stores it: x `[B, L, K]` in f32 on the CPU → `[B, L, N]`. Only x has a gradient.
+pub fn linear_stored(x: Tensor<3>, weight: &Arc<Stored>) -> Tensor<3> {
+    fused::linear_stored(x, weight.clone())
+}
+
+/// `y W`: `[B, L, N]` → `[B, L, K]`, what a gradient passes through.
+pub(crate) fn linear_stored_back(y: Tensor<3>, weight: &Arc<Stored>) -> Tensor<3> {
+    fused::linear_stored_back(y, weight.clone())
+}
+
 /// Whether the product of so few rows with a weight is shared by several threads of the CPU.
 pub(crate) fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
     fused::is_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
+}
+
+/// The same of a weight kept as stored.
+pub(crate) fn is_stored_shared(weight: &Stored, rows: usize) -> bool {
+    fused::is_shared(weight.rows() * weight.width(), rows)
 }
 
 /// The same in Burn's operations.

@@ -53,14 +53,14 @@ impl Subject {
     /// # Errors
     /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, device: &Device) -> Result<Self> {
-        Self::of_run(run, phase, &Asked { problems, ..Asked::default() }, device)
+        Self::of_run(run, phase, &Asked { problems, ..Asked::default() }, Compute::F32, device)
     }
 
     /// The same on the problems of another file.
     ///
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
-    pub(crate) fn of_run(run: &Path, phase: &str, asked: &Asked, device: &Device) -> Result<Self> {
+    pub(crate) fn of_run(run: &Path, phase: &str, asked: &Asked, dtype: Compute, device: &Device) -> Result<Self> {
         let file = run.join("recipe.toml");
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
@@ -70,7 +70,7 @@ impl Subject {
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
         let source = opened.checkpoint.path.clone();
-        let loaded = opened.load(device)?;
+        let loaded = opened.load_as(dtype, device)?;
         loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
@@ -91,6 +91,7 @@ impl Subject {
         adapter: Option<&Path>,
         like: &Recipe,
         asked: &Asked,
+        dtype: Compute,
         device: &Device,
     ) -> Result<Self> {
         let mut recipe = like.clone();
@@ -114,7 +115,7 @@ impl Subject {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
         let source = opened.checkpoint.path.clone();
-        let loaded = opened.load(device)?.add_switch_tokens(&NewRows {
+        let loaded = opened.load_as(dtype, device)?.add_switch_tokens(&NewRows {
             seed: recipe.seed,
             seed_token: recipe.seed_token.clone(),
             ..NewRows::default()
@@ -265,8 +266,7 @@ impl Subject {
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-        let annotator = Decoder::load(&Checkpoint::open_folder(annotator)?, device)?;
-        Ok(Some(Compute::of(&self.model).apply(annotator)))
+        Compute::of(&self.model).load(&Checkpoint::open_folder(annotator)?, device).map(Some)
     }
 }
 

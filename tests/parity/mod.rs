@@ -9,3 +9,4 @@ mod latent;
 mod recorder;
 pub mod reference;
 mod smollm2;
+mod stored;

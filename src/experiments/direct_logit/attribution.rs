@@ -104,8 +104,8 @@ fn rivals(
     for chunk in decisions.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
         let states: Vec<f32> = chunk.iter().flat_map(|(i, d)| hidden.row(at[&(*i, d.chain[0])]).to_vec()).collect();
         let states = TensorData::new(states, [chunk.len(), hidden.ncols()]);
-        let table = model.embed_tokens.val();
-        let states = Tensor::<2>::from_data(states, (&table.device(), table.dtype()));
+        let norm = model.norm.weight.val();
+        let states = Tensor::<2>::from_data(states, (&norm.device(), norm.dtype()));
         for ((_, decision), logits) in chunk.iter().zip(logits(model, states)?) {
             let rivals = Rivals::of(&logits, decision.token, &decision.masked);
             out.push(rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?);

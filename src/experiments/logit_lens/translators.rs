@@ -139,8 +139,8 @@ fn f32<const R: usize>(x: Tensor<R>) -> Tensor<R> {
 /// Gradient of the logits `[N, n, V]` → gradient of what the head reads `[N, n, D]`.
 fn through_head(model: &Decoder, slope: Tensor<3>) -> Tensor<3> {
     match &model.lm_head {
-        Some(head) => slope.matmul(head.weight.val().transpose().unsqueeze()),
-        None => slope.matmul(model.embed_tokens.val().unsqueeze()),
+        Some(head) => head.back(slope),
+        None => model.embed_tokens.as_head_back(slope),
     }
 }
 

@@ -4,6 +4,8 @@ use anyhow::{Result, ensure};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use crate::ops::stored::Format;
+
 /// Row-major 32-bit floats. A weight matrix is `[out, in]`, as in PyTorch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
@@ -77,20 +79,21 @@ impl Dtype {
         }
     }
 
+    pub(super) fn format(self) -> Format {
+        match self {
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::Bf16,
+        }
+    }
+
     /// Little-endian bytes to floats; exact. A tail shorter than one value is dropped, so callers check lengths.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         let mut out = vec![0.0f32; bytes.len() / self.size()];
-        out.par_chunks_mut(CHUNK).zip(bytes.par_chunks(CHUNK * self.size())).for_each(|(o, b)| self.decode_into(b, o));
+        out.par_chunks_mut(CHUNK)
+            .zip(bytes.par_chunks(CHUNK * self.size()))
+            .for_each(|(o, b)| self.format().widen(b, o));
         out
-    }
-
-    /// [`Dtype::decode`] on this thread, into what is there already.
-    pub(super) fn decode_into(self, bytes: &[u8], out: &mut [f32]) {
-        match self {
-            Dtype::F32 => fill(out, bytes, f32::from_le_bytes),
-            Dtype::F16 => fill(out, bytes, |v| f16::from_le_bytes(v).to_f32()),
-            Dtype::BF16 => fill(out, bytes, |v| bf16::from_le_bytes(v).to_f32()),
-        }
     }
 
     /// Floats to little-endian bytes, rounded to nearest even.
@@ -102,13 +105,6 @@ impl Dtype {
             Dtype::BF16 => spill(o, d, |v| bf16::from_f32(v).to_le_bytes()),
         });
         out
-    }
-}
-
-fn fill<const N: usize>(out: &mut [f32], bytes: &[u8], read: impl Fn([u8; N]) -> f32) {
-    let (values, _) = bytes.as_chunks::<N>();
-    for (o, v) in out.iter_mut().zip(values) {
-        *o = read(*v);
     }
 }
 

@@ -10,6 +10,7 @@ mod host;
 mod hub;
 mod params;
 pub mod peft;
+mod random;
 pub mod rows;
 mod safetensors;
 mod save;
@@ -27,13 +28,16 @@ pub use gguf::GgufFile;
 pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
 pub use params::{EMBED, HEAD, expected_parameters};
+pub(crate) use random::spread;
+pub use random::write_random;
 pub use safetensors::SafetensorsFile;
 pub(crate) use safetensors::SafetensorsFolder;
 pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
-use peft::{Adapter, Apply, Overlay};
+use crate::ops::stored::Stored;
+use peft::{Adapter, Apply, Factors, Overlay};
 
 /// Where values come from: tensors by Hugging Face name, converted on demand.
 pub(crate) trait Weights: Send + Sync {
@@ -41,6 +45,12 @@ pub(crate) trait Weights: Send + Sync {
     fn shape(&self, name: &str) -> Option<&[usize]>;
     /// Row-major floats, whatever the file stores.
     fn tensor(&self, name: &str) -> Result<HostTensor>;
+    /// A matrix as its file stores it; `None` where that is floats, or no matrix.
+    fn stored(&self, name: &str) -> Result<Option<Stored>>;
+    /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
+    fn factors(&self, _name: &str) -> Result<Option<(Factors, f64)>> {
+        Ok(None)
+    }
     /// The file that an error about this tensor should name.
     fn file_of(&self, name: &str) -> &Path;
 }
@@ -98,6 +108,20 @@ impl Checkpoint {
         self.weights.tensor(name)
     }
 
+    /// One matrix as its file stores it; `None` where that is floats, or no matrix.
+    ///
+    /// # Errors
+    /// A matrix that cannot be read, or holds a value that is not finite.
+    pub fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        let read = self.weights.stored(name);
+        read.with_context(|| format!("{}: `{name}`", self.weights.file_of(name).display()))
+    }
+
+    /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
+    pub(crate) fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {
+        self.weights.factors(name)
+    }
+
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.weights.shape(name)
     }
@@ -119,4 +143,17 @@ fn map_file(path: &Path) -> Result<Mmap> {
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) };
     map.with_context(|| format!("{}: cannot map into memory", path.display()))
+}
+
+/// Tells the system that these bytes of a map have been read: pages of the file that stay mapped count as the program's
+/// memory. Reading them again is correct, only slower.
+fn release(map: &Mmap, range: &std::ops::Range<usize>) {
+    #[cfg(unix)]
+    {
+        // SAFETY: the map is a read-only view of a file: a page that is given up is read again from the file.
+        #[allow(unsafe_code)]
+        let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+    }
+    #[cfg(not(unix))]
+    let _ = (map, range);
 }

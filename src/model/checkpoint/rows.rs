@@ -38,13 +38,16 @@ pub(crate) fn init_row(table: &mut HostTensor, row: usize, init: &RowInit, jitte
     ensure!(row < rows, "cannot set row {row} of a table of {rows}: resize it first");
     ensure!(jitter.is_finite() && jitter >= 0.0, "the jitter of a new row must be at least 0, found {jitter}");
     let source = source(table, init)?;
-    let rms = (source.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / width as f64).sqrt();
+    table.data[row * width..(row + 1) * width].copy_from_slice(&jittered(&source, row, jitter, seed));
+    Ok(())
+}
+
+/// The row that [`init_row`] makes of its source.
+pub(crate) fn jittered(source: &[f32], row: usize, jitter: f32, seed: u64) -> Vec<f32> {
+    let rms = (source.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / source.len() as f64).sqrt();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(row as u64);
-    for (value, s) in table.data[row * width..(row + 1) * width].iter_mut().zip(source) {
-        *value = s + (f64::from(jitter) * rms * normal(&mut random)) as f32;
-    }
-    Ok(())
+    source.iter().map(|s| s + (f64::from(jitter) * rms * normal(&mut random)) as f32).collect()
 }
 
 /// `(rows, width)` of a matrix.

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::host::{Dtype, HostTensor, count};
-use super::{Weights, map_file};
+use super::{Weights, map_file, release};
+use crate::ops::stored::Stored;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -78,9 +79,23 @@ impl SafetensorsFile {
     }
 
     pub fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let entry =
-            self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))?;
-        HostTensor::new(entry.shape.clone(), entry.dtype.decode(&self.map[entry.range.clone()]))
+        let entry = self.entry(name)?;
+        let data = entry.dtype.decode(&self.map[entry.range.clone()]);
+        release(&self.map, &entry.range);
+        HostTensor::new(entry.shape.clone(), data)
+    }
+
+    /// A matrix as it is stored; `None` where that is floats, or no matrix.
+    pub(crate) fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        let entry = self.entry(name)?;
+        let (&[rows, width], false) = (&entry.shape[..], entry.dtype == Dtype::F32) else { return Ok(None) };
+        let bytes = self.map[entry.range.clone()].to_vec();
+        release(&self.map, &entry.range);
+        Stored::new(entry.dtype.format(), [rows, width], bytes).map(Some)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))
     }
 }
 
@@ -196,6 +211,10 @@ impl Weights for SafetensorsFolder {
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
         self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.tensor(name)
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.stored(name)
     }
 
     fn file_of(&self, name: &str) -> &Path {

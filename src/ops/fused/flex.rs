@@ -1,15 +1,19 @@
 //! [`Fused`] on Burn's CPU backend: tensors to slices and back.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, Shape, TensorData};
+use burn::tensor::{DType, Shape, Slice, TensorData};
 use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
-use super::{AdamW, Fused, Inference, Targets, head, kernels, product};
+use super::{AdamW, Fused, Inference, Targets, head, kernels, product, stored};
 use crate::ops::MASKED;
+use crate::ops::stored::Stored;
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
 struct Rows(FlexTensor);
@@ -68,6 +72,28 @@ fn few(x: &FlexTensor, weight: &FlexTensor, columns: usize) -> Option<(Rows, Row
     let axis = shape.num_dims() - 1;
     shape[axis] = columns;
     Some((Rows::new(x.clone()), Rows(weight.clone()), shape))
+}
+
+/// Rows of a tensor, and its shape with another last axis.
+fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
+    let mut shape = x.shape();
+    let rows = shape.num_elements() / last(&shape).max(1);
+    let axis = shape.num_dims() - 1;
+    shape[axis] = columns;
+    (rows, shape)
+}
+
+/// Values of a stored matrix that are held as floats at once.
+const WIDE: usize = 1 << 20;
+
+/// A stored matrix in widened pieces of some rows, `[n, K]`, each with its rows.
+fn widened(weight: &Stored) -> impl Iterator<Item = (Range<usize>, FlexTensor)> {
+    let (rows, width) = (weight.rows(), weight.width());
+    let step = (WIDE / width).max(64);
+    (0..rows).step_by(step).map(move |from| {
+        let part = from..(from + step).min(rows);
+        (part.clone(), made(weight.widened_range(part.clone()), Shape::new([part.len(), width])))
+    })
 }
 
 impl Fused for Flex {
@@ -133,6 +159,29 @@ impl Fused for Flex {
             }
             None => <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None),
         }
+    }
+
+    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let (rows, shape) = flat(&x, weight.rows());
+        if rows <= product::FEW {
+            let mut out = vec![0.0; shape.num_elements()];
+            stored::rows_times_stored(Rows::new(x).get(), &weight, &mut out);
+            return made(out, shape);
+        }
+        let x = Self::float_reshape(x, Shape::new([rows, weight.width()]));
+        let parts = widened(&weight).map(|(_, w)| Self::float_matmul(x.clone(), Self::float_transpose(w)));
+        Self::float_reshape(Self::float_cat(parts.collect(), 1), shape)
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let (rows, shape) = flat(&grad, weight.width());
+        let grad = Self::float_reshape(grad, Shape::new([rows, weight.rows()]));
+        let of = |part: Range<usize>| Self::float_slice(grad.clone(), &[Slice::full(), Slice::from(part)]);
+        let mut sum = made(vec![0.0; shape.num_elements()], Shape::new([rows, weight.width()]));
+        for (part, w) in widened(&weight) {
+            sum = Self::float_add(sum, Self::float_matmul(of(part), w));
+        }
+        Self::float_reshape(sum, shape)
     }
 
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {

@@ -1,5 +1,7 @@
 //! [`Fused`] under autodiff: one node each, whose backward is the fused one.
 
+use std::sync::Arc;
+
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
@@ -7,6 +9,7 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, tensor::FloatTensor};
 
 use super::{Fused, Targets, head};
+use crate::ops::stored::Stored;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
 macro_rules! finish {
@@ -55,6 +58,31 @@ impl<B: Fused> Backward<B, 2> for SwiGlu {
         let grad = grads.consume::<B>(&ops.node);
         let (gate, up) = ops.state;
         register_both!(ops, grads, B::swiglu_backward(gate, up, grad));
+    }
+}
+
+#[derive(Debug)]
+struct LinearStored;
+
+impl<B: Fused> Backward<B, 1> for LinearStored {
+    type State = Arc<Stored>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored_backward(grad, weight));
+    }
+}
+
+/// Linear itself: the gradient of `y W` is a product with Wᵀ.
+#[derive(Debug)]
+struct LinearStoredBack;
+
+impl<B: Fused> Backward<B, 1> for LinearStoredBack {
+    type State = Arc<Stored>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored(grad, weight));
     }
 }
 
@@ -161,6 +189,18 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
 
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
         <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
+    }
+
+    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let parents = [x.node()];
+        let output = B::linear_stored(x.into_primitive(), weight.clone());
+        finish!(LinearStored, parents, output, weight)
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let parents = [grad.node()];
+        let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
+        finish!(LinearStoredBack, parents, output, weight)
     }
 
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {

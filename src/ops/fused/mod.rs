@@ -12,10 +12,14 @@ mod head;
 mod kernels;
 mod product;
 mod simd;
+mod stored;
+
+use std::sync::Arc;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Tensor};
 
+use super::stored::Stored;
 use super::{AdamW, Targets};
 pub(super) use product::is_shared;
 
@@ -43,6 +47,10 @@ pub(crate) trait Fused: Backend {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `x Wᵀ` with W `[N, K]` as its file stores it: `[.., K]` → `[.., N]`.
+    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
+    /// Gradient of x: `[.., N]` → `[.., K]`.
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
@@ -138,6 +146,14 @@ pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
 
 pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Fused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
+}
+
+pub(super) fn linear_stored(x: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Fused>::linear_stored(x.into_dispatch(), weight))
+}
+
+pub(super) fn linear_stored_back(y: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Fused>::linear_stored_backward(y.into_dispatch(), weight))
 }
 
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {

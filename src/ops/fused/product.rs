@@ -121,7 +121,7 @@ pub(in crate::ops) fn is_shared(weights: usize, rows: usize) -> bool {
 }
 
 /// Gives each thread a range of columns: where it starts, and the pieces of the output's rows.
-fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
+pub(super) fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
     let threads = if is_shared(depth * columns, out.len() / columns) { rayon::current_num_threads() } else { 1 };
     let share = columns.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
     let mut parts: Vec<Vec<&mut [f32]>> = (0..columns.div_ceil(share)).map(|_| vec![]).collect();
@@ -305,27 +305,40 @@ impl WithSimd for Dots<'_, '_, '_> {
         let table = &table[from * depth..(from + width) * depth];
         let mut at = 0;
         while at < width {
-            let entries = if at + 4 <= width { 4 } else { 1 };
-            let mut first = 0;
-            while first < out.len() {
-                let x = |r: usize| &x[(first + r) * depth..][..depth];
-                let row = |t: usize| &table[(at + t) * depth..][..depth];
-                let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
-                let out = &mut out[first..first + rows];
-                match (rows, entries) {
-                    (4, 4) => dots::<S, 4, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (3, 4) => dots::<S, 3, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (2, 4) => dots::<S, 2, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (1, 4) => dots::<S, 1, 4>(simd, from_fn(x), from_fn(row), at, out),
-                    (4, _) => dots::<S, 4, 1>(simd, from_fn(x), from_fn(row), at, out),
-                    (3, _) => dots::<S, 3, 1>(simd, from_fn(x), from_fn(row), at, out),
-                    (2, _) => dots::<S, 2, 1>(simd, from_fn(x), from_fn(row), at, out),
-                    _ => dots::<S, 1, 1>(simd, from_fn(x), from_fn(row), at, out),
-                }
-                first += rows;
+            let row = |t: usize| &table[(at + t) * depth..][..depth];
+            if at + 4 <= width {
+                products::<S, 4>(simd, x, from_fn(row), at, out);
+                at += 4;
+            } else {
+                products::<S, 1>(simd, x, [row(0)], at, out);
+                at += 1;
             }
-            at += entries;
         }
+    }
+}
+
+/// Dot products of all rows of x with T entries of a table, into columns `at ..` of the outputs.
+#[inline(always)]
+pub(super) fn products<S: Simd, const T: usize>(
+    simd: S,
+    x: &[f32],
+    table: [&[f32]; T],
+    at: usize,
+    out: &mut [&mut [f32]],
+) {
+    let depth = table.first().map_or(0, |row| row.len());
+    let mut first = 0;
+    while first < out.len() {
+        let x = |r: usize| &x[(first + r) * depth..][..depth];
+        let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
+        let out = &mut out[first..first + rows];
+        match rows {
+            4 => dots::<S, 4, T>(simd, from_fn(x), table, at, out),
+            3 => dots::<S, 3, T>(simd, from_fn(x), table, at, out),
+            2 => dots::<S, 2, T>(simd, from_fn(x), table, at, out),
+            _ => dots::<S, 1, T>(simd, from_fn(x), table, at, out),
+        }
+        first += rows;
     }
 }
 
@@ -372,7 +385,7 @@ fn dots<S: Simd, const R: usize, const T: usize>(
 
 /// Asks for the cache line of `values[at]`, which may lie beyond the slice.
 #[inline(always)]
-fn soon(values: &[f32], at: usize) {
+pub(super) fn soon<T>(values: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

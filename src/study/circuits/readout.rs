@@ -4,7 +4,7 @@
 //! attribution along this path is exact, for the scale is that of the run itself (as TransformerLens' `apply_ln`).
 
 use anyhow::Result;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use crate::model::Decoder;
 
@@ -34,12 +34,10 @@ impl Rivals {
 /// # Errors
 /// A device that cannot hand its data over.
 pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
-    let index: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
-    let table = model.embed_tokens.val();
-    let index = Tensor::<1, Int>::from_data(TensorData::new(index, [tokens.len()]), &table.device());
+    let (ids, device): (Vec<usize>, _) = (tokens.iter().map(|&t| t as usize).collect(), model.device());
     let rows = match &model.lm_head {
-        Some(head) => head.weight.val().select(1, index).transpose(),
-        None => table.select(0, index),
+        Some(head) => head.outputs(&ids, &device)?,
+        None => model.embed_tokens.embedding(&ids, &device)?,
     };
     let rows = host(rows * model.norm.weight.val().unsqueeze())?;
     Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
@@ -58,7 +56,7 @@ pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
 /// # Errors
 /// No such layer, and a device that cannot hand its data over.
 pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
-    let weight = model.layers[layer].self_attn.o_proj.weight.val();
+    let weight = model.layers[layer].self_attn.o_proj.floats(&model.device())?;
     let [rows, columns] = weight.dims();
     Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
 }

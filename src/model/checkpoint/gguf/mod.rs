@@ -7,6 +7,7 @@ mod parse;
 mod quant;
 mod settings;
 mod tokenizer;
+mod write;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,11 @@ use anyhow::{Result, anyhow, bail, ensure};
 use memmap2::Mmap;
 
 use super::params::{EMBED, HEAD, NORM};
-use super::{HostTensor, Weights, map_file};
+use super::{HostTensor, Weights, map_file, release};
 use crate::model::config::{Family, ModelConfig};
+use crate::ops::stored::{Format, Stored};
 use parse::{Contents, Info, Value};
+pub(super) use write::write_q8_0;
 
 /// An opened GGUF.
 pub struct GgufFile {
@@ -79,6 +82,21 @@ impl GgufFile {
         settings::Keys { origin, meta: &self.meta }
     }
 
+    /// A tensor, and where in the file its rows stand.
+    fn find(&self, name: &str) -> Result<(&Info, impl Fn(usize) -> usize + Sync + use<>)> {
+        let origin = self.path.display();
+        let info = self.tensors.get(name).ok_or_else(|| anyhow!("{origin}: no tensor for `{name}`"))?;
+        let dh = match self.permuted_heads(name) {
+            None => None,
+            Some(heads) => {
+                let (rows, dh) = (info.shape[0], self.config.head_dim);
+                ensure!(rows == heads * dh, "{origin}: `{name}` must have {heads} x {dh} rows, found {rows}");
+                Some(dh)
+            }
+        };
+        Ok((info, move |row| dh.map_or(row, |dh| stored_row(row, dh))))
+    }
+
     /// Heads whose rows are interleaved in this tensor, if any.
     fn permuted_heads(&self, name: &str) -> Option<usize> {
         if self.config.family != Family::Llama {
@@ -97,31 +115,46 @@ impl GgufFile {
 /// Divisors of the rotary frequencies (llama3 scaling), stored as a tensor.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
+/// Tensors outside the blocks: llama.cpp's name, and Hugging Face's.
+const OUTSIDE: [(&str, &str); 3] =
+    [("token_embd.weight", EMBED), ("output_norm.weight", NORM), ("output.weight", HEAD)];
+
+/// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`.
+const IN_BLOCK: [(&str, &str); 11] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
 /// llama.cpp's name to Hugging Face's; `None` for a tensor that neither family has.
 fn hf_name(name: &str) -> Option<String> {
-    match name {
-        "token_embd.weight" => return Some(EMBED.to_string()),
-        "output_norm.weight" => return Some(NORM.to_string()),
-        "output.weight" => return Some(HEAD.to_string()),
-        _ => {}
+    if let Some((_, hf)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
+        return Some((*hf).to_owned());
     }
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: usize = layer.parse().ok()?;
-    let part = match part.strip_suffix(".weight")? {
-        "attn_norm" => "input_layernorm",
-        "attn_q" => "self_attn.q_proj",
-        "attn_k" => "self_attn.k_proj",
-        "attn_v" => "self_attn.v_proj",
-        "attn_output" => "self_attn.o_proj",
-        "attn_q_norm" => "self_attn.q_norm",
-        "attn_k_norm" => "self_attn.k_norm",
-        "ffn_norm" => "post_attention_layernorm",
-        "ffn_gate" => "mlp.gate_proj",
-        "ffn_up" => "mlp.up_proj",
-        "ffn_down" => "mlp.down_proj",
-        _ => return None,
-    };
-    Some(format!("model.layers.{layer}.{part}.weight"))
+    let part = part.strip_suffix(".weight")?;
+    let (_, hf) = IN_BLOCK.iter().find(|(gguf, _)| *gguf == part)?;
+    Some(format!("model.layers.{layer}.{hf}.weight"))
+}
+
+/// Hugging Face's name to llama.cpp's.
+fn gguf_name(name: &str) -> Option<String> {
+    if let Some((gguf, _)) = OUTSIDE.iter().find(|(_, hf)| *hf == name) {
+        return Some((*gguf).to_owned());
+    }
+    let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let part = part.strip_suffix(".weight")?;
+    let (gguf, _) = IN_BLOCK.iter().find(|(_, hf)| *hf == part)?;
+    Some(format!("blk.{layer}.{gguf}.weight"))
 }
 
 /// Within a head of `dh` rows, Hugging Face's row j·dh/2 + i (half j, frequency i) is stored as row 2·i + j.
@@ -141,22 +174,22 @@ impl Weights for GgufFile {
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let info = self.tensors.get(name).ok_or_else(|| anyhow!("{}: no tensor for `{name}`", self.path.display()))?;
+        let (info, row) = self.find(name)?;
         let width = info.shape.last().copied().unwrap_or(1);
-        let bytes = &self.map[info.range.clone()];
-        let data = match self.permuted_heads(name) {
-            None => info.kind.dequantise(bytes, width, |row| row),
-            Some(heads) => {
-                let (rows, dh) = (info.shape[0], self.config.head_dim);
-                ensure!(
-                    rows == heads * dh,
-                    "{}: `{name}` must have {heads} x {dh} rows, found {rows}",
-                    self.path.display()
-                );
-                info.kind.dequantise(bytes, width, |row| stored_row(row, dh))
-            }
-        };
+        let data = quant::dequantise(info.kind, &self.map[info.range.clone()], width, row);
+        release(&self.map, &info.range);
         HostTensor::new(info.shape.clone(), data)
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        let (info, source) = self.find(name)?;
+        let &[rows, width] = &info.shape[..] else { return Ok(None) };
+        let (false, Some(row_bytes)) = (info.kind == Format::F32, info.kind.row_bytes(width)) else { return Ok(None) };
+        let held = &self.map[info.range.clone()];
+        let mut bytes = Vec::with_capacity(held.len());
+        (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));
+        release(&self.map, &info.range);
+        Stored::new(info.kind, [rows, width], bytes).map(Some)
     }
 
     fn file_of(&self, _name: &str) -> &Path {

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use anyhow::{Result, anyhow, bail, ensure};
 
-use super::quant::GgmlType;
+use super::quant;
+use crate::ops::stored::Format;
 
 /// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers ask for what they need.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub enum Value {
 #[derive(Clone, Debug)]
 pub(crate) struct Info {
     pub shape: Vec<usize>,
-    pub kind: GgmlType,
+    pub kind: Format,
     pub range: Range<usize>,
 }
 
@@ -87,7 +88,7 @@ impl RawInfo {
     }
 
     fn place(self, start: usize, length: usize) -> Result<Info> {
-        let kind = GgmlType::from_number(self.kind)?;
+        let kind = quant::format(self.kind)?;
         let (width, rows) = self.shape.split_last().map_or((1, &[][..]), |(w, rest)| (*w, rest));
         let shape = &self.shape;
         ensure!(!shape.contains(&0), "shape {shape:?} has an empty axis");

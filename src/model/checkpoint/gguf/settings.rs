@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
-use super::{ROPE_FREQS, hf_name};
+use super::{ROPE_FREQS, hf_name, quant};
 use crate::model::config::{Family, Llama3Scaling, ModelConfig};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
@@ -143,7 +143,9 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
         let divisors =
-            info.kind.dequantise(&bytes[info.range.clone()], info.shape.last().copied().unwrap_or(1), |row| row);
+            quant::dequantise(info.kind, &bytes[info.range.clone()], info.shape.last().copied().unwrap_or(1), |row| {
+                row
+            });
         config.rope_scaling = Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
     }
     Ok(config)

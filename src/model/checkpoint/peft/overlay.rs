@@ -7,8 +7,9 @@ use anyhow::{Result, anyhow, ensure};
 
 use super::super::params::{EMBED, HEAD};
 use super::super::{HostTensor, Weights, expected_parameters};
-use super::Adapter;
+use super::{Adapter, Factors};
 use crate::model::config::ModelConfig;
+use crate::ops::stored::Stored;
 
 /// How much of an adapter goes into the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,20 @@ impl Weights for Overlay {
             weight.shape
         );
         Ok(weight)
+    }
+
+    fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        let stored = match self.adapter.replaced.get(name) {
+            Some(key) => self.adapter.file.stored(key)?,
+            None => self.base.stored(name)?,
+        };
+        let rows = self.shape(name).and_then(|shape| shape.first().copied());
+        Ok(stored.zip(rows).map(|(matrix, rows)| matrix.cut(rows)))
+    }
+
+    fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {
+        let factors = if self.apply == Apply::Merged { self.adapter.factors(name)? } else { None };
+        Ok(factors.map(|factors| (factors, self.adapter.scaling())))
     }
 
     fn file_of(&self, name: &str) -> &Path {

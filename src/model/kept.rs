@@ -1,0 +1,74 @@
+//! A decoder whose matrices stay in memory as their files store them (bf16, f16, blocks of 8 or 4 bits), on the CPU, for
+//! models that are examined and not trained. It computes in f32: its logits are those of the widened model up to rounding.
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::checkpoint::Checkpoint;
+use super::decoder::Decoder;
+use super::linear::{Kept, Linear, Matrix};
+
+impl Decoder {
+    /// Reads an opened checkpoint, matrix by matrix: no more than one is held twice. Matrices that are stored as floats, and
+    /// norms, become parameters as in [`Self::load`]; the factors of an adapter stay apart from matrices that are kept.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read, or a kept one with a value that is not finite.
+    pub fn load_kept(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+        let make = &mut |name: &str, [d_out, d_in]: [usize; 2]| {
+            let Some(matrix) = checkpoint.stored(name)? else { return Ok(Matrix::unset(device)) };
+            ensure!(
+                [matrix.rows(), matrix.width()] == [d_out, d_in],
+                "`{name}` has shape {:?}, expected {:?}",
+                [matrix.rows(), matrix.width()],
+                [d_out, d_in]
+            );
+            Ok(Matrix::Kept(Kept::new(matrix, checkpoint.factors(name)?, device)))
+        };
+        let decoder = Self::new(&checkpoint.config, device, make)?;
+        let get = |name: &str| {
+            checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
+        };
+        decoder.filled(device, get)?.with_heads_of(&checkpoint.path)
+    }
+
+    /// Keeps the first `keep` token rows of embedding and head, and adds those that `more` makes of the row `seed`, one
+    /// behind the other. Other rows are not touched, so that kept ones stay as they are stored.
+    ///
+    /// # Errors
+    /// A seed without a row, and what `more` returns.
+    pub(crate) fn with_token_rows(
+        mut self,
+        keep: usize,
+        seed: usize,
+        mut more: impl FnMut(&[f32]) -> Result<Vec<f32>>,
+    ) -> Result<Self> {
+        let device = self.device();
+        let width = self.config.hidden_size;
+        let host = |rows: Tensor<2>| rows.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading a row: {e:?}"));
+        let added = more(&host(self.embed_tokens.embedding(&[seed], &device)?)?)?;
+        self.config.vocab_size = keep + added.len() / width;
+        self.embed_tokens = extended(self.embed_tokens, keep, added, 0, &device)?;
+        if let Some(head) = self.lm_head.take() {
+            let added = more(&host(head.outputs(&[seed], &device)?)?)?;
+            self.lm_head = Some(Linear { weight: extended(head.weight, keep, added, 1, &device)? });
+        }
+        Ok(self)
+    }
+}
+
+/// A matrix with other token rows behind the first `keep`; floats hold tokens along `axis`.
+fn extended(matrix: Matrix, keep: usize, added: Vec<f32>, axis: usize, device: &Device) -> Result<Matrix> {
+    Ok(match matrix {
+        Matrix::Kept(kept) => Matrix::Kept(kept.with_rows(keep, &added)?),
+        Matrix::Dense(param) => {
+            let table = param.val();
+            let width = table.dims()[1 - axis];
+            let shape = [added.len() / width, width];
+            let added = Tensor::<2>::from_data(TensorData::new(added, shape), device);
+            let added = if axis == 0 { added } else { added.transpose() };
+            let whole = Tensor::cat(vec![table.narrow(axis, 0, keep), added], axis);
+            Matrix::Dense(param.map(|_| whole.clone()))
+        }
+    })
+}

@@ -1,0 +1,165 @@
+//! Products with a matrix kept as its file stores it: blocks are widened to floats in registers, or for several rows once
+//! into the cache. The values and the order of operations are those of the widened matrix ([`product`]), bit for bit, and do
+//! not depend on the number of rows.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::product::{deal, products, soon};
+use crate::ops::stored::{BLOCK, Layout, Part, Stored, cut_short, with_layout};
+
+/// Rows of the matrix that are worked on together.
+const TOGETHER: usize = 4;
+
+/// x `[M, K]` · wᵀ with w `[N, K]` → `out` `[M, N]`.
+pub(super) fn rows_times_stored(x: &[f32], w: &Stored, out: &mut [f32]) {
+    let depth = w.width();
+    deal(out, depth, w.rows(), |from, out| {
+        let to = from + out.first().map_or(0, |out| out.len());
+        for (start, part) in w.parts() {
+            let rows = from.max(start)..to.min(start + part.rows);
+            if !rows.is_empty() {
+                let at = rows.start - from;
+                let rows = rows.start - start..rows.end - start;
+                with_layout!(part.format, L => {
+                    Arch::new().dispatch(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
+                });
+            }
+        }
+    });
+}
+
+/// Dot products of all rows of x with `rows` of a part, into columns `at ..` of the outputs.
+struct Dots<'a, 'o, 'p, L> {
+    x: &'a [f32],
+    depth: usize,
+    part: &'a Part,
+    rows: Range<usize>,
+    at: usize,
+    out: &'o mut [&'p mut [f32]],
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> WithSimd for Dots<'_, '_, '_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, depth, part, rows, at, out, .. } = self;
+        let mut wide = vec![0.0; if out.len() > 1 { TOGETHER * depth } else { 0 }];
+        let mut row = rows.start;
+        while row < rows.end {
+            let at = at + row - rows.start;
+            if row + TOGETHER <= rows.end {
+                group::<S, L, TOGETHER>(simd, x, depth, std::array::from_fn(|t| part.row(row + t)), at, out, &mut wide);
+                row += TOGETHER;
+            } else {
+                group::<S, L, 1>(simd, x, depth, [part.row(row)], at, out, &mut wide);
+                row += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn group<S: Simd, L: Layout, const T: usize>(
+    simd: S,
+    x: &[f32],
+    depth: usize,
+    rows: [&[u8]; T],
+    at: usize,
+    out: &mut [&mut [f32]],
+    wide: &mut [f32],
+) {
+    if let [out] = out {
+        return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
+    }
+    for (row, wide) in rows.into_iter().zip(wide.chunks_exact_mut(depth)) {
+        let (blocks, rest) = wide.as_chunks_mut::<BLOCK>();
+        for (block, wide) in row.chunks(L::BYTES).zip(blocks.iter_mut()) {
+            *wide = L::widen(block);
+        }
+        if !rest.is_empty() {
+            let values = cut_short::<L>(&row[blocks.len() * L::BYTES..]);
+            rest.copy_from_slice(&values[..rest.len()]);
+        }
+    }
+    products::<S, T>(simd, x, std::array::from_fn(|t| &wide[t * depth..][..depth]), at, out);
+}
+
+/// Dot products of one row with T rows of the matrix.
+#[inline(always)]
+fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]) -> [f32; T] {
+    let (blocks, rest) = x.as_chunks::<BLOCK>();
+    let mut acc = [simd.splat_f32s(0.0); T];
+    for (i, x) in blocks.iter().enumerate() {
+        let (x, _) = S::as_simd_f32s(x);
+        for t in 0..T {
+            let w = L::widen(&rows[t][i * L::BYTES..(i + 1) * L::BYTES]);
+            soon(rows[t], T * rows[t].len() + i * L::BYTES);
+            acc[t] = add::<S>(simd, x, &w, acc[t]);
+        }
+    }
+    if !rest.is_empty() {
+        let mut padded = [0.0; BLOCK];
+        padded[..rest.len()].copy_from_slice(rest);
+        let (x, _) = S::as_simd_f32s(&padded);
+        for t in 0..T {
+            acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][blocks.len() * L::BYTES..]), acc[t]);
+        }
+    }
+    acc.map(|acc| simd.reduce_sum_f32s(acc))
+}
+
+/// `acc + Σ x · w`, vector by vector in order.
+#[inline(always)]
+fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; BLOCK], acc: S::f32s) -> S::f32s {
+    let (w, _) = S::as_simd_f32s(w);
+    x.iter().zip(w).fold(acc, |acc, (x, w)| simd.mul_add_f32s(*x, *w, acc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::product::rows_times_transposed;
+    use super::*;
+    use crate::ops::stored::Format;
+
+    /// Bytes whose values are finite in every format: scales and exponents are small.
+    fn stored(format: Format, rows: usize, width: usize) -> Stored {
+        let one = format.row_bytes(width).unwrap();
+        let mut bytes: Vec<u8> = (0..rows * one).map(|i| (i * 7919 + i / 97) as u8).collect();
+        for block in bytes.chunks_mut(format.block_bytes()) {
+            let high: &[usize] = match format {
+                Format::F32 => &[3],
+                Format::Q4_1 => &[1, 3],
+                _ => &[1],
+            };
+            high.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x38);
+        }
+        Stored::new(format, [rows, width], bytes).unwrap()
+    }
+
+    #[test]
+    fn products_are_those_of_the_widened_matrix_bit_for_bit() {
+        let formats = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4_1];
+        for format in formats {
+            for [m, k, n] in
+                [[1, 32, 1], [2, 96, 5], [1, 576, 130], [16, 64, 67], [7, 4096, 70], [1, 40, 9], [3, 7, 66]]
+            {
+                if k % format.block_len() > 0 {
+                    continue;
+                }
+                // Rows added later are floats: two formats in one product.
+                let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9.0 - 3.0).collect();
+                let w = stored(format, n, k).with_rows(&more).unwrap();
+                let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+                let (mut ours, mut wide) = (vec![0.0; m * (n + 2)], vec![0.0; m * (n + 2)]);
+                rows_times_stored(&x, &w, &mut ours);
+                rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2], &mut wide);
+                assert_eq!(ours, wide, "{format:?}, {m}x{k}x{n}");
+            }
+        }
+    }
+}

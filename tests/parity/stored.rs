@@ -1,0 +1,194 @@
+//! Weights kept as their files store them against the same weights widened to floats.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Tensor};
+use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, Trace, decode};
+use switchyard::loading::Opened;
+use switchyard::machine::Compute;
+use switchyard::model::checkpoint::peft::Apply;
+use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder, write_random};
+use switchyard::model::lora::LoraSettings;
+use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
+use switchyard::ops::Targets;
+
+use super::recorder::{padded, pieces, ragged, record};
+use super::reference::{TINY, fixture, read, relative, rows, values};
+
+const BOUND: f32 = 1e-5;
+
+/// A tiny model's folder in another number format.
+fn rewritten(root: &Path, name: &str, dtype: Dtype) -> PathBuf {
+    let checkpoint = Checkpoint::open_folder(fixture(&format!("tiny/{name}"))).expect("the fixture opens");
+    let dir = root.join(format!("{name}-{}", dtype.size()));
+    let options = SaveOptions { dtype, overwrite: true, ..SaveOptions::default() };
+    save_hf_folder(&dir, &checkpoint.config, checkpoint.tensors(), &options).expect("saves");
+    dir
+}
+
+/// Kept as stored, and widened.
+fn both(path: &Path, device: &Device) -> [Decoder; 2] {
+    let checkpoint = Checkpoint::open(path.to_str().expect("a path")).expect("opens");
+    let [kept, wide] = [Compute::Stored, Compute::F32].map(|dtype| dtype.load(&checkpoint, device).expect("loads"));
+    assert!(kept.is_kept() && Compute::of(&kept) == Compute::Stored, "{}", path.display());
+    assert_eq!(Compute::of(&wide), Compute::F32);
+    [kept, wide]
+}
+
+/// The worst difference over all hook points, hidden states and logits.
+fn compare(path: &Path, ids: &[Vec<u32>]) -> f32 {
+    let [kept, wide] = both(path, &Device::flex());
+    let mut worst = 0.0_f32;
+    let token_by_token = |r: usize| pieces(ids, r, &(0..=ids[r].len()).collect::<Vec<_>>());
+    for calls in [vec![padded(ids, false)], ragged(ids, &[4, 9, 1]), token_by_token(0), token_by_token(1)] {
+        let (ours, theirs) = (record(&kept, &calls), record(&wide, &calls));
+        assert_eq!(ours.len(), theirs.len());
+        for (key, positions) in &theirs {
+            let flat =
+                |x: &std::collections::BTreeMap<usize, Vec<f32>>| x.values().flatten().copied().collect::<Vec<_>>();
+            let off = relative(&flat(&ours[key]), &flat(positions), &key.0);
+            assert!(off <= BOUND, "{}: {key:?} is off by {off:e}", path.display());
+            worst = worst.max(off);
+        }
+    }
+    worst
+}
+
+#[test]
+fn every_hook_point_is_that_of_the_widened_model() {
+    let root = tempfile::tempdir().expect("a folder");
+    for name in TINY {
+        let ids = rows(&read(&format!("tiny/{name}/reference.safetensors")));
+        for dtype in [Dtype::BF16, Dtype::F16] {
+            println!("{name} {dtype:?}: {:.1e}", compare(&rewritten(root.path(), name, dtype), &ids));
+        }
+    }
+    let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 60).collect()).to_vec();
+    for name in ["q8_0", "q4_0", "q4_1", "f16", "bf16"] {
+        println!("{name}: {:.1e}", compare(&fixture(&format!("gguf/tiny-{name}.gguf")), &ids));
+    }
+}
+
+fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
+    let v = model.config().vocab_size as u32;
+    let switch = Some(SwitchIds { swi: v - 3, swi_end: v - 2, latent: v - 1 });
+    let settings =
+        DecodeSettings { k_min: 3, k_cap: 5, max_new_tokens: 12, switching: Switching::Forced, ..Default::default() };
+    let how =
+        Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch, settings: &settings, cancel: None };
+    let request = |(problem, prompt): (usize, &Vec<u32>)| Request { problem, prompt: prompt.clone(), rollout: 0 };
+    let requests: Vec<Request> = prompts.iter().enumerate().map(request).collect();
+    decode(how, &requests, 1, &mut Hooks::none()).expect("decodes")
+}
+
+#[test]
+fn decoding_with_latents_takes_the_same_steps() {
+    let root = tempfile::tempdir().expect("a folder");
+    for name in ["qwen3_tied", "llama_gqa"] {
+        let [kept, wide] = both(&rewritten(root.path(), name, Dtype::BF16), &Device::flex());
+        let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 60).collect()).to_vec();
+        let (ours, theirs) = (run(&kept, &prompts), run(&wide, &prompts));
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!(b.latent_calls() >= 3, "no latents were taken");
+            assert_eq!(a.positions.len(), b.positions.len());
+            for (a, b) in a.positions.iter().zip(&b.positions) {
+                assert_eq!((a.token, a.kind), (b.token, b.kind));
+                let close = |a: Option<f64>, b: Option<f64>| match (a, b) {
+                    (Some(a), Some(b)) => (a - b).abs() <= 1e-4,
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                assert!(close(a.logprob, b.logprob) && close(a.p_exit, b.p_exit), "{a:?} is not {b:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_pass_through_to_the_input() {
+    let root = tempfile::tempdir().expect("a folder");
+    for name in ["qwen3_tied", "llama_gqa"] {
+        let path = rewritten(root.path(), name, Dtype::BF16);
+        let device = Device::flex().autodiff();
+        let of = |model: &Decoder| {
+            let ids: Vec<u32> = (0..40).map(|i| i % 50).collect();
+            let x = model.embed(std::slice::from_ref(&ids)).expect("embeds").detach().require_grad();
+            let span = Span::prompts(&[ids.len()], false);
+            let hidden = model.hidden(x.clone(), &span, &mut model.cache(1), &mut Hooks::none()).expect("a forward");
+            let [_, l, d] = hidden.dims();
+            let (loss, _) = model.token_losses(hidden.reshape([l, d]), Targets::of(ids)).expect("losses");
+            let loss: Tensor<1> = loss.mean();
+            let grads = loss.backward();
+            (values(&loss), values(&x.grad(&grads).expect("a gradient")))
+        };
+        let [kept, wide] = both(&path, &device).map(|model| of(&model));
+        assert!(
+            relative(&kept.0, &wide.0, "loss") <= BOUND && relative(&kept.1, &wide.1, "gradient") <= BOUND,
+            "{name}"
+        );
+        assert!(wide.1.iter().any(|x| *x != 0.0));
+    }
+}
+
+#[test]
+fn adapters_over_kept_weights_are_those_merged_into_floats() {
+    let root = tempfile::tempdir().expect("a folder");
+    for (base, adapter) in [("qwen3_tied", "qwen3_tied_peft"), ("qwen3_untied", "qwen3_untied_peft_modules")] {
+        let base = rewritten(root.path(), base, Dtype::BF16).display().to_string();
+        let adapter = fixture(&format!("tiny/{adapter}"));
+        let load = |dtype, adapter: Option<&Path>| {
+            let opened = Opened::open(&base, adapter, Apply::Merged).expect("opens");
+            opened.load_as(dtype, &Device::flex()).expect("loads").model
+        };
+        let ids = vec![(0..9).map(|i| i * 5 % 40).collect::<Vec<u32>>()];
+        let logits = |model: &Decoder| values(&model.logits(&ids, &mut Hooks::none()).expect("a forward"));
+        let (kept, wide) = (load(Compute::Stored, Some(&adapter)), load(Compute::F32, Some(&adapter)));
+        assert!(kept.is_kept());
+        assert!(relative(&logits(&kept), &logits(&wide), "logits") <= BOUND, "{base}");
+        // The adapter may bring tokens: the logits of the first position are compared as far as both have them.
+        let (plain, wide) = (logits(&load(Compute::Stored, None)), logits(&wide));
+        assert!(relative(&plain[..30], &wide[..30], "logits") > 1e-3, "the adapter changes nothing");
+    }
+}
+
+#[test]
+fn models_of_any_shape_are_written_and_read() {
+    let root = tempfile::tempdir().expect("a folder");
+    let config = Checkpoint::open_folder(fixture("tiny/qwen3_untied")).expect("opens").config;
+    // Rows of whole blocks, but for those of o_proj.
+    let config = ModelConfig { hidden_size: 64, intermediate_size: 96, ..config };
+    let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 30).collect()).to_vec();
+    for name in ["folder", "file.gguf"] {
+        let out = root.path().join(name);
+        write_random(&config, &out, 3).expect("writes");
+        assert_eq!(
+            Checkpoint::open(out.to_str().expect("a path")).expect("opens").config.hidden_size,
+            config.hidden_size
+        );
+        compare(&out, &ids);
+        assert!(write_random(&config, &out, 3).is_err(), "what is there is not written over");
+    }
+    let again = root.path().join("again");
+    write_random(&config, &again, 3).expect("writes");
+    let file = |dir: &str| std::fs::read(root.path().join(dir).join("model.safetensors")).expect("reads");
+    assert_eq!(file("folder"), file("again"), "the seed alone decides");
+}
+
+#[test]
+fn what_kept_weights_cannot_do_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = rewritten(root.path(), "qwen3_untied", Dtype::BF16);
+    let [kept, _] = both(&path, &Device::flex().autodiff());
+    for said in [kept.clone().with_lora(&LoraSettings::default()).err(), kept.export().err()] {
+        let said = said.expect("refused").to_string();
+        assert!(said.contains("--dtype f32"), "{said}");
+    }
+    // A weight that is no number is refused by name, file and row when it is read.
+    let file = path.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("reads");
+    let at = bytes.len() - 2;
+    bytes[at..].copy_from_slice(&half::bf16::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).expect("writes");
+    let checkpoint = Checkpoint::open_folder(&path).expect("opens");
+    let said = format!("{:#}", Compute::Stored.load(&checkpoint, &Device::flex()).expect_err("refused"));
+    assert!(said.contains("model.safetensors") && said.contains("not finite") && said.contains("row"), "{said}");
+}
