@@ -26,6 +26,7 @@
 //! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
 //! | [`experiments`] | one file per experiment: Config, run |
 //! | [`calibration`] | models whose truth is known, through every experiment: how often each verdict is right |
+//! | [`parity`] | the reference values of `fixtures/`, computed again on any device |
 //! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
 //! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
 //! | [`report`] | tables, figures and pages from rows alone (no tensors) |
@@ -55,6 +56,7 @@ mod names;
 pub mod nth;
 pub mod ops;
 pub mod parallel;
+pub mod parity;
 pub mod progress;
 pub mod random;
 pub mod recipe;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 28] = [
+const ALLOWED: [(&str, &str); 29] = [
     ("random", ""),
     ("names", ""),
     ("nth", ""),
@@ -42,10 +42,11 @@ const ALLOWED: [(&str, &str); 28] = [
         "calibration",
         "corpus experiments interventions latent model parallel progress random recipe schema store study tasks text",
     ),
+    ("parity", "corpus latent machine method model ops recipe train"),
     ("report", "nth schema stats store"),
     (
         "commands",
-        "calibration experiments interventions latent loading machine method model names ops parallel progress recipe report schema stats store study text",
+        "calibration corpus experiments interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train",
     ),
     ("bin", "commands grade machine method progress recipe report train"),
 ];

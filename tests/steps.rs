@@ -65,26 +65,9 @@ fn sft_settings(threads: usize) -> Sft<'static> {
 
 #[test]
 fn an_sft_step_is_pytorchs() {
-    let file = SafetensorsFile::open(&fixture("steps/sft.safetensors")).expect("fixture");
-    let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
     // One thread, two threads and two micro-batches are the same step.
     for (threads, accumulate) in [(1, 1), (2, 1), (1, 2)] {
-        let mut trainer = Trainer::new(model(), &settings);
-        let sft = Sft { accumulate, ..sft_settings(threads) };
-        let stats = sft::step(&mut trainer, &sft, &known_rows(), 1e-3).expect("a step");
-        let loss = f64::from(tensor(&file, "loss").data[0]);
-        let norm = f64::from(tensor(&file, "norm").data[0]);
-        assert!((stats.loss - loss).abs() / loss < 1e-5, "loss {} against {loss}", stats.loss);
-        assert!((stats.norm - norm).abs() / norm < 1e-4, "norm {} against {norm}", stats.norm);
-        for (name, after) in trainer.frozen().export().expect("weights") {
-            let theirs = tensor(&file, &format!("after.{name}")).data;
-            let off = relative(&after.data, &theirs);
-            // AdamW's first step is lr · g / (|g| + eps): where g is next to nothing, its last digits decide the step.
-            assert!(off < 1e-4, "{name} after the step: off by {off:e}");
-            let scale = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-            let far = after.data.iter().zip(&theirs).filter(|(a, b)| (*a - *b).abs() > 1e-5 * scale).count();
-            assert!(far * 1000 <= theirs.len(), "{name}: {far} of {} weights are off by more than 1e-5", theirs.len());
-        }
+        assert_all(sft_step(&fixtures(), threads, accumulate));
     }
 }
 
@@ -125,58 +108,15 @@ fn bf16_computes_near_f32_over_f32_masters() {
 
     // Rollout and replay in bf16 agree to bf16's rounding.
     let (values, rollouts) = grpo_fixture();
-    let settings = decoding(values.temperature);
+    let settings = values.decoding();
     let reasoning = Reasoning::default();
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::Bf16 };
     let (_, parts) = gradients(&model(), policy, &rollouts, &with(ReplayMode::Segmented), 1).expect("gradients");
     assert!((parts.loss - values.loss).abs() < 0.05, "loss {} against {}", parts.loss, values.loss);
 }
 
-#[derive(Deserialize)]
-struct GrpoFixture {
-    rewards: Vec<Vec<f64>>,
-    rollouts: Vec<GrpoRollout>,
-    n_tok: usize,
-    loss: f64,
-    surrogate: f64,
-    kl: f64,
-    temperature: f64,
-}
-
-#[derive(Deserialize)]
-struct GrpoRollout {
-    prompt: Vec<u32>,
-    tokens: Vec<u32>,
-    kinds: Vec<Kind>,
-    old: Vec<Option<f64>>,
-    new: Vec<Option<f64>>,
-    advantage: f64,
-    group: usize,
-}
-
-fn grpo_fixture() -> (GrpoFixture, Vec<Rollout>) {
-    let text = std::fs::read_to_string(fixture("steps/grpo.json")).expect("fixture");
-    let fixture: GrpoFixture = serde_json::from_str(&text).expect("fixture");
-    let rollout = |r: &GrpoRollout| {
-        let position = |((&token, &kind), &logprob): ((&u32, &Kind), &Option<f64>)| Position {
-            token,
-            kind,
-            logprob,
-            entropy: None,
-            p_swi: None,
-            p_exit: None,
-        };
-        let positions = r.tokens.iter().zip(&r.kinds).zip(&r.old).map(position).collect();
-        let trace = Trace { problem: r.group, rollout: 0, prompt: r.prompt.clone(), positions, end: End::Stop };
-        let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
-        Rollout { anchor: r.old.clone(), trace, terms, correct: true, advantage: r.advantage }
-    };
-    let rollouts = fixture.rollouts.iter().map(rollout).collect();
-    (fixture, rollouts)
-}
-
-fn decoding(temperature: f64) -> DecodeSettings {
-    DecodeSettings { sampling: Sampling { temperature, ..Sampling::default() }, k_min: 1, ..DecodeSettings::default() }
+fn grpo_fixture() -> (GrpoValues, Vec<Rollout>) {
+    GrpoValues::read(&fixture("")).expect("fixture")
 }
 
 fn with(replay: ReplayMode) -> Grpo {
@@ -185,61 +125,18 @@ fn with(replay: ReplayMode) -> Grpo {
 
 #[test]
 fn the_grpo_loss_is_pytorchs() {
-    let (fixture_values, rollouts) = grpo_fixture();
-    let file = SafetensorsFile::open(&fixture("steps/grpo.safetensors")).expect("fixture");
-    let settings = decoding(fixture_values.temperature);
-    let reasoning = Reasoning::default();
-    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
+    let (_, rollouts) = grpo_fixture();
     let blocks: Vec<usize> = rollouts.iter().map(|r| r.trace.blocks().len()).collect();
     assert_eq!(blocks, [1, 0, 2, 1, 1, 0], "rollouts with blocks: only there do the replay modes differ");
-    let modes = [
-        ("text_graph", ReplayMode::TextGraph),
-        ("segmented", ReplayMode::Segmented),
-        ("full_bptt", ReplayMode::FullBptt),
-    ];
-    for ((mode, replay), threads) in modes.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
-        let model = model();
-        let (grads, parts) = gradients(&model, policy, &rollouts, &with(replay), threads).expect("gradients");
-        assert_eq!(parts.tokens, fixture_values.n_tok);
-        assert!((parts.loss - fixture_values.loss).abs() < 1e-5, "loss {} against {}", parts.loss, fixture_values.loss);
-        assert!((parts.surrogate - fixture_values.surrogate).abs() < 1e-5);
-        assert!((parts.kl - fixture_values.kl).abs() < 1e-5);
-        let grads = gradients_by_name(&model, &grads).expect("gradients");
-        assert_eq!(grads.len(), model.valid().export().expect("weights").len(), "{mode}: a gradient for every weight");
-        for (name, grad) in grads {
-            let off = relative(&grad.data, &tensor(&file, &format!("{mode}.grad.{name}")).data);
-            assert!(off < 1e-4, "{mode}: gradient of {name}: off by {off:e}");
-        }
-    }
-    for group in 0..fixture_values.rewards.len() {
-        let ours = switchyard::train::reward::advantages(&fixture_values.rewards[group], 0.0).expect("variance");
-        let theirs = fixture_values.rollouts.iter().filter(|r| r.group == group).map(|r| r.advantage);
-        assert!(ours.iter().zip(theirs).all(|(a, b)| (a - b).abs() < 1e-9));
-    }
-    // The fixture's own new log-probabilities are the replay's.
-    let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let model = model();
-    let how = Decode {
-        model: &model,
-        source: &HiddenState,
-        controller: &Blocks::Learnt,
-        switch: Some(IDS),
-        settings: &settings,
-        cancel: None,
-    };
-    let again = replay::logprobs(how, &traces).expect("replay");
-    for (theirs, ours) in fixture_values.rollouts.iter().zip(again) {
-        for (a, b) in theirs.new.iter().zip(ours) {
-            assert_eq!(a.is_some(), b.is_some());
-            assert!((a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs() < 1e-5);
-        }
+    for (mode, threads) in GRPO_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
+        assert_all(grpo_step(&fixtures(), mode, threads));
     }
 }
 
 #[test]
 fn segmented_is_text_graph_when_there_is_one_segment() {
     let (values, rollouts) = grpo_fixture();
-    let settings = decoding(values.temperature);
+    let settings = values.decoding();
     let reasoning = Reasoning::default();
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let (text, blocks): (Vec<_>, Vec<_>) = rollouts.into_iter().partition(|r| !r.trace.switched());
@@ -256,7 +153,7 @@ fn segmented_is_text_graph_when_there_is_one_segment() {
 #[test]
 fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
     let (values, rollouts) = grpo_fixture();
-    let (settings, reasoning) = (decoding(values.temperature), Reasoning::default());
+    let (settings, reasoning) = (values.decoding(), Reasoning::default());
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let survivors: Vec<Rollout> =
         rollouts.iter().enumerate().filter(|(i, _)| *i != 2).map(|(_, r)| r.clone()).collect();

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use switchyard::commands::{
-    activations::Activations, calibrate::Calibrate, completions, exit, experiments::Experiments, generate::Generate,
-    random_weights::RandomWeights,
+    activations::Activations, bench::Bench, calibrate::Calibrate, check::Check, completions, exit,
+    experiments::Experiments, generate::Generate, random_weights::RandomWeights,
 };
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
@@ -33,7 +33,9 @@ struct Probe {
 #[derive(Subcommand)]
 enum What {
     Activations(Activations),
+    Bench(Bench),
     Calibrate(Calibrate),
+    Check(Check),
     Generate(Generate),
     RandomWeights(RandomWeights),
 }
@@ -43,7 +45,9 @@ fn main() -> ExitCode {
     exit(match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
+        Some(What::Bench(bench)) => bench.run(),
         Some(What::Calibrate(calibrate)) => calibrate.run(),
+        Some(What::Check(check)) => check.run(),
         Some(What::Generate(generate)) => generate.run(),
         Some(What::RandomWeights(random)) => random.run(),
     })

@@ -1,8 +1,10 @@
 //! What the binaries do: arguments checked, calls made, results printed. One file per subcommand.
 
 pub mod activations;
+pub mod bench;
 pub mod calibrate;
 mod capture;
+pub mod check;
 pub mod chosen;
 pub mod completions;
 mod decodes;

@@ -71,6 +71,12 @@ pub(crate) struct Q8;
 pub(crate) struct Q4;
 pub(crate) struct Q4Offset;
 
+/// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow).
+#[inline(always)]
+fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
+    block.first_chunk().unwrap_or(const { &[0; N] })
+}
+
 /// The 16 bits at byte `2 i`.
 #[inline(always)]
 fn bits(block: &[u8], i: usize) -> u16 {
@@ -106,7 +112,7 @@ impl Layout for F32 {
 
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ F32::BYTES }>(block);
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
         })
@@ -119,7 +125,7 @@ impl Layout for F16 {
     /// In three passes over the block: as one expression a value, it is not vectorised and takes four times as long.
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ F16::BYTES }>(block);
         let wide: [u32; BLOCK] = std::array::from_fn(|i| u32::from(bits(block, i)));
         let mut out = [0.0; BLOCK];
         for (out, wide) in out.iter_mut().zip(&wide) {
@@ -137,7 +143,7 @@ impl Layout for Bf16 {
 
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ Bf16::BYTES }>(block);
         std::array::from_fn(|i| f32::from_bits(u32::from(bits(block, i)) << 16))
     }
 }
@@ -147,9 +153,13 @@ impl Layout for Q8 {
 
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ Q8::BYTES }>(block);
         let scale = half(bits(block, 0));
-        std::array::from_fn(|i| f32::from(block[2 + i] as i8) * scale)
+        let mut out = [0.0; BLOCK];
+        for (out, quant) in out.iter_mut().zip(&block[2..]) {
+            *out = f32::from(*quant as i8) * scale;
+        }
+        out
     }
 }
 
@@ -158,7 +168,7 @@ impl Layout for Q4 {
 
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ Q4::BYTES }>(block);
         let scale = half(bits(block, 0));
         std::array::from_fn(|i| (nibble(&block[2..], i) - 8.0) * scale)
     }
@@ -169,7 +179,7 @@ impl Layout for Q4Offset {
 
     #[inline(always)]
     fn widen(block: &[u8]) -> [f32; BLOCK] {
-        let block = &block[..Self::BYTES];
+        let block = whole::<{ Q4Offset::BYTES }>(block);
         let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
         std::array::from_fn(|i| nibble(&block[4..], i) * scale + offset)
     }

@@ -1,61 +1,16 @@
 //! Every hook point of every layer, in every way of computing it.
 
 use burn::tensor::Device;
-use switchyard::model::{Decoder, HookSpec, Hooks, Select};
+use switchyard::model::{HookSpec, Hooks, Select};
+use switchyard::parity::hooks;
+use switchyard::parity::recorder::{padded, record};
 
-use super::recorder::{Call, Recorded, by_position, padded, pieces, points, ragged, record};
-use super::reference::{TINY, read, relative, rows, tiny, values};
-
-/// The bound of the parity requirement, relative to the largest reference value.
-const BOUND: f32 = 1e-5;
-
-fn compare(recorded: &Recorded, name: &str, how: &str) -> f32 {
-    let reference = read(&format!("tiny/{name}/reference.safetensors"));
-    let mut worst = 0.0_f32;
-    let mut compared = 0;
-    for (key, tensor) in &reference {
-        let Some((row, point)) = key.split_once('.').filter(|(_, p)| *p != "ids") else { continue };
-        let row: usize = row.trim_start_matches("row").parse().expect("row0, row1, …");
-        let expected = by_position(tensor, point.ends_with("hook_pattern") || point.ends_with("hook_attn_scores"));
-        let Some(found) = recorded.get(&(point.to_owned(), row)) else {
-            panic!("{how}: `{point}` of row {row} is missing")
-        };
-        assert_eq!(found.len(), expected.len(), "{how}: positions of `{point}`, row {row}");
-        let flat = |m: &std::collections::BTreeMap<usize, Vec<f32>>| m.values().flatten().copied().collect::<Vec<_>>();
-        let off = relative(&flat(found), &flat(&expected), point);
-        assert!(off <= BOUND, "{name}, {how}: `{point}` of row {row} is off by {off:e}");
-        worst = worst.max(off);
-        compared += 1;
-    }
-    assert_eq!(compared, recorded.len(), "{how}: not every point was compared");
-    worst
-}
-
-fn joined(model: &Decoder, runs: Vec<Vec<Call>>) -> Recorded {
-    runs.into_iter().flat_map(|calls| record(model, &calls)).collect()
-}
+use super::reference::{TINY, assert_all, fixtures, read, relative, rows, tiny, values};
 
 #[test]
 fn every_hook_point_is_that_of_transformers_however_it_is_computed() {
     for name in TINY {
-        let model = tiny(name, &Device::flex());
-        let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
-        let alone = |cuts: &dyn Fn(usize) -> Vec<usize>| {
-            joined(&model, (0..rows.len()).map(|r| pieces(&rows, r, &cuts(rows[r].len()))).collect())
-        };
-        let ways: [(&str, Recorded); 7] = [
-            ("alone", alone(&|n| vec![0, n])),
-            ("cached token by token", alone(&|n| (0..=n).collect())),
-            ("cached in pieces", alone(&|n| vec![0, 3, 4, n])),
-            ("right-padded", record(&model, &[padded(&rows, false)])),
-            ("left-padded", record(&model, &[padded(&rows, true)])),
-            ("batched and cached", record(&model, &ragged(&rows, &[4, 9, 1]))),
-            ("batched, one row done at once", record(&model, &ragged(&rows, &[2, 3, 5]))),
-        ];
-        let worst: Vec<String> =
-            ways.iter().map(|(how, found)| format!("{how} {:.1e}", compare(found, name, how))).collect();
-        let count = points(model.config().num_hidden_layers).len();
-        println!("{name}: {count} hook points, worst relative difference: {}", worst.join(", "));
+        assert_all(hooks(&fixtures(), name));
     }
 }
 
@@ -64,7 +19,7 @@ fn the_stream_is_the_sum_of_its_parts() {
     for name in TINY {
         let model = tiny(name, &Device::flex());
         let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
-        let found = record(&model, &[padded(&rows, true)]);
+        let found = record(&model, &[padded(&rows, true)]).expect("a forward");
         let layers = model.config().num_hidden_layers;
         for row in 0..rows.len() {
             let at = |point: String, position: usize| found[&(point, row)][&position].clone();

@@ -6,7 +6,6 @@ mod formats;
 mod gradients;
 mod hooks;
 mod latent;
-mod recorder;
 pub mod reference;
 mod smollm2;
 mod stored;

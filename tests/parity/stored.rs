@@ -11,8 +11,8 @@ use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_fold
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
 use switchyard::ops::Targets;
+use switchyard::parity::recorder::{padded, pieces, ragged, record};
 
-use super::recorder::{padded, pieces, ragged, record};
 use super::reference::{TINY, fixture, read, relative, rows, values};
 
 const BOUND: f32 = 1e-5;
@@ -41,7 +41,7 @@ fn compare(path: &Path, ids: &[Vec<u32>]) -> f32 {
     let mut worst = 0.0_f32;
     let token_by_token = |r: usize| pieces(ids, r, &(0..=ids[r].len()).collect::<Vec<_>>());
     for calls in [vec![padded(ids, false)], ragged(ids, &[4, 9, 1]), token_by_token(0), token_by_token(1)] {
-        let (ours, theirs) = (record(&kept, &calls), record(&wide, &calls));
+        let (ours, theirs) = (record(&kept, &calls).expect("a forward"), record(&wide, &calls).expect("a forward"));
         assert_eq!(ours.len(), theirs.len());
         for (key, positions) in &theirs {
             let flat =

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use anyhow::Result;
-use switchyard::model::hooks::{Activation, Site};
-use switchyard::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, KvCache, Select, Span, Step};
+use anyhow::{Result, ensure};
 
-use super::reference::{Reference, values};
+use super::reference::values;
+use crate::model::checkpoint::HostTensor;
+use crate::model::hooks::{Activation, Site};
+use crate::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, KvCache, Select, Span, Step};
 
 /// `(point, row)` → position → values. Scores and pattern hold, per head, the keys up to the position: those unmasked.
 pub type Recorded = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
@@ -45,7 +46,7 @@ impl Recorder {
                                 kept[head * (place.position + 1) + p] = data[from + slot];
                             }
                             _ if site.point.kind == Kind::Pattern => {
-                                assert_eq!(data[from + slot], 0.0, "{}: a masked key is attended to", site.point);
+                                ensure!(data[from + slot] == 0.0, "{}: a masked key is attended to", site.point);
                             }
                             _ => {}
                         }
@@ -70,23 +71,26 @@ pub struct Call {
 }
 
 /// Runs the calls over one cache; final hidden states and logits are recorded under those names.
-pub fn record(model: &Decoder, calls: &[Call]) -> Recorded {
+///
+/// # Errors
+/// As the model's, and a masked key that is attended to.
+pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recorded> {
     let layers = model.config().num_hidden_layers;
     let recorder = RefCell::new(Recorder::default());
     let mut hooks = Hooks::none();
     for point in points(layers) {
         let spec = HookSpec { pattern: point.to_string(), select: Select::All };
-        hooks.observe(&spec, layers, |site, value| recorder.borrow_mut().take(site, value)).expect("a known point");
+        hooks.observe(&spec, layers, |site, value| recorder.borrow_mut().take(site, value))?;
     }
     let mut cache: Option<KvCache> = None;
     for call in calls {
         let cache = cache.get_or_insert_with(|| model.cache(call.ids.len()));
-        let x = model.embed(&call.ids).expect("ids in the table");
-        let hidden = model.hidden(x, &call.span, cache, &mut hooks).expect("a forward");
+        let x = model.embed(&call.ids)?;
+        let hidden = model.hidden(x, &call.span, cache, &mut hooks)?;
         let [_, l, d] = hidden.dims();
         let logits = model.unembed(hidden.clone());
         let v = logits.dims()[2];
-        let (hidden, logits) = (values(&hidden), values(&logits));
+        let (hidden, logits) = (values(&hidden)?, values(&logits)?);
         let mut recorder = recorder.borrow_mut();
         for (b, steps) in call.span.steps.iter().enumerate() {
             for (i, _) in steps.iter().enumerate().filter(|(_, s)| s.is_some()) {
@@ -99,9 +103,9 @@ pub fn record(model: &Decoder, calls: &[Call]) -> Recorded {
             }
         }
     }
-    hooks.finish().expect("every hook fired");
+    hooks.finish()?;
     drop(hooks);
-    recorder.into_inner().found
+    Ok(recorder.into_inner().found)
 }
 
 /// Rows padded with token 0.
@@ -145,7 +149,7 @@ pub fn ragged(rows: &[Vec<u32>], first: &[usize]) -> Vec<Call> {
 }
 
 /// A reference tensor of one row, in the form of [`Recorded`].
-pub fn by_position(reference: &Reference, attention: bool) -> BTreeMap<usize, Vec<f32>> {
+pub fn by_position(reference: &HostTensor, attention: bool) -> BTreeMap<usize, Vec<f32>> {
     let shape = &reference.shape;
     let position = |p: usize| {
         if !attention {

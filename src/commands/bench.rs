@@ -1,0 +1,214 @@
+//! `probe bench`: what a model costs on a machine, examined and trained. Tokens are made up: neither a tokenizer nor problems are needed.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::device::MachineArgs;
+use super::{ModelArgs, print};
+use crate::corpus::Row;
+use crate::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, decode};
+use crate::machine::{self, Compute, Machine};
+use crate::method::{CrossEntropy, LrSchedule};
+use crate::model::lora::LoraSettings;
+use crate::model::{Decoder, Hooks, ModelConfig, Span};
+use crate::recipe::Optimizer;
+use crate::train::sft::{self, Sft};
+use crate::train::trainer::Trainer;
+
+/// Measure tokens per second, peak memory and model FLOP utilisation of a model.
+///
+/// Prints the median of the rounds and its smallest and largest. With --peak-tflops (what the machine can do in the float type)
+/// it prints which share of that the model's own products are.
+#[derive(Args, Debug)]
+pub struct Bench {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of the prompt that is prefilled
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+    /// Tokens that are decoded, after a prompt of 32
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    new: usize,
+    /// Rows that are decoded together
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
+    rows: Vec<usize>,
+    /// Also measure a training step of so many rows of --prompt tokens: forward, backward, clip, AdamW
+    #[arg(long, value_name = "ROWS")]
+    train: Option<usize>,
+    /// With --train: LoRA factors of this rank on every projection, all else frozen
+    #[arg(long, value_name = "RANK", requires = "train")]
+    lora: Option<usize>,
+    /// Rounds of each figure
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// What the machine can do, in 10^12 operations per second
+    #[arg(long, value_name = "TFLOPS")]
+    peak_tflops: Option<f64>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Tokens before those that are decoded.
+const BEFORE: usize = 32;
+
+/// Tokens per second of each round.
+struct Rates(Vec<f64>);
+
+impl Rates {
+    /// Runs `work`, which makes so many tokens, once unmeasured and then in rounds.
+    fn of(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
+        work()?;
+        let mut rates = vec![];
+        for _ in 0..rounds {
+            let start = Instant::now();
+            work()?;
+            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+        }
+        rates.sort_by(f64::total_cmp);
+        Ok(Self(rates))
+    }
+
+    fn median(&self) -> f64 {
+        self.0[self.0.len() / 2]
+    }
+
+    /// `flops`: of the model's products for one token.
+    fn line(&self, what: &str, flops: f64, peak_tflops: Option<f64>) -> String {
+        let median = self.median();
+        let share = peak_tflops.map(|peak| format!("  utilisation {:.1} %", 100.0 * median * flops / (peak * 1e12)));
+        let (least, most) = (self.0[0], self.0[self.0.len() - 1]);
+        let n = self.0.len();
+        format!("{what:<24} {median:>10.1} tokens/s  ({least:.1} to {most:.1}, n = {n}){}\n", share.unwrap_or_default())
+    }
+}
+
+impl Bench {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read, and as the model's.
+    pub fn run(&self) -> Result<()> {
+        ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
+        ensure!(!self.rows.contains(&0), "--rows must be at least 1");
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
+        let start = Instant::now();
+        let opened = self.model.open()?;
+        let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
+        let (config, device) = (model.config(), machine::name(&machine.device));
+        print(&format!(
+            "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
+            self.model.named()?,
+            matrices(config) / 1e6,
+            Compute::of(&model).name(),
+            machine.threads,
+            start.elapsed().as_secs_f64()
+        ))?;
+        print(&self.prefill(&model)?)?;
+        for &rows in &self.rows {
+            print(&self.decoding(&model, rows)?)?;
+        }
+        drop(model);
+        if let Some(rows) = self.train {
+            print(&self.training(machine, rows)?)?;
+        }
+        if let Some(peak) = peak_resident() {
+            print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;
+        }
+        Ok(())
+    }
+
+    /// The prompt's forward, with the logits of its last position.
+    fn prefill(&self, model: &Decoder) -> Result<String> {
+        let ids = tokens(model.config(), 1, self.prompt);
+        let rates = Rates::of(self.prompt, self.rounds, || {
+            let span = Span::prompts(&[self.prompt], false);
+            let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(1), &mut Hooks::none())?;
+            let logits = model.unembed(hidden.narrow(1, self.prompt - 1, 1));
+            // A device may be asynchronous: reading a value waits for it.
+            logits.sum().into_scalar::<f32>();
+            Ok(())
+        })?;
+        let flops = 2.0 * blocks(model.config()) + attention(model.config(), self.prompt / 2);
+        Ok(rates.line(&format!("prefill {}", self.prompt), flops, self.peak_tflops))
+    }
+
+    fn decoding(&self, model: &Decoder, rows: usize) -> Result<String> {
+        let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
+        let requests: Vec<Request> = prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+        let settings = DecodeSettings { max_new_tokens: self.new, ..DecodeSettings::default() };
+        let (source, controller) = (&HiddenState, &Blocks::Learnt);
+        let how = Decode { model, source, controller, switch: None, settings: &settings, cancel: None };
+        let rates =
+            Rates::of(rows * self.new, self.rounds, || decode(how, &requests, 1, &mut Hooks::none()).map(drop))?;
+        let flops = 2.0 * matrices(model.config()) + attention(model.config(), BEFORE + self.new / 2);
+        Ok(rates.line(&format!("decode {rows} x {} tokens", self.new), flops, self.peak_tflops))
+    }
+}
+
+impl Bench {
+    /// Steps as `train` takes them, a share of the rows to each worker. Weights and optimiser state are f32.
+    fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
+        ensure!(rows > 0, "--train must be at least 1");
+        let mut model = self.model.open()?.load(&machine.device.clone().autodiff())?.model;
+        let config = model.config().clone();
+        if let Some(rank) = self.lora {
+            let settings = LoraSettings { rank, train_embeddings: false, ..LoraSettings::default() };
+            model = model.with_lora(&settings)?;
+        }
+        let dtype = if machine.dtype == Compute::Bf16 { Compute::Bf16 } else { Compute::F32 };
+        let mut trainer = Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() });
+        let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![] };
+        let batch: Vec<Row> = tokens(&config, rows, self.prompt).into_iter().map(row).collect();
+        let step = Sft {
+            name: "bench",
+            steps: 1,
+            schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
+            latent_token: config.vocab_size as u32,
+            objective: &CrossEntropy::text(),
+            resets: &[],
+            accumulate: 1,
+            threads: machine.threads.min(rows),
+            checkpoint_every: 1,
+        };
+        let rates =
+            Rates::of(rows * self.prompt, self.rounds, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))?;
+        // Backward costs twice the forward; frozen matrices need no gradient of their own.
+        let times = if self.lora.is_some() { 2.0 } else { 3.0 };
+        let flops = times * (2.0 * matrices(&config) + attention(&config, self.prompt / 2));
+        let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
+        Ok(rates.line(&what, flops, self.peak_tflops))
+    }
+}
+
+/// Rows of made-up tokens.
+fn tokens(config: &ModelConfig, rows: usize, length: usize) -> Vec<Vec<u32>> {
+    let token = |i: usize| (i * 7919 % config.vocab_size) as u32;
+    (0..rows).map(|row| (0..length).map(|at| token(row * length + at)).collect()).collect()
+}
+
+/// Weights of the blocks' matrices.
+fn blocks(config: &ModelConfig) -> f64 {
+    let (d, dh) = (config.hidden_size, config.head_dim);
+    let attention = 2 * d * dh * (config.num_attention_heads + config.num_key_value_heads);
+    ((attention + 3 * d * config.intermediate_size) * config.num_hidden_layers) as f64
+}
+
+/// Weights that a token is multiplied with: the blocks' and the head.
+fn matrices(config: &ModelConfig) -> f64 {
+    blocks(config) + (config.vocab_size * config.hidden_size) as f64
+}
+
+/// Operations of one token's attention over so many keys.
+fn attention(config: &ModelConfig, keys: usize) -> f64 {
+    (4 * keys * config.num_attention_heads * config.head_dim * config.num_hidden_layers) as f64
+}
+
+/// The most memory that this process held at once, in bytes; where the system says so.
+fn peak_resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}

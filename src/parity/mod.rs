@@ -1,0 +1,94 @@
+//! The decoder against other people's: reference values made by the scripts beside `fixtures/` (PyTorch, `transformers`),
+//! computed again on any device. Tests hold every difference to its bound; `probe check` prints them.
+
+mod decoding;
+mod gradients;
+mod hooks;
+mod latent;
+pub mod recorder;
+pub mod reference;
+mod steps;
+
+pub use gradients::gradients;
+pub use hooks::{compare_hooks, hooks};
+pub use latent::known_rows;
+pub use steps::{GRPO_MODES, GrpoValues, grpo_step, sft_step};
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use burn::tensor::Device;
+
+use crate::model::Decoder;
+use crate::model::checkpoint::Checkpoint;
+use reference::Found;
+
+/// The tiny models that have reference values.
+pub const TINY: [&str; 4] = ["qwen3_tied", "qwen3_untied", "llama_gqa", "llama3_scaled"];
+
+/// Reference values, and the device that is compared with them.
+#[derive(Clone, Debug)]
+pub struct Fixtures {
+    /// The folder `fixtures`.
+    pub root: PathBuf,
+    /// Outside autodiff.
+    pub device: Device,
+}
+
+/// One comparison: the worst difference of all its values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    pub what: String,
+    /// Largest absolute difference over the largest reference value; infinite where a value is not finite.
+    pub off: f64,
+    pub bound: f64,
+    /// Values that were compared.
+    pub values: usize,
+}
+
+impl Compared {
+    fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Found>) -> Self {
+        let (mut off, mut values) = (0.0_f64, 0);
+        for found in all {
+            off = off.max(found.off);
+            values += found.values;
+        }
+        Self { what: what.into(), off, bound, values }
+    }
+
+    /// Within the bound. Nothing compared is no pass.
+    pub fn passes(&self) -> bool {
+        self.values > 0 && self.off <= self.bound
+    }
+}
+
+impl Fixtures {
+    fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
+        Decoder::load(&Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?, device)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(&self.root).join(name)
+    }
+
+    /// Everything that there are reference values of, in the order of what depends on what.
+    ///
+    /// # Errors
+    /// A fixture that cannot be read, and what the model refuses.
+    pub fn all(&self) -> Result<Vec<Compared>> {
+        let mut out = vec![];
+        for name in TINY {
+            out.extend(hooks(self, name)?);
+        }
+        for name in TINY {
+            out.extend(gradients(self, name)?);
+        }
+        out.extend(known_rows(self)?);
+        out.push(decoding::against_one_row_on_the_cpu(self)?);
+        out.extend(sft_step(self, 1, 1)?);
+        for mode in GRPO_MODES {
+            out.extend(grpo_step(self, mode, 1)?);
+        }
+        Ok(out)
+    }
+}

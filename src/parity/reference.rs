@@ -1,0 +1,105 @@
+//! Reading reference values, and the difference from them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{Int, Tensor, TensorData};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::model::Decoder;
+use crate::model::checkpoint::HostTensor;
+use crate::ops;
+
+/// Reference tensors by name; integers are converted.
+pub type References = BTreeMap<String, HostTensor>;
+
+/// Reads a file of reference values.
+///
+/// # Errors
+/// A file that cannot be read, and tensors that are neither f32 nor i64.
+pub fn read(path: &Path) -> Result<References> {
+    let origin = path.display();
+    let bytes =
+        std::fs::read(path).with_context(|| format!("{origin}: cannot read; name the folder with --fixtures"))?;
+    let file = SafeTensors::deserialize(&bytes).with_context(|| format!("{origin}: not a safetensors file"))?;
+    let mut out = References::new();
+    for (name, view) in file.iter() {
+        let data = match view.dtype() {
+            Dtype::F32 => view.data().as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)).collect(),
+            Dtype::I64 => view.data().as_chunks::<8>().0.iter().map(|c| i64::from_le_bytes(*c) as f32).collect(),
+            other => bail!("{origin}: `{name}` is {other:?}, expected F32 or I64"),
+        };
+        out.insert(name.to_owned(), HostTensor::new(view.shape().to_vec(), data)?);
+    }
+    Ok(out)
+}
+
+/// The tensor of a name.
+///
+/// # Errors
+/// A name that the file does not have.
+pub fn get<'r>(references: &'r References, name: &str) -> Result<&'r HostTensor> {
+    references.get(name).with_context(|| format!("the reference values have no `{name}`"))
+}
+
+/// The rows of token ids of a tiny model.
+///
+/// # Errors
+/// As [`get`].
+pub fn rows(references: &References) -> Result<Vec<Vec<u32>>> {
+    let row = |r| Ok(get(references, &format!("row{r}.ids"))?.data.iter().map(|&id| id as u32).collect());
+    (0..3).map(row).collect()
+}
+
+/// How far some values are from the reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Found {
+    /// max |ours − reference| ÷ max |reference|; infinite where a value of ours is not finite.
+    pub off: f64,
+    pub values: usize,
+}
+
+/// Compares values with the reference.
+///
+/// # Errors
+/// Another number of values.
+pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Found> {
+    ensure!(ours.len() == reference.len(), "{what}: {} values, the reference has {}", ours.len(), reference.len());
+    let scale = reference.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
+    let difference = |(a, b): (&f32, &f32)| if a.is_finite() { f64::from((a - b).abs()) } else { f64::INFINITY };
+    let off = ours.iter().zip(reference).map(difference).fold(0.0, f64::max);
+    Ok(Found { off: off / f64::from(scale), values: ours.len() })
+}
+
+/// Every gradient of `ours` against `prefix.grad.*`.
+///
+/// # Errors
+/// A gradient that only one of the two has.
+pub fn gradients(ours: &[(String, HostTensor)], references: &References, prefix: &str) -> Result<Vec<Found>> {
+    let prefix = format!("{prefix}.grad.");
+    let expected = references.keys().filter(|key| key.starts_with(&prefix)).count();
+    ensure!(ours.len() == expected, "{prefix}: {} gradients, the reference has {expected}", ours.len());
+    let one = |(name, grad): &(String, HostTensor)| {
+        let reference = get(references, &format!("{prefix}{name}"))?;
+        ensure!(grad.shape == reference.shape, "{prefix}{name}: shapes differ");
+        relative(&grad.data, &reference.data, name)
+    };
+    ours.iter().map(one).collect()
+}
+
+/// A tensor's values on the host.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn values<const R: usize>(x: &Tensor<R>) -> Result<Vec<f32>> {
+    x.clone().try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading values: {e:?}"))
+}
+
+/// Mean cross-entropy of `targets` under the head: hidden states `[n, D]`.
+pub fn mean_cross_entropy(model: &Decoder, hidden: Tensor<2>, targets: &[u32]) -> Tensor<1> {
+    let targets: Vec<i64> = targets.iter().map(|&t| i64::from(t)).collect();
+    let n = targets.len();
+    let targets = Tensor::<2, Int>::from_data(TensorData::new(targets, [1, n]), &hidden.device());
+    ops::token_log_probs(model.unembed(hidden.unsqueeze_dim(0)), targets).mean().neg()
+}

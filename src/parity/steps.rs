@@ -1,0 +1,190 @@
+//! One supervised step and one Switch-GRPO loss (`fixtures/make_steps.py`).
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::latent::{LATENT, rows_of};
+use super::reference::{self, Found, get, read, relative};
+use super::{Compared, Fixtures};
+use crate::latent::trace::{Kind, Position};
+use crate::latent::{
+    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
+};
+use crate::method::{CrossEntropy, LrSchedule};
+use crate::model::gradients::gradients_by_name;
+use crate::recipe::{Compute, Grpo, Optimizer, ReplayMode};
+use crate::train::grpo::{Behaviour, Rollout, gradients};
+use crate::train::reward::{Facts, advantages, reward};
+use crate::train::sft::{self, Sft};
+use crate::train::trainer::Trainer;
+
+const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: LATENT };
+
+/// A scalar against the reference's.
+fn scalar(ours: f64, reference: f64, relative_to: f64) -> Found {
+    let off = if ours.is_finite() { (ours - reference).abs() / relative_to } else { f64::INFINITY };
+    Found { off, values: 1 }
+}
+
+/// Loss, gradient norm and every weight after an optimiser step, on so many threads and in so many micro-batches.
+///
+/// # Errors
+/// As the step's.
+pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<Compared>> {
+    let references = read(&fixtures.path("steps/sft.safetensors"))?;
+    let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
+    let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
+    let mut trainer = Trainer::new(model, &settings);
+    let sft = Sft {
+        name: "check",
+        steps: 1,
+        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
+        latent_token: LATENT,
+        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
+        resets: &[],
+        accumulate,
+        threads,
+        checkpoint_every: 1,
+    };
+    let stats = sft::step(&mut trainer, &sft, &rows_of(fixtures, "b")?, 1e-3)?;
+    let value = |name| get(&references, name).map(|x| f64::from(x.data[0]));
+    let (loss, norm) = (value("loss")?, value("norm")?);
+    let (mut weights, mut far) = (vec![], vec![]);
+    for (name, after) in trainer.frozen().export()? {
+        let theirs = get(&references, &format!("after.{name}"))?;
+        // AdamW's first step is lr · g / (|g| + eps): where g is next to nothing, its last digits decide the step.
+        weights.push(relative(&after.data, &theirs.data, &name)?);
+        let scale = theirs.data.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        let off = after.data.iter().zip(&theirs.data).filter(|(a, b)| (*a - *b).abs() > 1e-5 * scale).count();
+        far.push(Found { off: off as f64 / theirs.data.len() as f64, values: theirs.data.len() });
+    }
+    let how = format!("SFT step, {threads} thread(s), {accumulate} micro-batch(es)");
+    Ok(vec![
+        Compared::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
+        Compared::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
+        Compared::new(format!("{how}: weights after it"), 1e-4, weights),
+        Compared::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
+    ])
+}
+
+/// The ways of replaying, by the names of their reference values.
+pub const GRPO_MODES: [(&str, ReplayMode); 3] =
+    [("text_graph", ReplayMode::TextGraph), ("segmented", ReplayMode::Segmented), ("full_bptt", ReplayMode::FullBptt)];
+
+/// `steps/grpo.json`.
+#[derive(Deserialize)]
+pub struct GrpoValues {
+    pub rewards: Vec<Vec<f64>>,
+    pub rollouts: Vec<GrpoRollout>,
+    pub n_tok: usize,
+    pub loss: f64,
+    pub surrogate: f64,
+    pub kl: f64,
+    pub temperature: f64,
+}
+
+#[derive(Deserialize)]
+pub struct GrpoRollout {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    kinds: Vec<Kind>,
+    old: Vec<Option<f64>>,
+    new: Vec<Option<f64>>,
+    advantage: f64,
+    group: usize,
+}
+
+impl GrpoValues {
+    /// Reads them, and the rollouts as the trainer takes them.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read(root: &std::path::Path) -> Result<(Self, Vec<Rollout>)> {
+        let path = root.join("steps/grpo.json");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let values: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let rollouts = values.rollouts.iter().map(GrpoRollout::rollout).collect();
+        Ok((values, rollouts))
+    }
+
+    /// How the rollouts were drawn.
+    pub fn decoding(&self) -> DecodeSettings {
+        let sampling = Sampling { temperature: self.temperature, ..Sampling::default() };
+        DecodeSettings { sampling, k_min: 1, ..DecodeSettings::default() }
+    }
+}
+
+impl GrpoRollout {
+    fn rollout(&self) -> Rollout {
+        let position = |((&token, &kind), &logprob): ((&u32, &Kind), &Option<f64>)| Position {
+            token,
+            kind,
+            logprob,
+            entropy: None,
+            p_swi: None,
+            p_exit: None,
+        };
+        let positions = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
+        let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
+        let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
+        Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage }
+    }
+}
+
+/// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
+///
+/// # Errors
+/// As the replay's.
+pub fn grpo_step(fixtures: &Fixtures, (mode, replay): (&str, ReplayMode), threads: usize) -> Result<Vec<Compared>> {
+    let (values, rollouts) = GrpoValues::read(&fixtures.root)?;
+    let references = read(&fixtures.path("steps/grpo.safetensors"))?;
+    let (settings, reasoning) = (values.decoding(), Reasoning::default());
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
+    let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
+    let grpo = Grpo { replay, ..Grpo::default() };
+    let (grads, parts) = gradients(&model, policy, &rollouts, &grpo, threads)?;
+    ensure!(parts.tokens == values.n_tok, "{mode}: {} tokens, the reference has {}", parts.tokens, values.n_tok);
+    let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
+    let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
+    let how = format!("GRPO step, {mode}, {threads} thread(s)");
+    Ok(vec![
+        Compared::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
+        Compared::new(format!("{how}: gradients"), 1e-4, found),
+        Compared::new(
+            format!("{how}: replayed log-probabilities"),
+            1e-5,
+            replayed(&values, &rollouts, &model, &settings)?,
+        ),
+        Compared::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
+    ])
+}
+
+fn replayed(
+    values: &GrpoValues,
+    rollouts: &[Rollout],
+    model: &crate::model::Decoder,
+    settings: &DecodeSettings,
+) -> Result<Vec<Found>> {
+    let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
+    let (source, controller) = (&HiddenState, &Blocks::Learnt);
+    let how = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None };
+    let again = replay::logprobs(how, &traces)?;
+    let mut out = vec![];
+    for (theirs, ours) in values.rollouts.iter().zip(again) {
+        for (theirs, ours) in theirs.new.iter().zip(ours) {
+            ensure!(theirs.is_some() == ours.is_some(), "another position was sampled");
+            out.extend(ours.zip(*theirs).map(|(a, b)| scalar(a, b, 1.0)));
+        }
+    }
+    Ok(out)
+}
+
+fn advantages_of(values: &GrpoValues) -> Result<Vec<Found>> {
+    let mut out = vec![];
+    for (group, rewards) in values.rewards.iter().enumerate() {
+        let ours = advantages(rewards, 0.0).context("a group without variance")?;
+        let theirs = values.rollouts.iter().filter(|r| r.group == group).map(|r| r.advantage);
+        out.extend(ours.iter().zip(theirs).map(|(a, b)| scalar(*a, b, 1.0)));
+    }
+    Ok(out)
+}
