@@ -144,6 +144,14 @@ fn swi_stands_where_the_annotator_put_it() {
 }
 
 #[test]
+fn there_is_no_step_0() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    let output = command.args(["--steps", "0"]).output().expect("intervene runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("`0`") && said.contains("count from 1"), "{said}");
+}
+
+#[test]
 fn what_does_not_exist_is_refused_before_any_work() {
     let micro = micro();
     let micro = micro.to_str().expect("a path");
@@ -152,7 +160,6 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (vec![micro, "--modes", "zero:2"], "no dose"),
         (vec![micro, "--draws", "0"], "--draws"),
         (vec![micro, "--steps", "9"], "step 9"),
-        (vec![micro, "--steps", "0"], "count from 1"),
         (vec![micro, "--phase", "boundary"], "boundary"),
         (vec![micro, "--problems", "0"], "--problems"),
         (vec!["nowhere"], "nowhere: "),

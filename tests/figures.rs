@@ -162,6 +162,35 @@ fn intervals_are_drawn_where_there_are_any() {
     assert_eq!(bare(0.5), bare(1.0) + 3, "a bar and two caps");
 }
 
+/// Five series at one place: the first and the last have the same marker.
+fn beside(x: Axis) -> (Vec<String>, String) {
+    let line = |name: &str| Line::bars(name, vec![Point { x: 1.0, y: 1.0, low: 0.5, high: 1.5 }]);
+    let lines = ["a", "b", "c", "d", "e"].map(line).to_vec();
+    let (svg, _) = draw("beside", &[Figure::Lines(LineChart { title: "t".into(), x, lines, ..LineChart::default() })]);
+    let place = |circle: &str| circle[..circle.find('"').expect("its end")].to_owned();
+    let mut places: Vec<String> = svg.split("<circle cx=\"").skip(1).map(place).collect();
+    (places.split_off(places.len() - 2), svg)
+}
+
+#[test]
+fn series_stand_side_by_side_only_where_nothing_lies_between() {
+    let (places, svg) = beside(Axis::new("latent step").whole());
+    assert_ne!(places[0], places[1], "their bars hide one another");
+    assert!(svg.contains("\n1\n") && !svg.contains("\n0.8\n"), "a tick between whole numbers");
+    let (places, svg) = beside(Axis::new("dose"));
+    assert_eq!(places[0], places[1], "the place of a dose says another dose");
+    assert!(svg.contains("\n0.8\n"));
+}
+
+#[test]
+fn panels_beside_one_another_and_a_title_to_be_heard() {
+    let (svg, _) = draw("title", &[probe()]);
+    assert!(
+        svg.starts_with("<svg role=\"img\"")
+            && svg.contains("<title>Linear probe for \"next token is &lt;swi&gt;\"</title>")
+    );
+}
+
 #[test]
 fn points_with_bars_and_published_values() {
     let (svg, _) = draw("probe", &[probe()]);

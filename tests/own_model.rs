@@ -182,6 +182,25 @@ fn short_model() -> TempDir {
 }
 
 #[test]
+fn words_that_the_model_has_no_token_for_are_named() {
+    let said = |prompt: &str| {
+        let model = "fixtures/micro/sft/checkpoint";
+        done("probe", &["generate", "--model", model, "--prompt", prompt, "--max-new-tokens", "2"]).1
+    };
+    assert!(!said("<bos> a = 5 ; j = a + 4 ; ? j :").contains("warning"));
+    assert!(!said("<bos> a = <unk> ; ? a :").contains("warning"), "asked for");
+    let warned = said("<bos> a = 5 ; j = a + seventeen ; ? zebra :");
+    assert!(warned.contains("warning: 1 of 1 prompts") && warned.contains("`seventeen`, `zebra`"), "{warned}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, out) = (folder.path().join("own.jsonl"), folder.path().join("out"));
+    let row = |question: &str| json!({ "question": question, "answer": "3" }).to_string();
+    std::fs::write(&data, [row("a = 3 ; ? a :"), row("a = 3 ; ? zebra :")].join("\n")).expect("a file");
+    let probe = [MICRO, "--like", "micro", "--data", text(&data), "--only", "outcomes", "--out", text(&out)];
+    let warned = done("probe", &probe).1;
+    assert!(warned.contains("warning: 1 of 2 problems hold words") && warned.contains("`zebra`"), "{warned}");
+}
+
+#[test]
 fn a_prompt_longer_than_the_models_positions_is_warned_of() {
     let model = short_model();
     let generate = |ids: &str| {

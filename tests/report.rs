@@ -32,7 +32,7 @@ fn write(folder: &Path, name: &str, rows: &[Value]) {
 }
 
 /// Through the struct that an experiment writes: a row that lacks one of its fields is no row of the contract.
-fn save<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
+pub fn save<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
     let typed = rows.iter().map(|row| {
         let identity = json!({"checkpoint": "toy/x", "dataset": "toy", "n": 50, "seed": 0});
         let mut row = row.clone();
@@ -54,7 +54,7 @@ fn about(value: f64) -> Value {
 }
 
 /// One small file for each experiment of the contract.
-fn toy(folder: &Path) {
+pub fn toy(folder: &Path) {
     for (checkpoint, peak) in [("sft", 0.85), ("grpo", 0.5)] {
         let events = [("swi_start", peak, 1.2), ("same_token", 0.1, 5.0), ("other", 0.001, 30.0)];
         let rows: Vec<Value> = events
@@ -74,7 +74,7 @@ fn toy(folder: &Path) {
                 rows.push(json!({"target": "switch", "protocol": protocol, "layer": layer, "from_last": 5 - layer, "features": features,
                     "rows": 90, "positives": 45, "accuracy": about(score), "balanced_accuracy": about(score), "auroc": null, "selectivity": null, "chance": 0.5}));
             }
-            rows.push(json!({"target": "value:s2@1", "protocol": "grouped", "layer": layer, "from_last": 5 - layer, "features": "resid_post",
+            rows.push(json!({"target": format!("value:s_j@{layer}"), "protocol": "grouped", "layer": layer, "from_last": 5 - layer, "features": "resid_post",
                 "rows": 90, "positives": 45, "accuracy": null, "balanced_accuracy": about(score), "auroc": null, "selectivity": about(0.1), "chance": 0.14}));
         }
         save::<ProbeRow>(folder, checkpoint, &rows);
@@ -205,6 +205,7 @@ fn everything_is_drawn_from_rows_of_the_contract() {
         "fig-token-cdf",
         "fig-per-subject",
         "fig-value-probe",
+        "fig-intervention-all",
         "fig-intervention-steps",
         "fig-intervention-dose",
         "fig-exit",

@@ -256,7 +256,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn a_killed_shard_goes_on_and_the_merge_is_the_same() {
     let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
-    let more = ["--only", "latent_intervention", "--steps", "all,0,1"];
+    let more = ["--only", "latent_intervention", "--steps", "all,1,2"];
     sweep.done("whole", &more);
     let first = sweep.done("merged", &[&more[..], &["--shard", "1/2"]].concat());
     assert!(first.contains("shard 1/2") && first.contains("report -- merge"), "{first}");

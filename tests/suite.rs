@@ -25,6 +25,7 @@ mod malformed;
 mod methods;
 mod observations;
 mod own_model;
+mod page;
 mod paper;
 mod parity;
 mod places;

@@ -21,6 +21,7 @@ use switchyard::report::{compare, curves, render};
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
                   report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
+                  report runs/reports/SmolLM2 --paper                 the paper's tables beside a model of one's own\n  \
                   report merge runs/x/shard-*-of-4 --out runs/x   what one process would have written\n  \
                   report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
@@ -40,6 +41,9 @@ struct Args {
     /// The checkpoint that Switch-GRPO started from, for claims about RL
     #[arg(long, value_name = "CHECKPOINT", default_value = "grpo_start")]
     grpo_start: String,
+    /// Show the paper's tables and claims also beside a model that stands for none of its own
+    #[arg(long)]
+    paper: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -87,7 +91,8 @@ fn report(args: &Args) -> Result<()> {
     let started = Instant::now();
     let paths =
         if args.folders.is_empty() { render::default_folders(Path::new(REPORTS))? } else { args.folders.clone() };
-    let named = |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start));
+    let named =
+        |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
     let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");
     let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;

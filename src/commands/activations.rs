@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::capture::{self, Captured};
 use super::device::MachineArgs;
+use super::unknown::warn_of_unknown;
 use super::{ModelArgs, parse_ids};
 use crate::latent::Sequence;
 use crate::loading::Opened;
@@ -119,6 +120,7 @@ fn check_out(out: &Path) -> Result<()> {
 fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
     ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
     let vocabulary = opened.text()?;
+    warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
     Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat())
 }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::device::MachineArgs;
 use super::render::{decode as to_text, render};
+use super::unknown::warn_of_unknown;
 use super::{ModelArgs, parse_ids, print};
 use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
 use crate::loading::{Loaded, Opened};
@@ -117,6 +118,7 @@ impl Generate {
         };
         ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
         let vocabulary = opened.text()?;
+        warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
         if !self.chat {
             return Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat());
         }

@@ -20,6 +20,7 @@ pub mod results;
 pub mod shard;
 mod table;
 pub mod targets;
+mod unknown;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use super::unknown::warn_of_unknown;
 use crate::machine::Machine;
 use crate::names::meant;
 use crate::progress::say;
@@ -89,7 +90,11 @@ impl Targets {
             "{} is named twice: its rows would overwrite each other",
             twice.map_or("", |pair| pair[0].as_str())
         );
-        studies.iter().for_each(|study| warn_of_long_prompts(&study.subject));
+        for study in &studies {
+            let corpus = &study.subject.corpus;
+            warn_of_long_prompts(&study.subject);
+            warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|p| p.question.as_str()))?;
+        }
         Ok(studies)
     }
 

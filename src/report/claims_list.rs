@@ -1,6 +1,6 @@
 //! `claims.md`, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -13,9 +13,10 @@ use crate::store::write_atomic;
 ///
 /// # Errors
 /// A disk that cannot be written.
-pub(crate) fn save(claims: &[Tested<'_>], stem: &Path) -> Result<()> {
+pub(crate) fn save(claims: &[Tested<'_>], stem: &Path) -> Result<[PathBuf; 3]> {
     let files = table(claims)?.save(stem)?;
-    write_atomic(&files.markdown, markdown(claims).as_bytes())
+    write_atomic(&files.markdown, markdown(claims).as_bytes())?;
+    Ok([files.markdown, files.csv, files.latex])
 }
 
 /// One row a claim and checkpoint, with all that is known of it.

@@ -50,6 +50,8 @@ pub struct Folder {
     /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
     /// the others of their checkpoint, with the difference.
     pub mixed: Vec<String>,
+    /// Whether the paper's numbers were asked for, whatever the model is.
+    asked: bool,
     files: BTreeMap<(String, String), File>,
 }
 
@@ -72,8 +74,20 @@ impl Folder {
         let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
         let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
         let (calibration, unreadable, mixed) = (vec![], vec![], vec![]);
-        let mut folder =
-            Self { name, path: path_of, manifest: None, sft, grpo, start, calibration, unreadable, mixed, files };
+        let asked = false;
+        let mut folder = Self {
+            name,
+            path: path_of,
+            manifest: None,
+            sft,
+            grpo,
+            start,
+            calibration,
+            unreadable,
+            mixed,
+            asked,
+            files,
+        };
         folder.read_calibration();
         folder.manifest = folder.read_manifest(path);
         let strangers = folder.manifest.as_ref().map(mixture::strangers).unwrap_or_default();
@@ -130,6 +144,18 @@ impl Folder {
     /// Whether it holds what was measured of the workbench, and nothing of a checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
+    }
+
+    /// The same with the paper's tables and claims, whatever the model is.
+    pub fn with_paper(self, asked: bool) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// Whether the paper's tables and claims say something here: a checkpoint stands where the paper says SFT or GRPO. Beside
+    /// somebody's own model they are shown only if asked for.
+    pub(crate) fn beside_paper(&self) -> bool {
+        let stands = |checkpoint: &str| [&self.sft, &self.grpo, &self.start].iter().any(|role| **role == checkpoint);
+        !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
     }
 
     /// The same with other checkpoints in the roles that the paper names.
@@ -224,6 +250,25 @@ impl Folder {
     /// All files: experiment, checkpoint, number of rows.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.flat.len()))
+    }
+
+    /// The checkpoints as their rows call them (`micro/sft`), in the order of training.
+    pub(crate) fn models(&self) -> Vec<&str> {
+        let mut found: Vec<(usize, &str)> = vec![];
+        for ((_, checkpoint), file) in &self.files {
+            let Some(name) = file.flat.first().and_then(|row| text(row, "checkpoint")) else { continue };
+            if !found.iter().any(|(_, other)| *other == name) {
+                found.push((ORDER.iter().position(|o| o == checkpoint).unwrap_or(ORDER.len()), name));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// The most problems that a file of rows is of.
+    pub(crate) fn problems(&self) -> Option<usize> {
+        let n = |file: &File| usize::try_from(file.flat.first()?.get("n")?.as_i64()?).ok();
+        self.files.values().filter_map(n).max()
     }
 
     /// What the rows say they were measured on, e.g. `chains`.

@@ -12,8 +12,7 @@ use crate::schema::{
     ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
-/// Rows that are drawn, or shown token by token, and are too many for a table; and those that stand in the tables beside the
-/// paper's and need no second one.
+/// Rows that are drawn, or shown token by token, and are too many for a table.
 const NO_TABLE: &[&str] = &[
     METRICS,
     PositionRow::NAME,
@@ -25,7 +24,6 @@ const NO_TABLE: &[&str] = &[
     AttentionRow::NAME,
     HeadPatchRow::NAME,
     AttributionRow::NAME,
-    TeacherForcedRow::NAME,
 ];
 
 const LADDER: &[&str] = columns!(InterventionRow:
@@ -45,6 +43,10 @@ struct Tables<'a> {
 /// None that rows can cause.
 pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut all = Tables { folder, tables: vec![], done: NO_TABLE.to_vec() };
+    if folder.beside_paper() {
+        // They stand in the table beside the paper's and need no second one.
+        all.done.push(TeacherForcedRow::NAME);
+    }
     interventions(&mut all)?;
     all.add(
         "tab:switch-benefit",

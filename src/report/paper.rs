@@ -161,6 +161,16 @@ impl Paper {
         Ok(paper)
     }
 
+    /// The same without its numbers and words: for a model that is not compared with it.
+    pub(crate) fn silent(&self) -> Self {
+        let mut paper = self.clone();
+        for block in paper.tables.iter_mut().chain(&mut paper.figures).chain(&mut paper.prose) {
+            block.rows.clear();
+            block.words.clear();
+        }
+        paper
+    }
+
     /// Tables, figures and prose.
     pub fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.tables.iter().chain(&self.figures).chain(&self.prose)

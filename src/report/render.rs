@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::beside::{self, Beside};
 use super::claims_list::{self, count};
 use super::drawings::{self, Drawing, Undrawn};
-use super::figures::{FigureFiles, save};
+use super::figures::{FigureFiles, save_beside};
 use super::folder::Folder;
 use super::own;
 use super::page;
@@ -73,7 +73,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
     let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
-    let html = page::html(&paper, &rendered, &recipes, page.parent().unwrap_or(Path::new("")));
+    let html = page::html(&paper, &rendered, &recipes);
     write_atomic(page, html.as_bytes())?;
     let summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
     Ok(Report { page: page.to_path_buf(), summary })
@@ -109,8 +109,9 @@ fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<(
 fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Recipe)]) -> Result<Rendered<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
-    // What was measured of the workbench itself: the paper has nothing to say about it.
-    let ours_alone = folder.is_calibration();
+    // The paper has nothing to say of somebody's own model, nor of what was measured of the workbench itself.
+    let ours_alone = !folder.beside_paper();
+    let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
     let paper_tables = if ours_alone { vec![] } else { beside::tables(paper, folder)? };
     let own_tables = own::tables(folder)?;
@@ -121,13 +122,17 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
         made.extend([files.markdown, files.csv, files.latex]);
     }
     if !claims.is_empty() {
-        claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?;
+        made.extend(claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?);
     }
-    let (drawings, undrawn) = if ours_alone { (vec![], vec![]) } else { drawings::all(paper, folder) };
+    let (drawings, undrawn) = match ours_alone {
+        _ if folder.is_calibration() => (vec![], vec![]),
+        true => (drawings::all(&silent, folder).0, vec![]),
+        false => drawings::all(paper, folder),
+    };
     let figures: Result<Vec<Drawn>> = drawings
         .into_par_iter()
         .map(|drawing| {
-            let files = save(&stem("figures", &drawing.label), &drawing.panels)?;
+            let files = save_beside(&stem("figures", &drawing.label), &drawing.panels, drawing.columns)?;
             let svg = std::fs::read_to_string(&files.svg)?;
             Ok(Drawn { drawing, files, svg })
         })
@@ -135,6 +140,7 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
     let figures = figures.with_context(what)?;
     made.extend(figures.iter().flat_map(|drawn| [drawn.files.svg.clone(), drawn.files.png.clone()]));
     remove_stale(&folder.path.join("tables"), "tab-", &made)?;
+    remove_stale(&folder.path.join("tables"), "claims", &made)?;
     remove_stale(&folder.path.join("figures"), "fig-", &made)?;
     Ok(Rendered { folder, paper_tables, own_tables, figures, undrawn, claims })
 }
@@ -143,11 +149,15 @@ fn summary(r: &Rendered<'_>) -> String {
     let with_rows = r.paper_tables.iter().filter(|b| b.ours > 0).count();
     let missing: Vec<&str> =
         r.undrawn.iter().filter(|u| u.reason.contains("needs")).map(|u| u.label.as_str()).collect();
+    let of_paper = if r.paper_tables.is_empty() {
+        String::new()
+    } else {
+        format!("{} of the paper ({with_rows} with rows of ours), ", r.paper_tables.len())
+    };
     let mut out = format!(
-        "{} ({})\n  tables   {} of the paper ({with_rows} with rows of ours), {} of ours  → {}\n  figures  {}  → {}\n",
+        "{} ({})\n  tables   {of_paper}{} of ours  → {}\n  figures  {}  → {}\n",
         r.folder.name,
         r.folder.dataset(),
-        r.paper_tables.len(),
         r.own_tables.len(),
         r.folder.path.join("tables").display(),
         r.figures.len(),
@@ -157,13 +167,17 @@ fn summary(r: &Rendered<'_>) -> String {
         out += &format!("  no rows for {}\n", missing.join(", "));
     }
     let of = |v| count(&r.claims, v);
-    out += &format!(
-        "  claims   {} reproduced, {} not reproduced, {} undecided, {} not testable here\n",
-        of(Verdict::Reproduced),
-        of(Verdict::NotReproduced),
-        of(Verdict::Undecided),
-        of(Verdict::NotTestable)
-    );
+    if !r.claims.is_empty() {
+        out += &format!(
+            "  claims   {} reproduced, {} not reproduced, {} undecided, {} not testable here\n",
+            of(Verdict::Reproduced),
+            of(Verdict::NotReproduced),
+            of(Verdict::Undecided),
+            of(Verdict::NotTestable)
+        );
+    } else if !r.folder.is_calibration() {
+        out += "  the paper's tables and claims are left out: no checkpoint stands for its own (--paper shows them)\n";
+    }
     for why in &r.folder.mixed {
         out += &format!("  MIXED    left out: {why}\n");
     }

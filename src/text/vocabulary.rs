@@ -148,6 +148,24 @@ impl Vocabulary {
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
+    /// Words of a text that the vocabulary lacks, each once: encoding makes the unknown token of them.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub(crate) fn unknown(&self, text: &str) -> Result<Vec<String>> {
+        let Some(unk) = self.unk() else { return Ok(vec![]) };
+        let written = self.token(unk);
+        let Encoded { ids, offsets } = self.encode_with_offsets(text)?;
+        let mut words: Vec<String> = vec![];
+        for (_, (from, until)) in ids.iter().zip(offsets).filter(|(id, _)| **id == unk) {
+            let word = text.get(from..until).unwrap_or_default().trim().to_owned();
+            if Some(&word) != written.as_ref() && !words.contains(&word) {
+                words.push(word);
+            }
+        }
+        Ok(words)
+    }
+
     /// Text of ids, special tokens shown.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, false)

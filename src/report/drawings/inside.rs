@@ -1,140 +1,12 @@
-//! fig:intervention and our figures of what happens inside a block: single steps, dose and response, exits, lenses,
-//! patching. Knows the rows of `latent_intervention`, `exit_probability`, `logit_lens` and `activation_patching`.
+//! Our figures of what happens inside a block: exits, lenses, patching. Knows the rows of `exit_probability`, `logit_lens` and
+//! `activation_patching`.
 
 use super::probes::points;
 use super::{Drawing, called};
-use crate::nth::Nth;
-use crate::report::figures::{Axis, BarChart, BarSeries, Figure, HeatMap, Line, LineChart, Point};
+use crate::report::figures::{Axis, Figure, HeatMap, Line, LineChart};
 use crate::report::folder::{Folder, sound};
-use crate::report::paper::Paper;
-use crate::schema::{
-    Axis as Across, ExitGroup, ExitRow, InterventionRow, Lens, LensRow, NORMAL, Named, PatchRow, Steps,
-};
+use crate::schema::{Axis as Across, ExitGroup, ExitRow, Lens, LensRow, PatchRow};
 use crate::stats::Estimate;
-
-/// Accuracy and changed answers by mode.
-pub(super) fn interventions(paper: &Paper, folder: &Folder) -> Option<Drawing> {
-    let block = paper.block("tab:intervention").ok()?;
-    let mut panels = vec![];
-    for checkpoint in folder.of::<InterventionRow>() {
-        let mut rows: Vec<&InterventionRow> = vec![];
-        for row in folder.rows::<InterventionRow>(checkpoint).iter().filter(|r| r.is_plain()) {
-            if !rows.iter().any(|r| r.mode == row.mode) {
-                rows.push(row);
-            }
-        }
-        if rows.len() < 2 {
-            continue;
-        }
-        let series = |name: &str, value: fn(&InterventionRow) -> Option<Estimate>, column: &str| -> BarSeries {
-            let values: Vec<Option<Estimate>> = rows.iter().map(|r| value(r).and_then(sound)).collect();
-            let n = values.iter().flatten().map(|e| e.n).max().unwrap_or(0);
-            let paper = rows.iter().map(|r| block.value(&r.mode, column).ok()).collect();
-            BarSeries { name: format!("{name} (n={n})"), values, paper }
-        };
-        let categories: Vec<String> = rows.iter().map(|r| r.mode.replace('_', " ")).collect();
-        let chart = |title: String, y: &str, series: Vec<BarSeries>| {
-            Figure::Bars(BarChart { title, y: Axis::new(y), categories: categories.clone(), series })
-        };
-        let accuracy = vec![
-            series("all", |r| Some(r.accuracy), "all_acc"),
-            series("diagnostic", |r| r.diagnostic_accuracy, "diag_acc"),
-        ];
-        let accuracy = accuracy.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
-        panels.push(chart(
-            format!("Accuracy by what enters the latents: {}", called(checkpoint)),
-            "accuracy",
-            accuracy,
-        ));
-        let changed = vec![series("all", |r| Some(r.answer_changed), "all_changed")];
-        if changed[0].values.iter().flatten().any(|e| e.high > 0.0) {
-            panels.push(chart(format!("Answers changed: {}", called(checkpoint)), "share of problems", changed));
-        }
-    }
-    let note = "Bars: 95 % Wilson intervals. Diagnostic: problems where normal switched and was right, so it can only fall. Diamonds: the paper's numbers (n = 50 and 21 fit them).";
-    Drawing::new("fig:intervention", "Latent-state interventions", panels, note)
-}
-
-/// Rows at single steps, each with its step from 1; those of a run without `all` where the other has none.
-fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
-    let of = |file: &str| -> Vec<(usize, &'a InterventionRow)> {
-        let step = |row: &'a InterventionRow| match row.steps {
-            Steps::Only(step) => Some((Nth::of(step).shown(), row)),
-            _ => None,
-        };
-        folder.rows_in::<InterventionRow>(file, checkpoint).iter().filter_map(step).collect()
-    };
-    let rows = of(InterventionRow::NAME);
-    if rows.is_empty() { of(InterventionRow::STEPS) } else { rows }
-}
-
-/// What one step at a time does to answers.
-pub(super) fn per_step(folder: &Folder) -> Option<Drawing> {
-    let mut checkpoints = folder.of::<InterventionRow>();
-    checkpoints.extend(folder.checkpoints(InterventionRow::STEPS));
-    checkpoints.sort_unstable_by(|a, b| b.cmp(a));
-    checkpoints.dedup();
-    let mut panels = vec![];
-    for checkpoint in checkpoints {
-        let rows = stepped(folder, checkpoint);
-        let mut modes: Vec<&str> = vec![];
-        for mode in rows.iter().map(|(_, r)| r.mode.as_str()) {
-            if !modes.contains(&mode) && mode != NORMAL && mode != "self_patch" {
-                modes.push(mode);
-            }
-        }
-        let line = |mode: &&str| {
-            let mut points: Vec<Point> = vec![];
-            for (step, row) in rows.iter().filter(|(_, r)| r.mode == *mode) {
-                let x = *step as f64;
-                // One point a step: the first variant (later latents recomputed) where there are several.
-                if let Some(e) = sound(row.answer_changed).filter(|_| !points.iter().any(|p| p.x == x)) {
-                    points.push(Point::new(x, e));
-                }
-            }
-            Line::bars(&mode.replace('_', " "), points)
-        };
-        let lines: Vec<Line> = modes.iter().take(7).map(line).filter(|l| !l.points.is_empty()).collect();
-        if !lines.is_empty() {
-            panels.push(Figure::Lines(LineChart {
-                title: format!("One latent step replaced at a time: {}", called(checkpoint)),
-                x: Axis::new("latent step"),
-                y: Axis::new("answers changed (share)"),
-                lines,
-                marks: vec![],
-                levels: vec![0.0],
-            }));
-        }
-    }
-    Drawing::new("fig:intervention-steps", "Interventions step by step (ours)", panels, "Bars: 95 % Wilson intervals.")
-}
-
-/// Response to a graded intervention.
-pub(super) fn dose(folder: &Folder) -> Option<Drawing> {
-    let mut panels = vec![];
-    for checkpoint in folder.of::<InterventionRow>() {
-        let rows = || folder.rows::<InterventionRow>(checkpoint).iter().filter(|r| r.dose.is_some());
-        let mut modes: Vec<&str> = rows().map(|r| r.mode.as_str()).collect();
-        modes.sort_unstable();
-        modes.dedup();
-        let line = |mode: &&str| {
-            let of = rows().filter(|r| r.mode == *mode && r.steps == Steps::All);
-            Line::bars(&mode.replace('_', " "), points(of.filter_map(|r| Some((r.dose?, r.accuracy)))))
-        };
-        let lines: Vec<Line> = modes.iter().take(7).map(line).filter(|l| l.points.len() > 1).collect();
-        if !lines.is_empty() {
-            panels.push(Figure::Lines(LineChart {
-                title: format!("Dose and response: {}", called(checkpoint)),
-                x: Axis::new("dose"),
-                y: Axis::new("accuracy"),
-                lines,
-                marks: vec![],
-                levels: vec![],
-            }));
-        }
-    }
-    Drawing::new("fig:intervention-dose", "Dose and response (ours)", panels, "Bars: 95 % Wilson intervals.")
-}
 
 /// p(`</swi>`) by latent step and correctness.
 pub(super) fn exits(folder: &Folder) -> Option<Drawing> {
@@ -152,7 +24,7 @@ pub(super) fn exits(folder: &Folder) -> Option<Drawing> {
     } else {
         vec![Figure::Lines(LineChart {
             title: "Readiness to leave the block".into(),
-            x: Axis::new("latent step"),
+            x: Axis::new("latent step").whole(),
             y: Axis::new("p(</swi>)"),
             lines,
             marks: vec![],

@@ -2,6 +2,7 @@
 //! chart looks is `figures`' part. A figure without rows is named with what it needs and not drawn.
 
 mod inside;
+mod interventions;
 mod length;
 mod probes;
 mod training;
@@ -19,14 +20,21 @@ pub struct Drawing {
     pub label: String,
     pub title: String,
     pub panels: Vec<Figure>,
+    /// Panels beside one another.
+    pub columns: usize,
     /// What must be known to read it.
     pub note: String,
 }
 
 impl Drawing {
     fn new(label: &str, title: &str, panels: Vec<Figure>, note: &str) -> Option<Self> {
-        let drawing = Self { label: label.into(), title: title.into(), panels, note: note.into() };
+        let drawing = Self { label: label.into(), title: title.into(), panels, columns: 1, note: note.into() };
         (!drawing.panels.is_empty()).then_some(drawing)
+    }
+
+    /// The same with panels in pairs.
+    fn wide(self) -> Self {
+        Self { columns: 2, ..self }
     }
 }
 
@@ -46,7 +54,7 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
         let drawing = match label {
             "fig:swi-window" => probes::window(paper, folder),
             "fig:layer-probe" => probes::layers(paper, folder),
-            "fig:intervention" => inside::interventions(paper, folder),
+            "fig:intervention" => interventions::six(paper, folder),
             "fig:calibration" => training::overlay(folder),
             "fig:calibration-full" => training::full(folder),
             "fig:pareto" => length::pareto(folder),
@@ -66,8 +74,9 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
         }
     }
     drawn.extend(probes::values(folder));
-    drawn.extend(inside::per_step(folder));
-    drawn.extend(inside::dose(folder));
+    drawn.extend(interventions::all(paper, folder));
+    drawn.extend(interventions::per_step(folder));
+    drawn.extend(interventions::dose(folder));
     drawn.extend(inside::exits(folder));
     drawn.extend(inside::lenses(folder));
     drawn.extend(inside::patching(folder));
@@ -76,9 +85,10 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
 }
 
 /// A checkpoint as a reader calls it.
-fn called(checkpoint: &str) -> String {
+pub(in crate::report) fn called(checkpoint: &str) -> String {
     match checkpoint {
         "sft" => "after SFT".into(),
+        "grpo_start" => "where GRPO starts".into(),
         "grpo" => "after Switch-GRPO".into(),
         other => other.into(),
     }

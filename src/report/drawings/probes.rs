@@ -34,8 +34,12 @@ pub(super) fn window(paper: &Paper, folder: &Folder) -> Option<Drawing> {
         let values = at.iter().filter_map(|(x, column)| Some(Point::bare(*x, block.value(row, column).ok()?)));
         p.push(Line::scatter(name, values.collect()));
     }
+    p.retain(|line| !line.points.is_empty());
+    if p.is_empty() {
+        return None;
+    }
     let chart = |title: &str, y: Axis, lines: Vec<Line>| {
-        let x = Axis::new("offset from the annotated position (tokens)");
+        let x = Axis::new("offset from the annotated position (tokens)").whole();
         Figure::Lines(LineChart { title: title.into(), x, y, lines, marks: vec![0.0], levels: vec![] })
     };
     let panels = vec![
@@ -73,6 +77,7 @@ pub(super) fn layers(paper: &Paper, folder: &Folder) -> Option<Drawing> {
             };
             theirs.push(Line::bars(name, block.rows.iter().filter_map(of).collect()));
         }
+        theirs.retain(|line| !line.points.is_empty());
     }
     let chart = |title: String, lines: Vec<Line>| {
         let (x, y) = (Axis::new("depth (share of layers passed)"), Axis::new("accuracy, balanced classes"));
@@ -113,37 +118,52 @@ fn relative(from_last: f64, layers: f64) -> f64 {
     (layers + 1.0 - from_last) / layers
 }
 
-/// Probes for the task's intermediate values, by layer.
+/// Probes for the task's intermediate values at each latent step, in the last layer that was probed.
 pub(super) fn values(folder: &Folder) -> Option<Drawing> {
     let mut panels = vec![];
     for checkpoint in folder.of::<ProbeRow>() {
-        let rows = || folder.rows::<ProbeRow>(checkpoint).iter().filter_map(|r| Some((r.value()?, r)));
-        let kept = || rows().filter(|(_, r)| r.features == Features::ResidPost && r.protocol != Protocol::Paper);
-        let mut targets: Vec<&str> = kept().map(|(value, _)| value).collect();
-        targets.sort_unstable();
-        targets.dedup();
-        targets.truncate(7); // more lines than colours cannot be told apart
-        let line = |target: &&str| {
-            let of = kept().filter(|(value, _)| value == target);
-            Line::bars(target, points(of.map(|(_, r)| (r.layer as f64, r.balanced_accuracy))))
+        let probes = |features: Features| {
+            let rows = folder.rows::<ProbeRow>(checkpoint).iter();
+            let rows = rows.filter(move |r| r.features == features && r.protocol != Protocol::Paper);
+            rows.filter_map(|r| r.value()?.split_once('@').map(|(value, step)| (value, step.parse::<f64>().ok(), r)))
         };
-        let lines: Vec<Line> = targets.iter().map(line).filter(|l| !l.points.is_empty()).collect();
-        let chance = rows().next().map(|(_, r)| r.chance);
-        if !lines.is_empty() {
-            panels.push(Figure::Lines(LineChart {
-                title: format!("Probes for intermediate values: {}", called(checkpoint)),
-                x: Axis::new("layer"),
-                y: Axis::new("balanced accuracy"),
-                lines,
-                marks: vec![],
-                levels: chance.into_iter().collect(),
-            }));
+        let Some(last) = probes(Features::ResidPost).map(|(.., r)| r.layer).max() else { continue };
+        let mut names: Vec<&str> = vec![];
+        for (value, ..) in probes(Features::ResidPost) {
+            if !names.contains(&value) {
+                names.push(value);
+            }
         }
+        // The results of steps 1, 2, … apart only where no block stands for a step of its own.
+        if names.contains(&"s_j") {
+            names.retain(|name| name.starts_with("s_j"));
+        }
+        let line = |value: &str, features: Features, name: String| {
+            let of = probes(features).filter(|(v, _, r)| *v == value && r.layer == last);
+            Line::bars(&name, points(of.filter_map(|(_, step, r)| Some((step?, r.balanced_accuracy)))))
+        };
+        let said = |value: &str| match value {
+            "s_j" => "result of the block\u{2019}s own clause".to_owned(),
+            "s_j-1" => "result before it".to_owned(),
+            other => format!("result of step {}", other.trim_start_matches('s')),
+        };
+        // More lines than colours cannot be told apart.
+        let mut lines: Vec<Line> = names.iter().take(6).map(|v| line(v, Features::ResidPost, said(v))).collect();
+        lines.extend(names.first().map(|v| line(v, Features::Shuffled, "shuffled labels".into())));
+        lines.retain(|line| !line.points.is_empty());
+        panels.push(Figure::Lines(LineChart {
+            title: format!("Values read at each latent step, layer {last}: {}", called(checkpoint)),
+            x: Axis::new("latent step").whole(),
+            y: Axis::new("balanced accuracy").range(0.0, 1.04),
+            lines,
+            marks: vec![],
+            levels: probes(Features::ResidPost).next().map(|(.., r)| r.chance).into_iter().collect(),
+        }));
     }
     Drawing::new(
         "fig:value-probe",
         "Probes for intermediate values (ours)",
         panels,
-        "Split by problem. Dotted: chance.",
+        "Split by problem. Bars: 95 % intervals. Dotted: chance.",
     )
 }

@@ -4,14 +4,16 @@ use super::fonts::width;
 use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene};
 use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, TITLE, WIDTH};
-use super::ticks::{ticks, wrap};
+use super::ticks::{ticks, whole_ticks, wrap};
 use anyhow::{Result, ensure};
 
-/// One axis: its label with unit, whether it is logarithmic, and its range (from the data where not given).
+/// One axis: its label with unit, whether it is logarithmic or of whole numbers alone (latent steps), and its range (from
+/// the data where not given).
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
     pub label: String,
     pub log: bool,
+    pub whole: bool,
     pub range: Option<(f64, f64)>,
 }
 
@@ -24,6 +26,11 @@ impl Axis {
     /// The same axis, logarithmic.
     pub fn log(self) -> Self {
         Self { log: true, ..self }
+    }
+
+    /// The same axis, of whole numbers: nothing lies between them.
+    pub fn whole(self) -> Self {
+        Self { whole: true, ..self }
     }
 
     /// The same axis with a fixed range.
@@ -50,6 +57,10 @@ impl Axis {
             (low - room, high + room)
         })
     }
+}
+
+fn ticks_of(axis: &Axis, low: f64, high: f64) -> Vec<(f64, String)> {
+    if axis.whole { whole_ticks(low, high) } else { ticks(low, high, axis.log) }
 }
 
 /// Named positions on the x axis instead of numbers.
@@ -89,7 +100,7 @@ impl Plot {
         top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
         let left = PAD + 1.35 * LABEL + widest + 14.0;
         // The last number under the x axis is centred on its tick and may reach past the axis.
-        let ticks_x = if names.is_some() { Vec::new() } else { ticks(x0, x1, x.log) };
+        let ticks_x = if names.is_some() { Vec::new() } else { ticks_of(x, x0, x1) };
         let last = ticks_x.last().map_or(0.0, |t| 0.5 * width(&t.1, TICK, false) + 8.0);
         let margin = last.max(PAD + 10.0);
         let plot = Self {
@@ -108,7 +119,7 @@ impl Plot {
         scene.text((PAD + 0.5 * LABEL, 0.5 * (plot.top + plot.bottom)), &y.label, LABEL, false, Anchor::Upwards);
         let below = match names {
             Some(names) => plot.name_ticks(&mut scene, names),
-            None => plot.number_ticks(&mut scene, x.log),
+            None => plot.number_ticks(&mut scene, x),
         };
         scene.text((0.5 * (plot.left + plot.right), below + 0.6 * LABEL), &x.label, LABEL, false, Anchor::Centre);
         scene.height = below + if x.label.is_empty() { PAD } else { 1.2 * LABEL + PAD };
@@ -116,8 +127,8 @@ impl Plot {
     }
 
     /// Numbers under the x axis; returns where they end.
-    fn number_ticks(&self, scene: &mut Scene, log: bool) -> f64 {
-        for (value, text) in ticks(self.x.0, self.x.1, log) {
+    fn number_ticks(&self, scene: &mut Scene, axis: &Axis) -> f64 {
+        for (value, text) in ticks_of(axis, self.x.0, self.x.1) {
             let at = self.x(value);
             scene.line(&[(at, self.bottom), (at, self.bottom + 10.0)], INK, 2.0, None);
             scene.text((at, self.bottom + 12.0 + 0.5 * TICK), &text, TICK, false, Anchor::Centre);

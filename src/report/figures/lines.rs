@@ -97,9 +97,10 @@ impl LineChart {
             scene.line(&[(plot.x(x), plot.top), (plot.x(x), plot.bottom)], INK, 2.0, Some((4.0, 8.0)));
         }
         for (i, line) in self.lines.iter().enumerate() {
-            // Series share their x; a few pixels keep their bars from hiding one another.
+            // Series share their x; a few pixels keep their bars from hiding one another. Only where nothing lies between two
+            // values of x: elsewhere the place says the value.
             let middle = 0.5 * (self.lines.len() - 1) as f64;
-            let dodge = if line.joined { 8.0 * (i as f64 - middle) } else { 0.0 };
+            let dodge = if line.joined && self.x.whole { 8.0 * (i as f64 - middle) } else { 0.0 };
             draw(&mut scene, &plot, line, i, dodge);
         }
         plot.finish(&mut scene);

@@ -1,7 +1,7 @@
 //! Figures for a one-column page: lines with intervals, bars, histograms, cumulative distributions, heat maps.
 //!
 //! Knows numbers, names and intervals; nothing of experiments or rows. Each chart is a plain value; [`save`] draws one or
-//! several stacked charts to SVG and PNG from the same list of shapes, so the two cannot differ.
+//! several charts to SVG and PNG from the same list of shapes, so the two cannot differ.
 //!
 //! Style: 1020 pixels wide, sized to be read at 85 mm; the palette of Okabe & Ito (2008), which the colour-blind can tell
 //! apart, and besides colour a dash pattern and a marker per series. Text is set in DejaVu Sans, embedded in the program.
@@ -53,6 +53,16 @@ pub struct FigureFiles {
 }
 
 impl Figure {
+    fn title(&self) -> &str {
+        match self {
+            Self::Lines(chart) => &chart.title,
+            Self::Bars(chart) => &chart.title,
+            Self::Histogram(chart) => &chart.title,
+            Self::Ecdf(chart) => &chart.title,
+            Self::HeatMap(chart) => &chart.title,
+        }
+    }
+
     fn scene(&self) -> Result<Scene> {
         match self {
             Self::Lines(chart) => chart.scene(),
@@ -65,12 +75,25 @@ impl Figure {
 }
 
 /// Draws `panels` from top to bottom into `<stem>.svg` and `<stem>.png`, each written whole or not at all.
+///
+/// # Errors
+/// No panels, a chart that cannot be drawn, a disk that cannot be written.
 pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
+    save_beside(stem, panels, 1)
+}
+
+/// The same with so many panels beside one another.
+pub(crate) fn save_beside(stem: &Path, panels: &[Figure], columns: usize) -> Result<FigureFiles> {
     ensure!(!panels.is_empty(), "figure {} has no panels", stem.display());
     let mut whole = Scene::new(WIDTH, 0.0);
+    let mut top = 0.0;
     for (number, panel) in panels.iter().enumerate() {
         let scene = panel.scene().with_context(|| format!("figure {}, panel {number}", stem.display()))?;
-        whole.append_below(scene);
+        let column = number % columns;
+        if column == 0 {
+            top = whole.height;
+        }
+        whole.put(scene, (column as f64 * WIDTH, top));
     }
     let path = |ending: &str| {
         let mut name = stem.as_os_str().to_owned();
@@ -78,7 +101,8 @@ pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
         PathBuf::from(name)
     };
     let files = FigureFiles { svg: path(".svg"), png: path(".png") };
-    write_atomic(&files.svg, render::svg(&whole)?.as_bytes())?;
+    let titles: Vec<&str> = panels.iter().map(Figure::title).collect();
+    write_atomic(&files.svg, render::svg(&whole, &titles.join("; "))?.as_bytes())?;
     write_atomic(&files.png, &render::bitmap(&whole)?)?;
     Ok(files)
 }

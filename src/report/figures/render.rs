@@ -22,8 +22,8 @@ struct Backend {
     sink: f64,
 }
 
-/// The page as SVG.
-pub(super) fn svg(scene: &Scene) -> Result<String> {
+/// The page as SVG: to a reader who cannot see it, an image of this title.
+pub(super) fn svg(scene: &Scene, title: &str) -> Result<String> {
     let mut svg = String::new();
     {
         let size = (scene.width.ceil() as u32, scene.height.ceil() as u32);
@@ -31,7 +31,9 @@ pub(super) fn svg(scene: &Scene) -> Result<String> {
         draw(scene, area, Backend { scale: 1.0, sink: 0.07 })?;
     }
     let family = |name: &str| format!("font-family=\"{name}\"");
-    Ok(svg.replace(&family(FAMILY), &family(FALLBACK)))
+    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let named = svg.replacen("<svg ", "<svg role=\"img\" ", 1).replacen('>', &format!(">\n<title>{title}</title>"), 1);
+    Ok(named.replace(&family(FAMILY), &family(FALLBACK)))
 }
 
 /// The page as PNG, drawn at twice the size and halved, which smooths what plotters leaves jagged.

@@ -57,11 +57,10 @@ impl Scene {
         self.shapes.push(Shape::Text { at, text: text.to_string(), height, bold, anchor, colour });
     }
 
-    /// Puts another scene under this one.
-    pub(crate) fn append_below(&mut self, other: Scene) {
-        let dy = self.height;
-        let down = |(x, y): At| (x, y + dy);
-        self.height += other.height;
+    /// Puts another scene into this one, its top left corner at `to`; this one grows to hold it.
+    pub(crate) fn put(&mut self, other: Scene, to: At) {
+        let down = |(x, y): At| (x + to.0, y + to.1);
+        (self.width, self.height) = (self.width.max(to.0 + other.width), self.height.max(to.1 + other.height));
         self.shapes.extend(other.shapes.into_iter().map(|shape| match shape {
             Shape::Line { points, colour, width } => {
                 Shape::Line { points: points.into_iter().map(down).collect(), colour, width }

@@ -21,10 +21,20 @@ pub(super) fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
         let step = ((last - first) / 6 + 1) as usize;
         return (first..=last).rev().step_by(step).map(|e| (10f64.powi(e), power(e))).collect();
     }
-    // The finest step that leaves at most six intervals.
+    linear(low, high, 0.0)
+}
+
+/// The same at whole numbers alone.
+pub(super) fn whole_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
+    linear(low, high, 1.0)
+}
+
+/// The finest step, at least `least`, that leaves at most six intervals.
+fn linear(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
     let raw = (high - low) / 6.001;
     let magnitude = 10f64.powf(raw.log10().floor());
-    let step = [1.0, 2.0, 5.0].map(|m| m * magnitude).into_iter().find(|s| *s >= raw).unwrap_or(10.0 * magnitude);
+    let step =
+        [1.0, 2.0, 5.0].map(|m| m * magnitude).into_iter().find(|s| *s >= raw).unwrap_or(10.0 * magnitude).max(least);
     let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
     let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
     (first..=last)

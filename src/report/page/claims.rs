@@ -26,8 +26,27 @@ fn mark(verdict: Verdict) -> &'static str {
     }
 }
 
-/// All claims; those of one text stand under it together.
+/// One bar of all verdicts, and under it, folded, every claim.
 pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
+    let mut bar = String::new();
+    for v in Verdict::ALL.into_iter().filter(|v| count(claims, *v) > 0) {
+        let _ = write!(
+            bar,
+            "<li class=\"{}\" style=\"flex-grow:{1}\"><b>{1}</b> <span>{2}</span></li>",
+            class(v),
+            count(claims, v),
+            v.words()
+        );
+    }
+    format!(
+        "<section class=\"verdicts\"><h2>The paper’s claims, tested on these models</h2>\n<ul aria-label=\"Verdicts\">{bar}</ul>\n\
+         <details class=\"part\" id=\"{id}-claims\"><summary>Every claim and its test</summary>\n{}</details></section>\n",
+        list(claims, id)
+    )
+}
+
+/// All claims; those of one text stand under it together.
+fn list(claims: &[Tested<'_>], id: &str) -> String {
     let mut out = String::from("<div class=\"filter\" role=\"group\" aria-label=\"Show claims\" hidden>");
     for v in Verdict::ALL {
         let _ = write!(

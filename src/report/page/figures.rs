@@ -1,7 +1,6 @@
 //! Figures inline, and what is missing. Knows SVG only as text that our own renderer wrote.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use super::escape::{prose, text};
 use super::missing;
@@ -9,28 +8,23 @@ use crate::report::paper::Paper;
 use crate::report::recipes::Recipe;
 use crate::report::render::Rendered;
 
-pub(super) fn html(
-    paper: &Paper,
-    r: &Rendered<'_>,
-    recipes: &[(&'static str, Recipe)],
-    link: &impl Fn(&Path) -> String,
-) -> String {
+pub(super) fn html(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)]) -> String {
+    if r.figures.is_empty() && r.undrawn.is_empty() {
+        return String::new();
+    }
     let mut out = String::from("<div class=\"gallery\">\n");
     for drawn in &r.figures {
         let d = &drawn.drawing;
-        let words = paper.block(&d.label).map_or("", |b| b.words.as_str());
+        let words = if r.claims.is_empty() { "" } else { paper.block(&d.label).map_or("", |b| b.words.as_str()) };
         let theirs =
             if words.is_empty() { String::new() } else { format!("<p class=\"note\">The paper: {}</p>", prose(words)) };
         let _ = writeln!(
             out,
-            "<figure class=\"plot\"><figcaption><b>{}</b> <code>{}</code> <span class=\"files\"><a href=\"{}\">svg</a> \
-             <a href=\"{}\">png</a></span></figcaption><div class=\"svg\" role=\"img\" aria-label=\"{}\">{}</div>\
+            "<figure class=\"plot{}\"><figcaption><b>{}</b> <code>{}</code></figcaption><div class=\"svg\">{}</div>\
              <p class=\"note\">{}</p>{theirs}</figure>",
+            if d.columns > 1 { " wide" } else { "" },
             text(&d.title),
             text(&d.label),
-            link(&drawn.files.svg),
-            link(&drawn.files.png),
-            text(&d.title),
             drawn.svg,
             prose(&d.note),
         );
@@ -51,5 +45,6 @@ pub(super) fn html(
         }
         out += "</ul>\n";
     }
-    out
+    let room = r.folder.path.join("figures");
+    out + &format!("<p class=\"note\">As files, SVG and PNG: <code>{}</code></p>\n", text(&room.display().to_string()))
 }

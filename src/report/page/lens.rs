@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::escape::{text, token};
 use super::trace::pairs;
-use crate::report::drawings::lens_rows;
+use crate::report::drawings::{called, lens_rows};
 use crate::report::folder::{Folder, sound};
 use crate::schema::{Lens, LensRow};
 
-pub(super) const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
+const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
     mean distribution and its probability. Darker: lower entropy. Layer 0 is the embedding, the topmost what the model itself \
     predicts. Hover or focus a cell for the top five.</p>\n";
 
@@ -36,10 +36,10 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
             out,
             "<div class=\"lens\"><h3>{}</h3><fieldset><legend>Lens</legend>{choice}</fieldset>{grids}\
              <output class=\"tip\" aria-live=\"polite\" hidden></output></div>",
-            text(checkpoint)
+            text(&called(checkpoint))
         );
     }
-    out
+    if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }
 }
 
 fn grid(lens: &str, rows: &[(usize, &LensRow)]) -> String {
@@ -62,7 +62,7 @@ fn grid(lens: &str, rows: &[(usize, &LensRow)]) -> String {
         body += "</tr>\n";
     }
     format!(
-        "<div class=\"scroll {lens}\"><table class=\"grid\"><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        "<div class=\"scroll {lens}\"><table class=\"grid\"><caption>The {lens} lens, layer by latent step</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 }
 

@@ -6,9 +6,10 @@ use super::escape::text;
 use crate::report::folder::Folder;
 
 pub(super) fn html(folder: &Folder) -> String {
-    let mut out = String::from(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Files of rows\"><table><thead><tr><th scope=\"col\">experiment</th>\
+    let mut out = format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Files of rows of {}\"><table><caption>Files of rows, and the commands that wrote them</caption><thead><tr><th scope=\"col\">experiment</th>\
          <th scope=\"col\">checkpoint</th><th scope=\"col\" class=\"num\">rows</th><th scope=\"col\">command</th></tr></thead><tbody>\n",
+        text(&folder.name)
     );
     for (experiment, checkpoint, rows) in folder.files() {
         let name = if checkpoint.is_empty() { experiment.to_owned() } else { format!("{experiment}-{checkpoint}") };

@@ -1,28 +1,29 @@
-//! `reports/index.html`: one page over all folders that needs no network. Knows HTML; its numbers come rendered.
+//! `reports/index.html`: one page over all folders that needs no network and no other file. Knows HTML; its numbers come
+//! rendered.
 //!
-//! Everything is in the HTML as it is written: tables, figures, traces and the lens grid are readable without JavaScript;
-//! the script adds keyboard movement between tokens, the panel of details and the filter of claims.
+//! A reader sees what this is, three findings a checkpoint and one problem solved; everything else is folded under headings.
+//! All of it is in the HTML as it is written and readable without JavaScript; the script adds keyboard movement between
+//! tokens, the panel of details and the filter of claims.
 
+mod attention;
+mod cards;
 mod claims;
 mod escape;
 mod figures;
 mod lens;
 mod manifest;
+mod steps;
 mod table;
 mod trace;
 
 use std::fmt::Write;
-use std::path::{Component, Path};
 
 use escape::text;
 
-use super::claims_list::count;
 use super::figures::fonts::font_face_css;
 use super::paper::Paper;
 use super::recipes::Recipe;
 use super::render::Rendered;
-use super::verdicts::Verdict;
-use crate::schema::{LensRow, PositionRow};
 
 /// What tells a page of ours from somebody's own.
 pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
@@ -30,92 +31,76 @@ pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\"
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// The whole page; links to files are relative to `home`, the folder it will lie in.
-pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, Recipe)], home: &Path) -> String {
+/// The whole page.
+pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, Recipe)]) -> String {
     let mut body = String::new();
     let mut nav = String::new();
     for (number, r) in folders.iter().enumerate() {
         let id = id(number, &r.folder.name);
-        body += &folder(paper, r, recipes, &id, home);
-        nav += &navigation(r, &id);
+        body += &folder(paper, r, recipes, &id);
+        let _ = write!(nav, "<a href=\"#{id}\">{}</a>", text(&r.folder.name));
     }
+    let nav = if folders.len() > 1 { format!("<nav aria-label=\"Folders\">{nav}</nav>") } else { String::new() };
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{MARKER}\n<title>Switchyard: report</title>\n\
          <style>\n{}{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
-         <header><p class=\"brand\">Switchyard</p><nav aria-label=\"Contents\">{nav}</nav></header>\n\
-         <main id=\"main\">\n{INTRODUCTION}\n{body}</main>\n\
+         <header><p class=\"brand\">Switchyard</p>{nav}</header>\n<main id=\"main\">\n{INTRODUCTION}\n{body}</main>\n\
          <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         font_face_css()
     )
 }
 
-const INTRODUCTION: &str = "<p class=\"lead\">Switchable latent reasoning, measured beside the paper. Every number of ours \
-    stands with its 95 % interval and its n; the paper's have neither. Other models on other problems: compare shapes, not \
-    levels.</p>";
+const INTRODUCTION: &str = "<p class=\"lead\">These language models may stop writing, think for some steps in hidden states between \
+    <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page says what was measured of that thinking.</p>\n\
+    <p class=\"note\">Each number stands with its 95 % interval and its <i>n</i>, the number of problems.</p>";
 
 /// An id for anchors; folders of the same name stay apart.
 fn id(number: usize, name: &str) -> String {
-    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    format!("f{number}-{name}")
+    format!("f{number}-{}", plain(name))
 }
 
-fn navigation(r: &Rendered<'_>, id: &str) -> String {
-    let mut links = String::new();
-    for (part, name) in PARTS {
-        let empty = match *part {
-            "traces" => r.folder.of::<PositionRow>().is_empty(),
-            "lens" => r.folder.of::<LensRow>().is_empty(),
-            "figures" => r.figures.is_empty(),
-            "claims" => r.claims.is_empty(),
-            "paper" => r.paper_tables.is_empty(),
-            "own" => r.own_tables.is_empty(),
-            _ => false,
-        };
-        if !empty {
-            let _ = write!(links, "<li><a href=\"#{id}-{part}\">{name}</a></li>");
-        }
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], id: &str) -> String {
+    let tables = || r.own_tables.iter().chain(r.paper_tables.iter().map(|b| &b.table));
+    let anchor = |label: &str| {
+        let there = tables().any(|table| table.label == label && !table.rows().is_empty());
+        there.then(|| format!("{id}-{}", plain(label)))
+    };
+    let mut out = format!(
+        "<article id=\"{id}\">\n<h1>{}</h1>\n{}{}{}",
+        text(&r.folder.name),
+        mixed(r),
+        facts(r),
+        cards::html(r.folder, id, &anchor)
+    );
+    if !r.claims.is_empty() {
+        out += &claims::html(&r.claims, id);
     }
-    format!("<details open><summary>{}</summary><ul>{links}</ul></details>", text(&r.folder.name))
-}
-
-/// Parts of a folder's section, by anchor.
-const PARTS: &[(&str, &str)] = &[
-    ("claims", "Claims"),
-    ("paper", "The paper’s tables"),
-    ("own", "Our tables"),
-    ("figures", "Figures"),
-    ("traces", "Traces"),
-    ("lens", "Lens grid"),
-    ("manifest", "Manifest"),
-];
-
-fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], id: &str, home: &Path) -> String {
-    let link = |path: &Path| text(&relative(path, home));
-    let mut out = format!("<article id=\"{id}\">\n<h1>{}</h1>\n{}{}", text(&r.folder.name), mixed(r), facts(r));
-    let mut part = |key: &str, intro: &str, content: String| {
+    let mut part = |key: &str, name: &str, count: usize, content: String| {
         if !content.is_empty() {
-            let name = PARTS.iter().find(|(k, _)| *k == key).map_or("", |(_, n)| n);
-            let _ = write!(out, "<section id=\"{id}-{key}\">\n<h2>{name}</h2>\n{intro}{content}</section>\n");
+            let count = if count > 0 { format!(" <small>{count}</small>") } else { String::new() };
+            let _ = writeln!(
+                out,
+                "<details class=\"part\" id=\"{id}-{key}\"><summary><h2>{name}{count}</h2></summary>\n{content}</details>"
+            );
         }
     };
-    if !r.claims.is_empty() {
-        part("claims", "", claims::html(&r.claims, id));
-    }
-    let tables: String = r
-        .paper_tables
-        .iter()
-        .map(|b| {
-            let how = if b.ours == 0 { missing(recipes, &b.table.label) } else { String::new() };
-            table::html(&b.table, &link(&r.folder.path.join("tables")), &how)
-        })
-        .collect();
-    part("paper", "", tables);
-    part("own", "", r.own_tables.iter().map(|t| table::html(t, &link(&r.folder.path.join("tables")), "")).collect());
-    part("figures", "", figures::html(paper, r, recipes, &link));
-    part("traces", trace::INTRODUCTION, trace::html(r.folder, id));
-    part("lens", lens::INTRODUCTION, lens::html(r.folder, id));
-    part("manifest", "", manifest::html(r.folder));
+    let (traces, problems) = trace::html(r.folder, id);
+    part("traces", "Problems, token by token", problems, traces);
+    part("lens", "What each layer would say at each latent step", 0, lens::html(r.folder, id));
+    part("attention", "Where the heads look", 0, attention::html(r.folder, id));
+    part("figures", "Figures", r.figures.len(), figures::html(paper, r, recipes));
+    part("own", "Tables", r.own_tables.len(), r.own_tables.iter().map(|t| table::html(t, id, "")).collect());
+    let beside = r.paper_tables.iter().map(|b| {
+        let how = if b.ours == 0 { missing(recipes, &b.table.label) } else { String::new() };
+        table::html(&b.table, id, &how)
+    });
+    part("paper", "The paper’s tables with ours beside them", r.paper_tables.len(), beside.collect());
+    part("manifest", "What the rows were made from", r.folder.files().count(), manifest::html(r.folder));
     out + "</article>\n"
 }
 
@@ -131,23 +116,17 @@ fn mixed(r: &Rendered<'_>) -> String {
     )
 }
 
-/// The folder at a glance.
+/// Which models on which problems.
 fn facts(r: &Rendered<'_>) -> String {
-    let tile = |n: usize, what: &str, class: &str| format!("<li class=\"{class}\"><b>{n}</b> {what}</li>");
-    let of = |v: Verdict| tile(count(&r.claims, v), v.words(), claims::class(v));
-    let with_rows = r.paper_tables.iter().filter(|b| b.ours > 0).count();
-    format!(
-        "<p class=\"facts\">{} · {} of {} tables of the paper have rows of ours · {} figures</p>\n\
-         <ul class=\"tiles\" aria-label=\"Verdicts\">{}{}{}{}</ul>\n",
-        text(&r.folder.dataset()),
-        with_rows,
-        r.paper_tables.len(),
-        r.figures.len(),
-        of(Verdict::Reproduced),
-        of(Verdict::NotReproduced),
-        of(Verdict::Undecided),
-        of(Verdict::NotTestable)
-    )
+    if r.folder.is_calibration() {
+        return "<p class=\"facts\">How often the verdicts of this workbench are right: models whose truth is known, through \
+                every experiment.</p>\n"
+            .into();
+    }
+    let models: Vec<String> = r.folder.models().iter().map(|name| format!("<code>{}</code>", text(name))).collect();
+    let n = r.folder.problems().map_or_else(String::new, |n| format!(", {n} problems"));
+    let data = text(&r.folder.dataset());
+    format!("<p class=\"facts\">Models {}; data <code>{data}</code>{n}</p>\n", models.join(", "))
 }
 
 /// What to run for a table or figure that has no rows.
@@ -160,30 +139,4 @@ fn missing(recipes: &[(&'static str, Recipe)], label: &str) -> String {
         "<details class=\"how\"><summary>No rows: how to get them</summary><pre>{commands}</pre><p>{}</p></details>",
         text(&recipe.scale)
     )
-}
-
-/// A path as seen from the page's folder, for links.
-fn relative(path: &Path, home: &Path) -> String {
-    let parts = |p: &Path| -> Vec<String> {
-        let full = p.canonicalize().unwrap_or_else(|_| p.to_path_buf());
-        let named = full.components().filter(|c| *c != Component::CurDir);
-        named.map(|c| c.as_os_str().to_string_lossy().into_owned()).collect()
-    };
-    let home = if home.as_os_str().is_empty() { Path::new(".") } else { home };
-    let (path, home) = (parts(path), parts(home));
-    let shared = path.iter().zip(&home).take_while(|(a, b)| a == b).count();
-    let up = std::iter::repeat_n("..".to_owned(), home.len() - shared);
-    up.chain(path[shared..].iter().cloned()).collect::<Vec<_>>().join("/")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_relative() {
-        let at = |path: &str, home: &str| relative(Path::new(path), Path::new(home));
-        assert_eq!(at("/x/reports/micro/tables", "/x/reports"), "micro/tables");
-        assert_eq!(at("/x/runs/micro", "/x/reports"), "../runs/micro");
-    }
 }

@@ -31,3 +31,11 @@ for (const filter of document.querySelectorAll('.filter')) {
     for (const claim of filter.parentElement.querySelectorAll('.claim')) claim.hidden = !on.has(claim.dataset.verdict);
   });
 }
+// A link into a folded part opens it.
+const reveal = () => {
+  const to = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let at = to; at; at = at.parentElement) if (at.tagName === 'DETAILS') at.open = true;
+  if (to) to.scrollIntoView();
+};
+addEventListener('hashchange', reveal);
+reveal();

@@ -3,16 +3,21 @@
 use std::fmt::Write;
 
 use super::escape::{prose, text};
+use super::plain;
+use crate::report::figures::fonts::base64;
 use crate::report::render_table::number;
 use crate::report::tables::{Cell, ColumnKind, Table};
 
-/// The table with caption, note and links to its files in `folder`; `how` is put under it.
-pub(super) fn html(table: &Table, folder: &str, how: &str) -> String {
-    let stem = format!("{folder}/{}", text(&table.label.replace(':', "-")));
+/// The table with caption, note and its CSV, which is part of the page; `how` is put under it. `id` is the folder's.
+pub(super) fn html(table: &Table, id: &str, how: &str) -> String {
     let mut head = String::new();
     for column in &table.columns {
         let class = class(column.kind);
-        let _ = write!(head, "<th scope=\"col\"{class}>{}</th>", text(&column.name));
+        // A column without a name heads nothing.
+        let _ = match column.name.as_str() {
+            "" => write!(head, "<td></td>"),
+            name => write!(head, "<th scope=\"col\"{class}>{}</th>", text(name)),
+        };
     }
     let mut body = String::new();
     for row in table.rows() {
@@ -29,15 +34,17 @@ pub(super) fn html(table: &Table, folder: &str, how: &str) -> String {
     }
     let note =
         if table.note.is_empty() { String::new() } else { format!("<p class=\"note\">{}</p>", prose(&table.note)) };
+    let file = text(&table.label.replace(':', "-"));
     format!(
-        "<figure class=\"table\" id=\"{}\"><figcaption><b>{}</b> <code>{}</code> <span class=\"files\">\
-         <a href=\"{stem}.csv\">csv</a> <a href=\"{stem}.tex\">tex</a> <a href=\"{stem}.md\">md</a></span></figcaption>\n\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table><thead><tr>{head}</tr></thead>\n\
-         <tbody>{body}</tbody></table></div>{note}{how}</figure>\n",
-        text(&format!("{folder}-{}", table.label).replace(['/', ':', '.'], "-")),
-        text(&table.title),
+        "<figure class=\"table\" id=\"{id}-{}\"><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{id}: {}\">\
+         <table><caption><b>{}</b> <code>{}</code> <a class=\"files\" download=\"{file}.csv\" \
+         href=\"data:text/csv;base64,{}\">csv</a></caption><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\
+         {note}{how}</figure>\n",
+        plain(&table.label),
         text(&table.label),
         text(&table.title),
+        text(&table.label),
+        base64(table.csv().as_bytes()),
     )
 }
 

@@ -1,0 +1,236 @@
+//! What a checkpoint's rows say in a sentence, a number and a few bars: the cards at the top of the page. Knows which rows
+//! answer which question. A title says what the verdict of the rows is; where they decide nothing it says that.
+
+use super::cells::intervention_row;
+use super::folder::{Folder, sound};
+use crate::schema::{
+    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, ProbeRow, ResponseRow, Steps,
+    SwitchBenefitRow, TeacherForcedRow,
+};
+use crate::stats::{Estimate, FEWEST};
+
+/// One of the page's cards.
+pub(super) struct Finding {
+    /// What was asked, and what was found.
+    pub asks: &'static str,
+    pub title: String,
+    pub number: Estimate,
+    /// What the number is, as the end of a sentence that begins with it.
+    pub of: String,
+    /// The small figure: a name and a share each.
+    pub bars: Vec<(String, Estimate)>,
+    /// The table that it is from.
+    pub label: &'static str,
+}
+
+/// Cards of one checkpoint.
+pub(super) const CARDS: usize = 3;
+
+/// The first findings that the checkpoint has rows for, the strongest kind of evidence first.
+pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
+    let all: [fn(&Folder, &str) -> Option<Finding>; 8] =
+        [known_value, latents, place, benefit, value_probe, responses, accuracy, over_training];
+    let found = all.iter().filter_map(|of| of(folder, checkpoint)).take(CARDS);
+    found
+        .map(|f| {
+            if f.number.n < FEWEST { Finding { title: format!("{} Too few problems to say.", f.asks), ..f } } else { f }
+        })
+        .collect()
+}
+
+/// Checkpoints that have a finding, in the order of training.
+pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
+    let mut names: Vec<&str> = vec![];
+    for rows in
+        [KnownValueRow::NAME, InterventionRow::NAME, TeacherForcedRow::NAME, ResponseRow::NAME, AccuracyRow::NAME]
+    {
+        for checkpoint in folder.checkpoints(rows) {
+            if !names.contains(&checkpoint) {
+                names.push(checkpoint);
+            }
+        }
+    }
+    // Only trained so far: what the last phase reached.
+    if names.is_empty() {
+        names.extend(folder.phases().last().map(|row| row.phase.as_str()));
+    }
+    let has = |name: &&str| !findings(folder, name).is_empty();
+    names.into_iter().filter(has).map(str::to_owned).collect()
+}
+
+/// Does the answer go where the value in the latents goes?
+fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = folder.rows::<KnownValueRow>(checkpoint).iter().find(|row| row.steps == Steps::All)?;
+    let number = sound(row.hit_rate)?;
+    let title = if row.follows() {
+        "The answer follows the value in the latents"
+    } else {
+        "No sign that the answer follows the latents"
+    };
+    Some(Finding {
+        asks: "Does the answer follow the value in the latents?",
+        title: title.into(),
+        number,
+        of: "of the answers become what arithmetic predicts when another problem’s latents, with another value, are put in".into(),
+        bars: bars([("predicted answer", row.hit_rate), ("by chance", row.chance), ("old answer kept", row.kept)]),
+        label: "tab:known-value",
+    })
+}
+
+/// What other inputs at the latent steps leave of right answers.
+fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let of =
+        |mode: &str| intervention_row(folder, checkpoint, mode).and_then(|row| row.diagnostic_accuracy).and_then(sound);
+    let row = ["resample", "zero"]
+        .iter()
+        .find_map(|mode| intervention_row(folder, checkpoint, mode).filter(|_| of(mode).is_some()))?;
+    let other = if row.mode == "zero" { "zeros in their place" } else { "those of another problem" };
+    let title = if row.lowers() {
+        "Other latents make right answers wrong".to_owned()
+    } else {
+        "No loss is shown when the latents are replaced".to_owned()
+    };
+    let named = [
+        (NORMAL, "unchanged"),
+        ("resample", "another problem’s"),
+        ("zero", "zeros"),
+        ("random_norm", "random, same norm"),
+        ("embedding_argmax", "token it would say"),
+        ("skip", "no latents: text"),
+    ];
+    Some(Finding {
+        asks: "Do right answers need these latents?",
+        title,
+        number: of(&row.mode)?,
+        of: format!("of the answers that were right with latents stay right with {other}"),
+        bars: named.iter().filter_map(|(mode, name)| Some(((*name).to_owned(), of(mode)?))).collect(),
+        label: "tab:intervention-ladder",
+    })
+}
+
+/// Where the model opens a block.
+fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = |event: Event| folder.rows::<TeacherForcedRow>(checkpoint).iter().find(|row| row.event == event);
+    let at = row(Event::SwiStart)?;
+    let others = [
+        (Event::ClauseStart, "other clause starts"),
+        (Event::SameToken, "same token elsewhere"),
+        (Event::Random, "anywhere"),
+    ];
+    let others: Vec<(&TeacherForcedRow, &str)> =
+        others.iter().filter_map(|(event, name)| Some((row(*event)?, *name))).collect();
+    let placed = !others.is_empty() && others.iter().all(|(other, _)| at.is_sharper(other));
+    let title = if placed {
+        "The model switches where it was taught to"
+    } else {
+        "No place of its own for the decision to switch"
+    };
+    let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
+    Some(Finding {
+        asks: "Does the decision to switch have a place?",
+        title: title.into(),
+        number: sound(at.p_swi)?,
+        of: "is the probability of <swi> where the annotation begins a block".into(),
+        bars: bars(std::iter::once(("annotated", at.p_swi)).chain(beside)),
+        label: "tab:tf",
+    })
+}
+
+/// What a block is worth.
+fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = folder.rows::<SwitchBenefitRow>(checkpoint).iter().find(|row| row.group == "chosen")?;
+    let title = if row.helps() {
+        "Thinking in latents helps where the model chooses it"
+    } else {
+        "No gain from latents is shown where the model chooses them"
+    };
+    Some(Finding {
+        asks: "Do latents help?",
+        title: title.into(),
+        number: sound(row.with_block)?,
+        of: "of the problems where it opens a block are answered right with one".into(),
+        bars: bars([("with a block", row.with_block), ("<swi> forbidden", row.without_block)]),
+        label: "tab:switch-benefit",
+    })
+}
+
+/// Whether a value can be read off the latents.
+fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let own = |row: &&ProbeRow| {
+        row.value().is_some_and(|value| value.starts_with("s_j@")) && row.features == Features::ResidPost
+    };
+    let rows: Vec<&ProbeRow> = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).collect();
+    let last = rows.iter().map(|row| row.layer).max()?;
+    let steps: Vec<&&ProbeRow> = rows.iter().filter(|row| row.layer == last).collect();
+    let best = steps.iter().max_by(|a, b| a.balanced_accuracy.value.total_cmp(&b.balanced_accuracy.value))?;
+    let step = |row: &ProbeRow| {
+        row.value().and_then(|value| value.split_once('@')).map_or(String::new(), |(_, step)| format!("step {step}"))
+    };
+    let title = if best.is_readable() {
+        "The latents hold the value of their clause"
+    } else {
+        "No value is found in the latents"
+    };
+    Some(Finding {
+        asks: "Can the value be read in the latents?",
+        title: title.into(),
+        number: sound(best.balanced_accuracy)?,
+        of: format!(
+            "is how well a linear probe reads the value at {} of the last layer; chance {:.3}",
+            step(best),
+            best.chance
+        ),
+        bars: steps.iter().map(|row| (step(row), row.balanced_accuracy)).collect(),
+        label: "tab:probe-values",
+    })
+}
+
+/// How often the model switches.
+fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
+    let number = sound(row.switch_rate)?;
+    let title = if number.high <= 0.0 || number.value == 0.0 {
+        "The model never opens a block"
+    } else {
+        "The model opens blocks of its own accord"
+    };
+    Some(Finding {
+        asks: "How often does the model switch?",
+        title: title.into(),
+        number,
+        of: "of the responses hold at least one block of latent steps".into(),
+        bars: bars([("responses with a block", number)]),
+        label: "tab:gen-analysis",
+    })
+}
+
+fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = |group: &str| folder.rows::<AccuracyRow>(checkpoint).iter().find(|row| row.group == group);
+    let number = sound(row("all")?.accuracy)?;
+    let named = [("all", "as it likes"), ("forced", "a block is forced"), ("text_only", "<swi> forbidden")];
+    Some(Finding {
+        asks: "How many problems are solved?",
+        title: "Accuracy".into(),
+        number,
+        of: "of the problems are answered right".into(),
+        bars: bars(named.iter().filter_map(|(group, name)| Some((*name, row(group)?.accuracy)))),
+        label: "tab:switching",
+    })
+}
+
+/// Accuracy of the phases of a run of `train`, where nothing else was measured.
+fn over_training(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let row = folder.phases().iter().find(|row| row.phase == checkpoint)?;
+    Some(Finding {
+        asks: "How many problems are solved?",
+        title: "Held-out accuracy".into(),
+        number: sound(row.accuracy)?,
+        of: "of the held-out problems are answered right after this phase".into(),
+        bars: bars(folder.phases().iter().map(|row| (row.phase.as_str(), row.accuracy))),
+        label: "tab:training",
+    })
+}
+
+fn bars<'a>(named: impl IntoIterator<Item = (&'a str, Estimate)>) -> Vec<(String, Estimate)> {
+    named.into_iter().filter_map(|(name, e)| Some((name.to_owned(), sound(e)?))).collect()
+}

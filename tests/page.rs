@@ -1,0 +1,119 @@
+//! The page: what a reader sees first is what the rows say, and the page needs no other file.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use switchyard::report::folder::Folder;
+use switchyard::report::render::report;
+use switchyard::schema::{KnownValueRow, TeacherForcedRow};
+use tempfile::TempDir;
+
+use crate::report::{save, toy};
+
+/// The page of one folder of rows.
+fn page(folder: Folder) -> String {
+    let temp = tempfile::tempdir().expect("a folder");
+    let page = temp.path().join("index.html");
+    report(&[folder], &page).expect("a page");
+    std::fs::read_to_string(page).expect("a page")
+}
+
+fn open(rows: &Path) -> Folder {
+    Folder::open(rows).expect("rows")
+}
+
+fn made_up() -> (TempDir, String) {
+    let rows = tempfile::tempdir().expect("a folder");
+    toy(rows.path());
+    let html = page(open(rows.path()));
+    (rows, html)
+}
+
+fn share(value: f64, n: usize) -> Value {
+    json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": n})
+}
+
+#[test]
+fn a_card_says_what_its_row_says() {
+    let card = |hits: f64, n: usize| {
+        let rows = tempfile::tempdir().expect("a folder");
+        let row = json!({"steps": "all", "later": "recompute", "at": "both", "draws": 1, "hit_rate": share(hits, n),
+            "chance": share(0.2, n), "above_chance": share(hits - 0.2, n), "kept": share(0.1, n), "firings": 9});
+        save::<KnownValueRow>(rows.path(), "sft", &[row]);
+        page(open(rows.path()))
+    };
+    let follows = card(0.8, 50);
+    assert!(follows.contains("The answer follows the value in the latents"), "the verdict of the row");
+    assert!(
+        follows.contains("<b class=\"number\">0.800</b> <small>[0.750, 0.850] <i>n</i> = 50</small>"),
+        "the number"
+    );
+    assert!(follows.contains("<title>predicted answer 0.800"), "the bars, to be heard");
+    let not = card(0.21, 50);
+    assert!(
+        not.contains("No sign that the answer follows the latents") && !not.contains("The answer follows the value")
+    );
+    assert!(card(0.8, 8).contains("Too few problems to say."));
+}
+
+#[test]
+fn a_trace_shows_what_the_lens_reads_with_prompt_and_gold_answer() {
+    let (_rows, html) = made_up();
+    let first = html.find("class=\"problem\"").expect("a trace");
+    assert!(first < html.find("class=\"part\"").expect("a folded part"), "the trace is not folded");
+    let (open, rest) = html.split_at(html.find("<i class=\"p\"").expect("a latent step"));
+    assert!(open.ends_with("swi</b>"), "the chip begins with <swi>");
+    assert_eq!(
+        rest[..rest.find("</i>").expect("its end")].rsplit('>').next(),
+        Some("&lt;b&gt;"),
+        "what the lens reads"
+    );
+    assert!(html.contains("Gold answer <b>1</b>, the model’s <b>none</b>"));
+    assert!(html.contains("&lt;script&gt;alert(&#39;x&#39;)"), "the prompt, as text");
+}
+
+#[test]
+fn the_page_needs_no_other_file_and_can_be_heard() {
+    let (_rows, html) = made_up();
+    for href in html.split("href=\"").skip(1) {
+        assert!(href.starts_with('#') || href.starts_with("data:"), "a link out of the page: {}", &href[..60]);
+    }
+    assert!(!html.contains(" src="), "something is loaded");
+    for anchor in html.split("href=\"#").skip(1) {
+        let id = &anchor[..anchor.find('"').expect("its end")];
+        assert!(html.contains(&format!("id=\"{id}\"")), "no place #{id}");
+    }
+    let (images, tables) = (html.matches("<svg").count(), html.matches("<table").count());
+    assert!(images > 20 && tables > 20, "{images} images, {tables} tables");
+    let svgs = html.split("<svg").skip(1);
+    let named =
+        svgs.filter(|svg| svg.contains("role=\"img\"") && svg.contains("<title>") && !svg.contains("<title></title>"));
+    assert_eq!(named.count(), images, "an image without a role and a title");
+    assert_eq!(html.matches("<caption>").count(), tables, "a table without a caption");
+}
+
+#[test]
+fn all_but_the_findings_is_folded() {
+    let (_rows, html) = made_up();
+    assert_eq!(html.matches("<section class=\"card\">").count(), 2 * 3, "three cards for each of two checkpoints");
+    assert_eq!(html.matches("<details class=\"checkpoint\"").count(), 2);
+    assert_eq!(html.matches("<details class=\"checkpoint\" name=\"f0-").count(), 2, "one of them is open at a time");
+    let parts: Vec<&str> = html.split("<details class=\"part\"").skip(1).collect();
+    assert!(parts.len() >= 7, "{} parts", parts.len());
+    assert!(parts.iter().all(|part| !part[..part.find('>').expect("a tag")].contains(" open")), "an open part");
+}
+
+#[test]
+fn a_model_of_ones_own_stands_without_the_paper_unless_asked() {
+    let rows = tempfile::tempdir().expect("a folder");
+    let row = |event: &str, p: f64| json!({"event": event, "positions": 50, "entropy": share(0.5, 50), "p_swi": share(p, 50), "rank": share(3.0, 50), "margin": share(-1.0, 50)});
+    save::<TeacherForcedRow>(rows.path(), "my-model", &[row("swi_start", 0.3), row("random", 0.1)]);
+    let table = rows.path().join("tables/tab-tf.md");
+    let asked = page(open(rows.path()).with_paper(true));
+    assert!(asked.contains("The paper’s claims") && asked.contains("The paper’s tables") && table.is_file());
+    let own = page(open(rows.path()));
+    assert!(!own.contains("The paper’s") && !own.contains("paper, SFT"), "the paper is there unasked");
+    assert!(!table.exists() && !rows.path().join("tables/claims.md").exists(), "what was made for the paper stays");
+    assert!(own.contains("The model switches where it was taught to"), "the finding is there without it");
+    assert!(own.contains("tab:teacher-forced"), "the rows of a table of the paper's have one of their own");
+}
