@@ -28,7 +28,7 @@ const ALLOWED: [(&str, &str); 28] = [
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
     (
         "train",
-        "corpus evaluation latent loading machine method model ops parallel progress recipe schema stats store tasks text",
+        "corpus evaluation latent loading machine method model ops parallel progress random recipe schema stats store tasks text",
     ),
     (
         "study",
