@@ -168,7 +168,7 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering;
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering, normal_run;
     sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
