@@ -29,7 +29,7 @@ use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
-use crate::parity::reference::{Reference, compare_gradients, fixture, read, tiny};
+use crate::parity::reference::{compare_gradients, fixture, read, tiny};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 /// Closes a response.
@@ -140,7 +140,7 @@ fn losses_and_gradients_are_pytorchs() {
         let what = declared(method, method, context);
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
         let model = model.with_heads(heads, |key| {
-            let Reference { shape, data } = reference[&format!("{name}.{key}")].clone();
+            let HostTensor { shape, data } = reference[&format!("{name}.{key}")].clone();
             HostTensor::new(shape, data)
         });
         let model = model.expect("the heads of the fixture");

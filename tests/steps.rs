@@ -4,21 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::relative;
+use crate::parity::reference::{assert_all, fixtures};
 use burn::module::Module;
 use burn::tensor::Device;
 use serde::Deserialize;
 use switchyard::corpus::Row;
-use switchyard::latent::trace::{Kind, Position};
-use switchyard::latent::{
-    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
-};
+use switchyard::latent::{Gradient, HiddenState, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::{Checkpoint, HostTensor, SafetensorsFile};
 use switchyard::model::gradients::gradients_by_name;
+use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{Behaviour, Rollout, cosine, gradients};
-use switchyard::train::reward::{Facts, reward};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
@@ -31,10 +29,6 @@ fn fixture(name: &str) -> PathBuf {
 fn model() -> Decoder {
     let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
-}
-
-fn tensor(file: &SafetensorsFile, name: &str) -> HostTensor {
-    file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e:#}"))
 }
 
 #[derive(Deserialize)]

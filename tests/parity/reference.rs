@@ -7,7 +7,7 @@ use switchyard::model::Decoder;
 use switchyard::model::checkpoint::{Checkpoint, HostTensor};
 pub use switchyard::parity::TINY;
 use switchyard::parity::reference;
-pub use switchyard::parity::reference::{References, mean_cross_entropy};
+pub use switchyard::parity::reference::References;
 use switchyard::parity::{Compared, Fixtures};
 
 pub fn fixture(path: &str) -> PathBuf {
