@@ -164,7 +164,7 @@ fn intervals_are_drawn_where_there_are_any() {
 
 /// Five series at one place: the first and the last have the same marker.
 fn beside(x: Axis) -> (Vec<String>, String) {
-    let line = |name: &str| Line::bars(name, vec![Point { x: 1.0, y: 1.0, low: 0.5, high: 1.5 }]);
+    let line = |name: &str| Line::bars(name, vec![Point { x: 1.0, y: 10.0, low: 5.0, high: 15.0 }]);
     let lines = ["a", "b", "c", "d", "e"].map(line).to_vec();
     let (svg, _) = draw("beside", &[Figure::Lines(LineChart { title: "t".into(), x, lines, ..LineChart::default() })]);
     let place = |circle: &str| circle[..circle.find('"').expect("its end")].to_owned();

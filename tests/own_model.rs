@@ -47,7 +47,7 @@ fn done(program: &str, args: &[&str]) -> (String, String) {
 fn problems(folder: &Path, name: &str, keys: [&str; 2], n: usize) -> PathBuf {
     let line = |i: usize| {
         let (a, b) = (i % 7, (3 * i + 1) % 7);
-        json!({ keys[0]: format!("a = {a} ; j = a + {b} ; ? j :"), keys[1]: ((a + b) % 7).to_string() }).to_string()
+        json!({ keys[0]: format!("a = {a} ; h = a + {b} ; ? h :"), keys[1]: ((a + b) % 7).to_string() }).to_string()
     };
     let file = folder.join(name);
     std::fs::write(&file, (0..n).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
@@ -152,7 +152,7 @@ fn a_mistyped_name_is_recognised() {
 
 #[test]
 fn generate_and_activations_take_runs() {
-    let prompt = ["--prompt", "<bos> a = 5 ; j = a + 4 ; ? j :"];
+    let prompt = ["--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :"];
     let of = |more: &[&str]| done("probe", &[&["generate"][..], more, &prompt].concat()).0;
     let run = of(&["fixtures/micro", "--phase", "sft"]);
     assert_eq!(run, of(&["--model", MICRO]));
@@ -187,9 +187,9 @@ fn words_that_the_model_has_no_token_for_are_named() {
         let model = "fixtures/micro/sft/checkpoint";
         done("probe", &["generate", "--model", model, "--prompt", prompt, "--max-new-tokens", "2"]).1
     };
-    assert!(!said("<bos> a = 5 ; j = a + 4 ; ? j :").contains("warning"));
+    assert!(!said("<bos> a = 5 ; h = a + 4 ; ? h :").contains("warning"));
     assert!(!said("<bos> a = <unk> ; ? a :").contains("warning"), "asked for");
-    let warned = said("<bos> a = 5 ; j = a + seventeen ; ? zebra :");
+    let warned = said("<bos> a = 5 ; h = a + seventeen ; ? zebra :");
     assert!(warned.contains("warning: 1 of 1 prompts") && warned.contains("`seventeen`, `zebra`"), "{warned}");
     let folder = tempfile::tempdir().expect("a folder");
     let (data, out) = (folder.path().join("own.jsonl"), folder.path().join("out"));
