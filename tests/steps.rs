@@ -12,7 +12,7 @@ use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, HiddenState, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::{Checkpoint, HostTensor, SafetensorsFile};
+use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
