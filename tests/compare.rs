@@ -23,7 +23,8 @@ fn each_cell_is_the_row_that_it_names() {
     let folder = micro();
     let table = compare::table(&[micro()]).expect("a table");
     let names: Vec<&Cell> = table.rows().iter().map(|row| &row[0]).collect();
-    let expected = ["sft", "grpo_start", "grpo"].map(|name| Cell::Text(format!("micro/{name}")));
+    let expected = ["sft", "grpo_start", "grpo", "grpo_step20", "grpo_step40", "grpo_step60"];
+    let expected = expected.map(|name| Cell::Text(format!("micro/{name}")));
     assert_eq!(names, expected.iter().collect::<Vec<_>>());
     for checkpoint in ["sft", "grpo"] {
         let organism = format!("micro/{checkpoint}");

@@ -1,13 +1,20 @@
 //! Experiments on models whose weights were set by hand: they must report what is known to be there, and nothing else.
 
+use burn::module::Module;
+
 use crate::common::known::{DECIDED_AT, Kind, study};
+use switchyard::corpus::Corpus;
+use switchyard::evaluation::requests;
 use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::experiments::layer_probe;
 use switchyard::experiments::teacher_forced;
 use switchyard::interventions::Steps;
-use switchyard::latent::Switching;
+use switchyard::latent::{DecodeSettings, Request, Switching};
+use switchyard::recipe::{Compute, Grpo, ReplayMode};
 use switchyard::schema::{Event, ExitGroup, Features, InterventionRow, Lens, ProbeRow, Protocol};
+use switchyard::study::Study;
 use switchyard::study::modes::MODES;
+use switchyard::train::grpo::{Behaviour, gradients, rollout_settings, sample};
 
 #[test]
 fn the_hand_built_models_do_what_they_were_built_to_do() {
@@ -81,19 +88,22 @@ fn interventions_find_nothing_where_latents_are_inert() {
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
 
+/// Questions as rollouts are asked them.
+fn with_golds<'a>(asked: &'a [Request], corpus: &'a Corpus) -> Vec<(usize, &'a [u32], &'a str)> {
+    asked.iter().zip(&corpus.test).map(|(r, p)| (r.problem, r.prompt.as_slice(), p.answer.as_str())).collect()
+}
+
+fn behaviour<'a>(study: &'a Study, settings: &'a DecodeSettings) -> Behaviour<'a> {
+    let (reasoning, switch) = (&study.subject.reasoning, study.subject.corpus.switch);
+    Behaviour { reasoning, switch, settings, compute: Compute::F32 }
+}
+
 #[test]
 fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
-    use burn::module::Module;
-    use switchyard::evaluation::requests;
-    use switchyard::recipe::{Compute, Grpo, ReplayMode};
-    use switchyard::train::grpo::{Behaviour, gradients, rollout_settings, sample};
-
     let study = study(Kind::Working, 4, 6);
     let corpus = &study.subject.corpus;
     let asked = requests(corpus);
-    let golds: Vec<&str> = corpus.test.iter().map(|p| p.answer.as_str()).collect();
-    let questions: Vec<(usize, &[u32], &str)> =
-        asked.iter().zip(&golds).map(|(r, gold)| (r.problem, r.prompt.as_slice(), *gold)).collect();
+    let questions = with_golds(&asked, corpus);
     let with = |dropout_rollouts, replay| Grpo {
         temperature: 6.0,
         k_min: 1,
@@ -104,12 +114,7 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
     };
     let grpo = with(0.2, ReplayMode::Segmented);
     let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
-    let behaviour = Behaviour {
-        reasoning: &study.subject.reasoning,
-        switch: corpus.switch,
-        settings: &settings,
-        compute: Compute::F32,
-    };
+    let behaviour = behaviour(&study, &settings);
     let model = study.subject.model.clone().train();
     let sampled = sample(&model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert!(sampled.rollouts.iter().any(|r| r.trace.switched()), "no rollout with a block: the test sees text only");
@@ -137,25 +142,14 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
 
 #[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
-    use switchyard::evaluation::requests;
-    use switchyard::recipe::{Compute, Grpo};
-    use switchyard::train::grpo::{Behaviour, rollout_settings, sample};
-
     let study = study(Kind::Working, 8, 6);
     let corpus = &study.subject.corpus;
     let asked = requests(corpus);
-    let golds: Vec<&str> = corpus.test.iter().map(|p| p.answer.as_str()).collect();
-    let questions: Vec<(usize, &[u32], &str)> =
-        asked.iter().zip(&golds).map(|(r, gold)| (r.problem, r.prompt.as_slice(), *gold)).collect();
+    let questions = with_golds(&asked, corpus);
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
     let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
-    let behaviour = Behaviour {
-        reasoning: &study.subject.reasoning,
-        switch: corpus.switch,
-        settings: &settings,
-        compute: Compute::F32,
-    };
+    let behaviour = behaviour(&study, &settings);
     let sampled = sample(&study.subject.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert_eq!(sampled.groups, 8);
     assert!(sampled.dropped > 0 && !sampled.rollouts.is_empty(), "{} dropped", sampled.dropped);

@@ -89,7 +89,10 @@ impl Bench {
     /// Anything wrong with the request before any weight is read, and as the model's.
     pub fn run(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
-        ensure!(!self.rows.contains(&0), "--rows must be at least 1");
+        ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");
+        ensure!(self.lora != Some(0), "--lora must be at least 1");
+        let peak = self.peak_tflops.unwrap_or(1.0);
+        ensure!(peak.is_finite() && peak > 0.0, "--peak-tflops must be above 0, found {peak}");
         self.machine.compute(|machine| self.run_on(machine))
     }
 
@@ -146,12 +149,9 @@ impl Bench {
         let flops = 2.0 * matrices(model.config()) + attention(model.config(), BEFORE + self.new / 2);
         Ok(rates.line(&format!("decode {rows} x {} tokens", self.new), flops, self.peak_tflops))
     }
-}
 
-impl Bench {
     /// Steps as `train` takes them, a share of the rows to each worker. Weights and optimiser state are f32.
     fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
-        ensure!(rows > 0, "--train must be at least 1");
         let mut model = self.model.open()?.load(&machine.device.clone().autodiff())?.model;
         let config = model.config().clone();
         if let Some(rank) = self.lora {

@@ -15,9 +15,6 @@ use crate::schema::{DecodeRow, Named};
 use crate::store::command;
 use crate::study::{Study, decodes};
 
-/// Experiments that read decoded responses: what shards of `probe` save them.
-const READERS: [&str; 7] = ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens", "exit_probability"];
-
 /// Decodes each study's own problems.
 ///
 /// # Errors
@@ -25,7 +22,7 @@ const READERS: [&str; 7] = ["accuracy", "outcomes", "traces", "entropy", "positi
 pub(crate) fn run(studies: &[Study], experiments: &[&Experiment], chosen: &Chosen, settings: &Settings) -> Result<()> {
     for experiment in experiments.iter().filter(|experiment| chosen.names(experiment)) {
         ensure!(
-            READERS.contains(&experiment.name),
+            experiment.reads_responses(),
             "--shard: `{}` decodes nothing that shards could share; one process runs it, without --shard",
             experiment.name
         );

@@ -96,6 +96,11 @@ impl Experiment {
         SHARDED.iter().any(|sharded| sharded.experiment == self.name)
     }
 
+    /// Whether it reads decoded responses, which several processes can share.
+    pub(crate) fn reads_responses(&self) -> bool {
+        OF_RESPONSES.contains(&self.name)
+    }
+
     /// Whether the checkpoint that GRPO started from is measured by it unasked.
     pub(crate) fn is_of_grpo_start(&self) -> bool {
         OF_GRPO_START.contains(&self.name)
@@ -172,5 +177,21 @@ experiments! {
     sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
+/// What reads decoded responses: shards of `probe` save them.
+const OF_RESPONSES: &[&str] =
+    &["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens", "exit_probability"];
+
 /// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
 pub(crate) const ON_REQUEST: [&str; 3] = ["normal_run", "attribution_patching", "steering"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_list_of_names_names_experiments() {
+        for name in OF_GRPO_START.iter().chain(OF_RESPONSES).chain(&ON_REQUEST) {
+            assert!(ALL.iter().any(|experiment| experiment.name == *name), "{name}");
+        }
+    }
+}

@@ -55,7 +55,7 @@ pub fn rows(references: &References) -> Result<Vec<Vec<u32>>> {
 /// How far some values are from the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Found {
-    /// max |ours − reference| ÷ max |reference|; infinite where a value of ours is not finite.
+    /// max |ours − reference| ÷ max |reference|; infinite where a value of either is not finite.
     pub off: f64,
     pub values: usize,
 }
@@ -67,7 +67,8 @@ pub struct Found {
 pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Found> {
     ensure!(ours.len() == reference.len(), "{what}: {} values, the reference has {}", ours.len(), reference.len());
     let scale = reference.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
-    let difference = |(a, b): (&f32, &f32)| if a.is_finite() { f64::from((a - b).abs()) } else { f64::INFINITY };
+    let difference =
+        |(a, b): (&f32, &f32)| if a.is_finite() && b.is_finite() { f64::from((a - b).abs()) } else { f64::INFINITY };
     let off = ours.iter().zip(reference).map(difference).fold(0.0, f64::max);
     Ok(Found { off: off / f64::from(scale), values: ours.len() })
 }

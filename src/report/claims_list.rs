@@ -55,10 +55,19 @@ fn table(claims: &[Tested<'_>]) -> Result<Table> {
 
 const TITLE: &str = "The paper's claims on our rows";
 
+/// `7 reproduced, 4 not reproduced, ...`, and of how many claims where some have a verdict for each checkpoint.
+pub(super) fn counted(claims: &[Tested<'_>]) -> String {
+    let counts = Verdict::ALL.map(|v| format!("{} {}", count(claims, v), v.words())).join(", ");
+    let different = claims.chunk_by(|a, b| a.claim.id == b.claim.id).count();
+    if different == claims.len() {
+        return counts;
+    }
+    format!("{counts} ({} verdicts on {different} claims: those about both checkpoints have two)", claims.len())
+}
+
 /// One line a claim, then a fold a claim.
 fn markdown(claims: &[Tested<'_>]) -> String {
-    let counts: Vec<String> = Verdict::ALL.map(|v| format!("{} {}", count(claims, v), v.words())).to_vec();
-    let mut out = format!("**{TITLE}** (`claims`): {}\n\n", counts.join(", "));
+    let mut out = format!("**{TITLE}** (`claims`): {}\n\n", counted(claims));
     out += "| claim | the paper's own numbers | ours | verdict |\n| --- | --- | --- | --- |\n";
     let each: Vec<&[Tested<'_>]> = claims.chunk_by(|a, b| a.claim.id == b.claim.id).collect();
     for of in &each {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 
 use super::beside::{self, Beside};
-use super::claims_list::{self, count};
+use super::claims_list::{self, counted};
 use super::drawings::{self, Drawing, Undrawn};
 use super::figures::{FigureFiles, save_beside};
 use super::folder::Folder;
@@ -17,7 +17,7 @@ use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
 use super::tables::Table;
-use super::verdicts::{self, Tested, Verdict};
+use super::verdicts::{self, Tested};
 use crate::store::write_atomic;
 
 /// A figure drawn, with its SVG for the page.
@@ -166,15 +166,8 @@ fn summary(r: &Rendered<'_>) -> String {
     if !missing.is_empty() {
         out += &format!("  no rows for {}\n", missing.join(", "));
     }
-    let of = |v| count(&r.claims, v);
     if !r.claims.is_empty() {
-        out += &format!(
-            "  claims   {} reproduced, {} not reproduced, {} undecided, {} not testable here\n",
-            of(Verdict::Reproduced),
-            of(Verdict::NotReproduced),
-            of(Verdict::Undecided),
-            of(Verdict::NotTestable)
-        );
+        out += &format!("  claims   {}\n", counted(&r.claims));
     } else if !r.folder.is_calibration() {
         out += "  the paper's tables and claims are left out: no checkpoint stands for its own (--paper shows them)\n";
     }

@@ -5,6 +5,8 @@
 //! Masked is what each block adds to the residual stream, attention and MLP apart, as GPT-2's residual dropout, but
 //! with the same coordinates at every position: value · m / (1 − share), m ~ Bernoulli(1 − share) per coordinate.
 
+use std::rc::Rc;
+
 use anyhow::Result;
 use burn::tensor::{Tensor, TensorData};
 use rand::Rng;
@@ -30,9 +32,9 @@ impl Masks {
     pub fn hooks(self, model: &Decoder) -> Result<Hooks<'static>> {
         let mut hooks = Hooks::none();
         if self.share > 0.0 {
-            let masks = std::rc::Rc::new(self);
+            let masks = Rc::new(self);
             for point in ["blocks.*.hook_attn_out", "blocks.*.hook_mlp_out"] {
-                let masks = masks.clone();
+                let masks = Rc::clone(&masks);
                 hooks.replace(&point.parse()?, model.layers.len(), move |site, value| masks.on(site, value))?;
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::escape::{prose, text};
-use crate::report::claims_list::{count, in_paper};
+use crate::report::claims_list::{count, counted, in_paper};
 use crate::report::verdicts::{READING, Tested, Verdict};
 
 /// CSS class of a verdict.
@@ -39,8 +39,9 @@ pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
         );
     }
     format!(
-        "<section class=\"verdicts\"><h2>The paper’s claims, tested on these models</h2>\n<ul aria-label=\"Verdicts\">{bar}</ul>\n\
+        "<section class=\"verdicts\"><h2>The paper’s claims, tested on these models</h2>\n<p class=\"note\">{}</p>\n<ul aria-label=\"Verdicts\">{bar}</ul>\n\
          <details class=\"part\" id=\"{id}-claims\"><summary>Every claim and its test</summary>\n{}</details></section>\n",
+        text(&counted(claims)),
         list(claims, id)
     )
 }
