@@ -206,6 +206,7 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--only", "phase9"], "phase9"),
         (vec!["--device", "tpu"], "tpu"),
         (vec!["--data", "nowhere.jsonl"], "data.path"),
+        (vec!["--base", "runs/nowhere"], "no finished base"),
         (vec!["--set", "nothing"], "key=value"),
     ] {
         let output = train(&out).args(&args).output().expect("train runs");
@@ -213,6 +214,35 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(needle) && said.lines().count() <= 3, "{args:?} said: {said}");
         assert!(!out.exists(), "{args:?} left a run folder");
+    }
+}
+
+#[test]
+fn a_base_taken_over_is_the_base_that_would_be_trained() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let folder = |name: &str| temp.path().join(name);
+    let finished = |out: &Path, args: &[&str]| {
+        let output = train(out).args(args).output().expect("train runs");
+        assert!(output.status.success(), "{}", text(&output));
+    };
+    finished(&folder("own"), &["--only", "base,coconut"]);
+    finished(&folder("first"), &["--only", "base", "--set", "coconut.c=3"]);
+    let first = folder("first").display().to_string();
+    finished(&folder("second"), &["--only", "base,coconut", "--base", &first]);
+    for phase in ["base", "coconut"] {
+        let file = Path::new(phase).join("checkpoint/model.safetensors");
+        let bytes = |run: &str| std::fs::read(folder(run).join(&file)).expect("weights");
+        assert!(bytes("own") == bytes("second"), "{phase}: other weights");
+        let result = |run: &str| std::fs::read(folder(run).join(phase).join("result.json")).expect("a result");
+        assert!(result("own") == result("second"), "{phase}: another result");
+    }
+    for (threads, set, needle) in
+        [("2", "base.steps=3", "base.steps"), ("2", "seed=9", "seed"), ("1", "seed=0", "threads")]
+    {
+        let mut command = train_on(&folder("other"), threads);
+        let output = command.args(["--base", &first, "--set", set]).output().expect("train runs");
+        assert_eq!(output.status.code(), Some(2), "{set}: {}", text(&output));
+        assert!(text(&output).contains(needle), "{set}: {}", text(&output));
     }
 }
 

@@ -19,7 +19,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
+    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]
 struct Args {
     /// smoke, micro, micro-compressed, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
@@ -40,6 +40,9 @@ struct Args {
     /// Go on with a run that was stopped.
     #[arg(long)]
     resume: bool,
+    /// Take over the finished base of this run instead of training one (its settings must be the same).
+    #[arg(long, value_name = "RUN")]
+    base: Option<PathBuf>,
     /// A pretrained model: folder, .gguf or hub id.
     #[arg(long)]
     model: Option<String>,
@@ -83,6 +86,7 @@ fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
         out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
         resume: args.resume,
         only: args.only.clone(),
+        base: args.base.clone(),
         threads: machine.threads,
         command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
         device: machine.device.clone(),

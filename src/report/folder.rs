@@ -16,12 +16,14 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 16] = [
     "base",
+    "text_cot_grpo",
     "boundary",
     "sft",
     "grpo_start",
     "grpo",
+    "brevity",
     "no_cot",
     "fixed_embedding",
     "icot",
@@ -29,6 +31,8 @@ const ORDER: [&str; 12] = [
     "coconut",
     "codi",
     "colar",
+    "swireasoning",
+    "soft_thinking",
 ];
 
 /// The rows of one folder.

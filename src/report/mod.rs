@@ -10,6 +10,7 @@
 //! | [`beside`], [`own`] | the paper's tables with ours beside them; tables of ours |
 //! | [`figures`], [`drawings`] | charts as SVG and PNG; which charts the rows suffice for |
 //! | [`compare`] | checkpoints of several folders side by side |
+//! | `dependence` | methods under the same interventions: do answers depend on what is in the latents |
 //! | `findings` | what a checkpoint's rows say in a sentence and a number: the page's cards |
 //! | [`recipes`] | which commands make which table and figure |
 //! | [`page`], [`render`] | the page; from folders to all of it |
@@ -20,6 +21,7 @@ mod claims;
 mod claims_list;
 pub mod compare;
 pub mod curves;
+mod dependence;
 pub(crate) mod drawings;
 pub mod figures;
 mod findings;

@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 
+use super::dependence;
 use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
@@ -85,8 +86,10 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
         "Held-out accuracy after each phase of training",
         |_: &PhaseRow| true,
         columns!(PhaseRow:
-            phase, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls, truncated),
+            phase, source, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls,
+            forward_passes, train_steps, train_positions, truncated),
     )?;
+    all.tables.extend(dependence::table(folder)?);
     calibration(&mut all)?;
     all.others()?;
     Ok(all.tables)

@@ -1,6 +1,7 @@
 //! The phases of a run's methods in order, each from the checkpoint that it names; and what is left behind.
 
 mod annotate;
+mod base;
 mod measure;
 mod resume;
 mod setup;

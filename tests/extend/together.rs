@@ -16,7 +16,8 @@ fn a_stranger_trains_measures_and_intervenes() {
     recipe.methods = vec!["dots".into()];
     recipe.check().expect("the method and the task are known");
     let Machine { device, threads, .. } = Machine::default();
-    let options = Options { out: out.clone(), resume: false, only: vec![], threads, command: "test".into(), device };
+    let options =
+        Options { out: out.clone(), resume: false, only: vec![], base: None, threads, command: "test".into(), device };
     let Ended::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
     assert!(results.iter().any(|phase| phase.phase == "dots"));
 

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Run, resume};
+use super::{Run, base, resume};
 use crate::corpus::Corpus;
 use crate::latent::SwitchIds;
 use crate::loading::{NewRows, Opened};
@@ -31,6 +31,8 @@ pub struct Options {
     pub resume: bool,
     pub only: Vec<String>,
     pub threads: usize,
+    /// A run whose finished base is taken over (`--base`).
+    pub base: Option<PathBuf>,
     /// The command as typed, for the manifest.
     pub command: String,
     /// Outside autodiff.
@@ -57,6 +59,9 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             root.display()
         );
     }
+    if let Some(from) = &options.base {
+        base::same_settings(&recipe, from)?;
+    }
     let lock = Lock::take(&root, &options.command)?;
     if options.resume {
         sweep(&root)?;
@@ -81,8 +86,15 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let run = Run { recipe, options, root, corpus, device, _lock: lock };
+    let manifest = manifest(&run)?;
+    if let Some(from) = &run.options.base {
+        base::same_work(&manifest, from)?;
+    }
     write_atomic(&recipe_path, text.as_bytes())?;
-    write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest(&run)?)?)?;
+    write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
+    if let Some(from) = &run.options.base {
+        base::take(from, &run.root)?;
+    }
     Ok(run)
 }
 
@@ -124,6 +136,7 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
     }
     Ok(json!({
         "command": run.options.command,
+        "base": run.options.base,
         "commit": commit(),
         "version": env!("CARGO_PKG_VERSION"),
         "burn": "0.22.1",
