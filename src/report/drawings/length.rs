@@ -1,4 +1,4 @@
-//! fig:pareto, fig:token-dist, fig:token-cdf, fig:per-subject. Knows the rows of `accuracy`, `summary` and `outcomes`.
+//! fig:pareto, fig:passes, fig:token-dist, fig:token-cdf, fig:per-subject. Knows the rows of `accuracy`, `summary` and `outcomes`.
 
 use super::{Drawing, called};
 use crate::report::cells::subject_key;
@@ -47,6 +47,36 @@ pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
         panels,
         "Bars: 95 % Wilson intervals of accuracy.",
     )
+}
+
+/// Methods that write their reasoning or most of it, and methods that do not: a panel each.
+const METHODS: [(&str, &[&str]); 2] = [
+    ("Reasoning in text, in part or first", &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking"]),
+    ("Reasoning not in text", &["no_cot", "icot", "pause", "coconut", "codi", "colar", "fixed_embedding"]),
+];
+
+/// Accuracy against passes of the model, text and latents alike: one mark a method.
+pub(super) fn passes(folder: &Folder) -> Option<Drawing> {
+    let mark = |method: &&str| {
+        let row = folder.phases().iter().find(|row| row.phase == **method)?;
+        let point = Point::new(row.forward_passes?.value, sound(row.accuracy)?);
+        let name = if **method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
+        Some(Line::scatter(&name, vec![point]))
+    };
+    let panel = |(title, methods): (&str, &[&str])| {
+        let lines: Vec<Line> = methods.iter().filter_map(|method| mark(&method)).collect();
+        (lines.len() > 1).then(|| {
+            let (x, y) = (Axis::new("forward passes per problem"), Axis::new("accuracy"));
+            Figure::Lines(LineChart { title: title.into(), x, y, lines, marks: vec![], levels: vec![] })
+        })
+    };
+    let panels: Vec<Figure> = METHODS.into_iter().filter_map(panel).collect();
+    if panels.len() < METHODS.len() {
+        return None;
+    }
+    let note = "Forward passes: the prompt's, then one for each token and latent. Bars: 95 % Wilson intervals of accuracy; \
+        the two panels have different scales.";
+    Drawing::new("fig:passes", "Accuracy and forward passes of every method", panels, note).map(Drawing::wide)
 }
 
 /// Name and visible tokens per problem of each checkpoint.

@@ -73,6 +73,7 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
             }
         }
     }
+    drawn.extend(length::passes(folder));
     drawn.extend(probes::values(folder));
     drawn.extend(interventions::all(paper, folder));
     drawn.extend(interventions::per_step(folder));
