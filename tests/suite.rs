@@ -10,6 +10,7 @@ mod cli;
 mod common;
 mod compare;
 mod coverage;
+mod edits;
 mod experiments;
 mod extend;
 mod faults;
