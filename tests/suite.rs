@@ -32,6 +32,7 @@ mod parity;
 mod places;
 mod probes;
 mod problems;
+mod python;
 mod readme;
 mod recipes;
 mod report;
