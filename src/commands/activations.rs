@@ -1,22 +1,19 @@
 //! `probe activations`: the activations of known rows as a safetensors file, one float32 tensor per hook point.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use safetensors::tensor::TensorView;
 use serde::Deserialize;
 
-use super::capture::{self, Captured};
 use super::device::MachineArgs;
+use super::hooks::{HookArgs, list};
 use super::unknown::warn_of_unknown;
-use super::{ModelArgs, parse_ids};
+use super::{ModelArgs, capture, parse_ids, tensors};
 use crate::latent::Sequence;
 use crate::loading::Opened;
 use crate::machine::Machine;
 use crate::model::hooks::parse_specs;
-use crate::store::write_atomic;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
 ///
@@ -45,8 +42,10 @@ pub struct Activations {
     /// Write values that are not finite instead of stopping
     #[arg(long)]
     allow_non_finite: bool,
-    #[arg(long, value_name = "FILE.safetensors")]
-    out: PathBuf,
+    #[arg(long, value_name = "FILE.safetensors", required_unless_present = "list_hooks")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    edit: HookArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -68,8 +67,12 @@ impl Activations {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
-        check_out(&self.out)?;
         let opened = self.model.open()?;
+        if self.edit.list_hooks {
+            return list(&opened);
+        }
+        let out = self.out.as_deref().context("--out is missing: name the file to write")?;
+        tensors::check_out(out)?;
         let rows = self.rows(&opened)?;
         let latent = opened.switch().map(|ids| ids.latent);
         let mut sequences = vec![];
@@ -78,19 +81,17 @@ impl Activations {
             sequences.push(Sequence::new(row, ids, whole, latent)?);
         }
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
-        let mut plan = capture::plan(&specs, opened.config().num_hidden_layers, &sequences, self.logits)?;
+        ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
+        let edits = self.edit.edits(&opened)?;
+        capture::check(specs.iter().chain(edits.specs()), opened.config().num_hidden_layers, &sequences)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &mut plan)?;
-        if let Some(bad) = plan.iter().find(|c| !c.is_finite())
-            && !self.allow_non_finite
-        {
-            bail!(
-                "`{}` holds values that are not finite, the first point that does; nothing was written \
-                 (--allow-non-finite writes them all the same)",
-                bad.name
-            );
+        let recorded =
+            capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &edits, (&specs, self.logits))?;
+        edits.fired("no position of these rows reached it")?;
+        if !self.allow_non_finite {
+            tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;
         }
-        write(&self.out, &self.model.named()?, &sequences, &plan)
+        tensors::write(out, &self.model.named()?, &sequences, &recorded)
     }
 
     fn rows(&self, opened: &Opened) -> Result<Vec<Vec<u32>>> {
@@ -103,18 +104,6 @@ impl Activations {
         rows.iter().try_for_each(|ids| opened.check_ids(ids))?;
         Ok(rows)
     }
-}
-
-/// A result that could not be written is refused before it is computed.
-fn check_out(out: &Path) -> Result<()> {
-    ensure!(
-        !out.is_dir() && out.file_name().is_some(),
-        "--out {}: expected a file name, found a folder",
-        out.display()
-    );
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
-    Ok(())
 }
 
 fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
@@ -141,26 +130,4 @@ fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {
     }
     ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object a line", file.display());
     Ok(rows)
-}
-
-fn write(out: &Path, model: &str, sequences: &[Sequence], plan: &[Captured]) -> Result<()> {
-    let bytes: Vec<Vec<u8>> = plan.iter().map(|c| c.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-    let mut views = vec![];
-    for (captured, bytes) in plan.iter().zip(&bytes) {
-        let view = TensorView::new(safetensors::Dtype::F32, captured.shape.clone(), bytes)
-            .with_context(|| format!("tensor `{}`", captured.name))?;
-        views.push((captured.name.as_str(), view));
-    }
-    let ids: Vec<&Vec<u32>> = sequences.iter().map(|s| &s.ids).collect();
-    let lengths: Vec<usize> = ids.iter().map(|ids| ids.len()).collect();
-    let positions: std::collections::BTreeMap<&str, &Vec<usize>> =
-        plan.iter().map(|c| (c.name.as_str(), &c.positions)).collect();
-    let metadata = HashMap::from([
-        ("model".to_owned(), model.to_owned()),
-        ("ids".to_owned(), serde_json::to_string(&ids)?),
-        ("lengths".to_owned(), serde_json::to_string(&lengths)?),
-        ("positions".to_owned(), serde_json::to_string(&positions)?),
-    ]);
-    let file = safetensors::serialize(views, Some(metadata)).context("packing the tensors")?;
-    write_atomic(out, &file)
 }

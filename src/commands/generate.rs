@@ -1,21 +1,25 @@
 //! `probe generate`: continues one prompt and shows how.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::device::MachineArgs;
+use super::edits::Edits;
+use super::hooks::{HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
 use super::unknown::warn_of_unknown;
-use super::{ModelArgs, parse_ids, print};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
+use super::{ModelArgs, parse_ids, print, tensors};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use crate::loading::{Loaded, Opened};
 use crate::machine::Machine;
-use crate::model::Hooks;
+use crate::model::hooks::{Recording, parse_specs};
+use crate::model::{HookSpec, Hooks};
 use crate::progress::say;
 use crate::text::Template;
 
@@ -59,6 +63,15 @@ pub struct Generate {
     /// Print one JSON object: tokens (new ids, latents left out), text, trace
     #[arg(long)]
     json: bool,
+    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. Behind
+    /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
+    #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
+    record: Option<String>,
+    /// Where the recording goes. The last token is drawn and not fed: it has no activations
+    #[arg(long, value_name = "FILE.safetensors", requires = "record")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    edit: HookArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -72,11 +85,44 @@ impl Generate {
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
         let opened = self.model.open()?;
+        if self.edit.list_hooks {
+            return list(&opened);
+        }
+        let mut settings = self.settings(&opened)?;
+        let prompt = self.checked_prompt(&opened)?;
+        let edits = self.edit.edits(&opened)?;
+        let specs = self.specs(&opened, &settings, &edits, prompt.len())?;
+        if !self.ignore_eos {
+            settings.stop.clone_from(&opened.stop);
+        }
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+        let recording = Recording::of(&specs, loaded.model.config().num_hidden_layers)?;
+        let trace = continue_prompt(&loaded, &settings, prompt, &edits, &recording)?;
+        if trace.end == End::NonFinite {
+            bail!(
+                "the logits after {} new tokens are not finite: the weights hold or produce NaN",
+                trace.visible_tokens()
+            );
+        }
+        let fired = edits.fired(&taken(&trace))?;
+        if let Some(out) = &self.out {
+            let row = match &loaded.switch {
+                Some(ids) => trace.sequence(ids)?,
+                None => Sequence::new(0, [trace.prompt.clone(), trace.visible()].concat(), trace.prompt.len(), None)?,
+            };
+            let recorded = recording.tensors(1).with_context(|| taken(&trace))?;
+            tensors::check_finite(&recorded)?;
+            tensors::write(out, &self.model.named()?, &[row], &recorded)?;
+        }
+        self.show(&trace, &loaded, &fired)
+    }
+
+    fn settings(&self, opened: &Opened) -> Result<DecodeSettings> {
         let trained = opened.reasoning.clone().unwrap_or_default();
         // One named alone moves the other out of its way.
         let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
         let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
-        let mut settings = DecodeSettings {
+        let settings = DecodeSettings {
             sampling: Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed },
             k_min,
             k_cap,
@@ -84,7 +130,22 @@ impl Generate {
             ..DecodeSettings::default()
         };
         settings.check()?;
-        let prompt = self.prompt_ids(&opened)?;
+        Ok(settings)
+    }
+
+    /// What is recorded; every hook that is named can be reached, and the file can be written.
+    fn specs(&self, opened: &Opened, settings: &DecodeSettings, edits: &Edits, prompt: usize) -> Result<Vec<HookSpec>> {
+        let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
+        let blocks = opened.reasoning.clone().unwrap_or_default().blocks;
+        let reach = Reach::of(&blocks, opened.switch().is_some(), settings, prompt);
+        let layers = opened.config().num_hidden_layers;
+        specs.iter().chain(edits.specs()).try_for_each(|spec| reach.check(spec, layers))?;
+        self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
+        Ok(specs)
+    }
+
+    fn checked_prompt(&self, opened: &Opened) -> Result<Vec<u32>> {
+        let prompt = self.prompt_ids(opened)?;
         opened.check_ids(&prompt)?;
         if let Some(ids) = opened.switch() {
             ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
@@ -96,18 +157,7 @@ impl Generate {
                 "warning: the prompt has {n} tokens, the model {most} positions: what it makes of it means little"
             ));
         }
-        if !self.ignore_eos {
-            settings.stop.clone_from(&opened.stop);
-        }
-        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let trace = continue_prompt(&loaded, &settings, prompt)?;
-        if trace.end == End::NonFinite {
-            bail!(
-                "the logits after {} new tokens are not finite: the weights hold or produce NaN",
-                trace.visible_tokens()
-            );
-        }
-        self.show(&trace, &loaded)
+        Ok(prompt)
     }
 
     fn prompt_ids(&self, opened: &Opened) -> Result<Vec<u32>> {
@@ -135,11 +185,15 @@ impl Generate {
         template.encode_prompt(vocabulary, prompt)
     }
 
-    fn show(&self, trace: &Trace, loaded: &Loaded) -> Result<()> {
+    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[Value]) -> Result<()> {
         let vocabulary = loaded.vocabulary.as_ref();
         if self.json {
             let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
-            return print(&format!("{}\n", json!({ "tokens": trace.visible(), "text": text, "trace": trace })));
+            let mut all = json!({ "tokens": trace.visible(), "text": text, "trace": trace });
+            if !fired.is_empty() {
+                all["hooks"] = fired.into();
+            }
+            return print(&format!("{all}\n"));
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         print(&format!("{}\n", render(trace, vocabulary, colour)?))?;
@@ -150,19 +204,29 @@ impl Generate {
             End::NonFinite => "logits not finite",
         };
         // The summary is for a person: it stays out of a pipe, and nothing depends on it.
-        let _ = writeln!(
-            std::io::stderr(),
-            "{} tokens, {} latent steps in {} blocks; {ended}",
-            trace.visible_tokens(),
-            trace.latent_calls(),
-            trace.blocks().len()
-        );
+        let _ = writeln!(std::io::stderr(), "{}; {ended}", taken(trace));
+        for hook in fired {
+            let change = hook["mean_change"].as_f64().unwrap_or_default();
+            say(&format!("hook {}: fired {} times, mean norm of the change {change:.4}", hook["hook"], hook["fired"]));
+        }
         Ok(())
     }
 }
 
+/// What a row did.
+fn taken(trace: &Trace) -> String {
+    let (tokens, latents, blocks) = (trace.visible_tokens(), trace.latent_calls(), trace.blocks().len());
+    format!("{tokens} tokens, {latents} latent steps in {blocks} blocks")
+}
+
 /// Decodes one prompt; Ctrl-C ends it with what it has.
-fn continue_prompt(loaded: &Loaded, settings: &DecodeSettings, prompt: Vec<u32>) -> Result<Trace> {
+fn continue_prompt(
+    loaded: &Loaded,
+    settings: &DecodeSettings,
+    prompt: Vec<u32>,
+    edits: &Edits,
+    recording: &Recording,
+) -> Result<Trace> {
     let cancel = Arc::new(AtomicBool::new(false));
     let raised = cancel.clone();
     // Without a handler Ctrl-C ends the process, which is also an answer.
@@ -175,6 +239,10 @@ fn continue_prompt(loaded: &Loaded, settings: &DecodeSettings, prompt: Vec<u32>)
         settings,
         cancel: Some(&cancel),
     };
+    let layers = loaded.model.config().num_hidden_layers;
+    let mut hooks = Hooks::none();
+    edits.attach(&mut hooks, layers)?;
+    recording.attach(&mut hooks, layers)?;
     let request = Request { problem: 0, prompt, rollout: 0 };
-    decode(how, &[request], 1, &mut Hooks::none())?.pop().context("the decoder returned nothing")
+    decode(how, &[request], 1, &mut hooks)?.pop().context("the decoder returned nothing")
 }

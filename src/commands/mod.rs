@@ -9,8 +9,10 @@ pub mod chosen;
 pub mod completions;
 mod decodes;
 pub mod device;
+mod edits;
 pub mod experiments;
 pub mod generate;
+mod hooks;
 pub mod intervene;
 pub mod merge;
 mod places;
@@ -20,6 +22,7 @@ pub mod results;
 pub mod shard;
 mod table;
 pub mod targets;
+mod tensors;
 mod unknown;
 
 use std::io::Write;

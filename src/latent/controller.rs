@@ -110,6 +110,17 @@ impl Blocks {
             _ => None,
         }
     }
+
+    /// Latent steps that one block can have at most, 0 where there are no blocks; `None` where a rule of its own decides.
+    pub(crate) fn longest(&self, k_cap: usize) -> Option<usize> {
+        match *self {
+            Blocks::Learnt => Some(k_cap),
+            Blocks::Never => Some(0),
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => Some(steps),
+            Blocks::Thinking { limit } => Some(limit),
+            Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
+        }
+    }
 }
 
 impl Blocks {

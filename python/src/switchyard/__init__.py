@@ -1,0 +1,25 @@
+"""Reads what Switchyard writes (rows, activations, traces) and runs its program `probe`."""
+
+from .activations import Activations, activations, save
+from .names import new_name, old_name
+from .rows import columns, manifest, rows
+from .running import Run, add, run, scale, swap
+from .traces import Trace, traces
+
+__all__ = [
+    "Activations",
+    "Run",
+    "Trace",
+    "activations",
+    "add",
+    "columns",
+    "manifest",
+    "new_name",
+    "old_name",
+    "rows",
+    "run",
+    "save",
+    "scale",
+    "swap",
+    "traces",
+]

@@ -1,0 +1,132 @@
+"""Runs `probe generate`: one prompt continued, with hooks that change it and a recording of its activations."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from .activations import Activations, activations, save
+from .names import old_name
+from .traces import Trace
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a hook does: `zero`, `scale` by a number, `add` or `swap` an array of the size of one place."""
+
+    what: str
+    value: Any = None
+
+
+def scale(by):
+    """Multiplies what the model computed at the hook."""
+    return Change("scale", float(by))
+
+
+def add(array):
+    """Adds an array to what the model computed, at every place that the hook selects."""
+    return Change("add", np.asarray(array))
+
+
+def swap(array):
+    """Puts an array in the place of what the model computed."""
+    return Change("swap", np.asarray(array))
+
+
+@dataclass
+class Run:
+    """What a model wrote."""
+
+    #: New token ids, latent steps left out.
+    tokens: List[int]
+    #: `None` where the model brings no tokenizer.
+    text: Optional[str]
+    trace: Trace
+    #: Of each hook: how often it fired and the mean norm of its change.
+    hooks: List[Dict[str, Any]]
+    #: `None` where nothing was recorded.
+    activations: Optional[Activations]
+
+
+def run(model, prompt, hooks=None, record=None, probe=None, **flags):
+    """Continues `prompt` (text or a list of token ids) with a folder, file or hub id that `probe` takes.
+
+    `hooks`: by hook (`"blocks.3.hook_resid_post@latent[*,2]"`) its change: `"zero"`, `scale(2)`, `add(array)`,
+    `swap(array)`. `record`: hooks to record. Other flags as `probe generate --help` names them: `max_new_tokens=40`,
+    `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        words = [str(_program(probe)), "generate", "--model", str(model), "--json", *_prompt(prompt), *_flags(flags)]
+        for number, (hook, change) in enumerate((hooks or {}).items()):
+            words += ["--hook", f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"]
+        recording = Path(folder) / "recording.safetensors"
+        if record is not None:
+            named = record if isinstance(record, str) else ",".join(record)
+            words += ["--record", _old(named), "--out", str(recording)]
+        done = subprocess.run(words, capture_output=True, text=True, encoding="utf-8", check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip() or f"{words[0]} ended with code {done.returncode}")
+        result = json.loads(done.stdout)
+        trace = result["trace"]
+        return Run(
+            tokens=result["tokens"],
+            text=result["text"],
+            trace=Trace(trace["problem"], trace["prompt"], trace["positions"]),
+            hooks=result.get("hooks", []),
+            activations=activations(recording) if record is not None else None,
+        )
+
+
+def _prompt(prompt):
+    return ["--prompt", prompt] if isinstance(prompt, str) else ["--ids", ",".join(str(int(token)) for token in prompt)]
+
+
+def _flags(flags):
+    words = []
+    for name, value in flags.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value not in (None, False):
+            words.append(f"{flag}={value}")
+    return words
+
+
+def _old(names):
+    """Every name of a list; commas inside brackets belong to a name."""
+    parts, depth, start = [], 0, 0
+    for index, letter in enumerate(names):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(names[start:index])
+            start = index + 1
+    return ",".join(old_name(part.strip()) for part in [*parts, names[start:]])
+
+
+def _change(change, hook, file):
+    if change == "zero":
+        return "zero"
+    if not isinstance(change, Change):
+        raise TypeError(f"{hook}: {change!r} is no change; use 'zero', scale(2), add(array) or swap(array)")
+    if change.what == "scale":
+        return f"scale:{change.value!r}"
+    save(file, {"value": change.value})
+    return f"{change.what}:{file}"
+
+
+def _program(named):
+    checkout = Path(__file__).resolve().parents[3]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target"))
+    candidates = [named, os.environ.get("SWITCHYARD_PROBE"), shutil.which("probe"), target / "debug" / "probe"]
+    for candidate in filter(None, candidates):
+        if Path(candidate).is_file():
+            return candidate
+        if candidate in (named, os.environ.get("SWITCHYARD_PROBE")):
+            raise FileNotFoundError(f"{candidate}: no such program")
+    raise FileNotFoundError("no program `probe`: `cargo install --path .`, or set SWITCHYARD_PROBE to its path")

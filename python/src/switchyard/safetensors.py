@@ -1,0 +1,49 @@
+"""The safetensors format: a length, a JSON header, bytes. Read and written with NumPy alone."""
+
+import json
+import struct
+
+import numpy as np
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+
+
+def read(path):
+    """Tensors by name, as float arrays where they hold floats, and the file's metadata (text by name)."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if len(data) < 8 or struct.unpack("<Q", data[:8])[0] > len(data) - 8:
+        raise ValueError(f"{path}: not a safetensors file")
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    try:
+        header = json.loads(data[8:start])
+    except ValueError as error:
+        raise ValueError(f"{path}: not a safetensors file") from error
+    metadata = header.pop("__metadata__", {})
+    return {name: _array(path, name, entry, data, start) for name, entry in header.items()}, metadata
+
+
+def _array(path, name, entry, data, start):
+    kind = entry["dtype"]
+    begin, end = (start + offset for offset in entry["data_offsets"])
+    if kind == "BF16":
+        # The upper half of a float32.
+        bits = np.frombuffer(data[begin:end], "<u2").astype("<u4") << 16
+        return bits.view("<f4").reshape(entry["shape"])
+    if kind not in _TYPES:
+        raise ValueError(f"{path}: `{name}` is of type {kind}, known are {', '.join(_TYPES)}, BF16")
+    return np.frombuffer(data[begin:end], _TYPES[kind]).reshape(entry["shape"])
+
+
+def write(path, tensors):
+    """Writes arrays by name as float32."""
+    header, parts, offset = {}, [], 0
+    for name, array in tensors.items():
+        array = np.ascontiguousarray(array, "<f4")
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        parts.append(array.tobytes())
+        offset += array.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head + b"".join(parts))

@@ -1,0 +1,113 @@
+//! `--hook` and `--list-hooks`, the same on every command that runs known prompts; and what a decode can reach.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::edits::Edits;
+use super::print;
+use crate::latent::{Blocks, DecodeSettings};
+use crate::loading::Opened;
+use crate::model::{HookPoint, HookSpec, Kind, Select};
+
+/// What to change, or which hooks there are.
+#[derive(Args, Debug)]
+pub(crate) struct HookArgs {
+    /// Change what the model goes on with at a hook: zero, scale:2, add:FILE or swap:FILE, for example
+    /// 'blocks.3.hook_resid_post@latent[*,2]=zero'. FILE is one of --record, or has one safetensors tensor of the size of
+    /// one place. May be given more than once
+    #[arg(long = "hook", value_name = "HOOK=CHANGE")]
+    hook: Vec<String>,
+    /// List the model's hooks with their shapes (B rows, L positions, T keys), and stop
+    #[arg(long)]
+    pub list_hooks: bool,
+}
+
+impl HookArgs {
+    /// The changes, read and checked.
+    ///
+    /// # Errors
+    /// As [`Edits::read`].
+    pub fn edits(&self, opened: &Opened) -> Result<Edits> {
+        Edits::read(&self.hook, opened.config())
+    }
+}
+
+/// Prints one line a hook, those of every layer as one pattern.
+///
+/// # Errors
+/// Trouble with standard output.
+pub(crate) fn list(opened: &Opened) -> Result<()> {
+    let config = opened.config();
+    let layers = config.num_hidden_layers;
+    let latent = opened.switch().is_some();
+    let mut out = format!(
+        "{layers} layers: blocks.0 to blocks.{}, blocks.-1 is the last, blocks.* are all; B rows, L positions, T keys\n",
+        layers.saturating_sub(1)
+    );
+    for point in HookPoint::all(1) {
+        let name = point.to_string().replacen("blocks.0.", "blocks.*.", 1);
+        let where_ = match point.kind {
+            Kind::LatentSource | Kind::LatentInjected if !latent => continue,
+            Kind::LatentSource | Kind::LatentInjected => "  latent steps",
+            Kind::BoundaryLogits => "  where a token is drawn (generate)",
+            Kind::Result => "  only where it is named",
+            _ => "",
+        };
+        out += format!("{name:<32}{:<18}{where_}", point.kind.shape(config)).trim_end();
+        out.push('\n');
+    }
+    print(&out)
+}
+
+/// How far a decode can go, known before it runs.
+pub(crate) struct Reach {
+    prompt: usize,
+    /// Visible tokens at most; the last one is drawn and not fed.
+    visible: usize,
+    /// Latent steps of a block at most; `None` where a rule of its own decides.
+    latents: Option<usize>,
+}
+
+impl Reach {
+    pub fn of(blocks: &Blocks, can_switch: bool, settings: &DecodeSettings, prompt: usize) -> Self {
+        let latents = if can_switch { blocks.longest(settings.k_cap) } else { Some(0) };
+        Self { prompt, visible: settings.max_new_tokens, latents }
+    }
+
+    /// Refuses a hook that the decode cannot reach.
+    ///
+    /// # Errors
+    /// Why it would never fire.
+    pub fn check(&self, spec: &HookSpec, layers: usize) -> Result<()> {
+        let latent = |point: &HookPoint| matches!(point.kind, Kind::LatentSource | Kind::LatentInjected);
+        let only_latents = spec.resolve(layers)?.iter().all(latent);
+        let at_latents = only_latents || matches!(spec.select, Select::Latent { .. });
+        let fed = self.visible.saturating_sub(1);
+        ensure!(
+            !at_latents || self.latents != Some(0),
+            "hook `{spec}` would never fire: this model takes no latent steps"
+        );
+        match spec.select {
+            Select::Prompt | Select::Text(_) if only_latents => {
+                anyhow::bail!("hook `{spec}` would never fire: it stands at latent steps only")
+            }
+            Select::Text(Some(t)) => ensure!(
+                t < fed,
+                "hook `{spec}` would never fire: of {} new tokens at most the last is not fed",
+                self.visible
+            ),
+            Select::Latent { step: Some(step), .. } => ensure!(
+                self.latents.is_none_or(|most| step < most),
+                "hook `{spec}` would never fire: a block has {} latent steps at most",
+                self.latents.unwrap_or_default()
+            ),
+            Select::Position(p) => ensure!(
+                self.latents != Some(0) || p < self.prompt + fed,
+                "hook `{spec}` would never fire: {} prompt and {fed} new tokens at most are fed",
+                self.prompt
+            ),
+            _ => {}
+        }
+        Ok(())
+    }
+}

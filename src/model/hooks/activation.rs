@@ -1,0 +1,108 @@
+//! The value at a hook point, of rank 3 or 4.
+
+use anyhow::{Result, bail};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+
+/// The value at a point; the rank depends on the point.
+#[derive(Clone, Debug)]
+pub enum Activation {
+    Rank3(Tensor<3>),
+    Rank4(Tensor<4>),
+}
+
+impl Activation {
+    pub fn dims(&self) -> Vec<usize> {
+        match self {
+            Activation::Rank3(x) => x.dims().to_vec(),
+            Activation::Rank4(x) => x.dims().to_vec(),
+        }
+    }
+
+    /// The values on the host, row-major, as f32.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let data = match self {
+            Activation::Rank3(x) => x.clone().try_to_vec_as::<f32>(),
+            Activation::Rank4(x) => x.clone().try_to_vec_as::<f32>(),
+        };
+        data.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))
+    }
+
+    /// The same shape, device and float type with these values, row-major.
+    #[must_use]
+    pub(crate) fn with_values(&self, values: Vec<f32>) -> Self {
+        let data = TensorData::new(values, self.dims());
+        match self {
+            Activation::Rank3(x) => Activation::Rank3(Tensor::from_data(data, (&x.device(), x.dtype()))),
+            Activation::Rank4(x) => Activation::Rank4(Tensor::from_data(data, (&x.device(), x.dtype()))),
+        }
+    }
+
+    /// The `[B, L, D]` tensor.
+    ///
+    /// # Errors
+    /// An activation of rank 4.
+    pub fn three(self) -> Result<Tensor<3>> {
+        match self {
+            Activation::Rank3(x) => Ok(x),
+            Activation::Rank4(x) => bail!("expected an activation of rank 3, found {:?}", x.dims()),
+        }
+    }
+}
+
+mod sealed {
+    pub trait Rank {}
+    impl Rank for burn::tensor::Tensor<3> {}
+    impl Rank for burn::tensor::Tensor<4> {}
+}
+
+/// Tensors that can be an [`Activation`]: rank 3 and rank 4.
+pub trait Hookable: sealed::Rank + Clone + Sized {
+    fn wrap(self) -> Activation;
+    fn unwrap_from(value: Activation) -> Option<Self>;
+    fn device_of(&self) -> Device;
+    /// `self` where `mask` (`[B, L]`, along `axis`) is false, `other` where it is true.
+    fn merge(self, other: Self, mask: Tensor<2, Bool>, axis: usize) -> Self;
+}
+
+impl Hookable for Tensor<3> {
+    fn wrap(self) -> Activation {
+        Activation::Rank3(self)
+    }
+    fn unwrap_from(value: Activation) -> Option<Self> {
+        match value {
+            Activation::Rank3(x) => Some(x),
+            Activation::Rank4(_) => None,
+        }
+    }
+    fn device_of(&self) -> Device {
+        self.device()
+    }
+    fn merge(self, other: Self, mask: Tensor<2, Bool>, _axis: usize) -> Self {
+        let dims = self.dims();
+        self.mask_where(mask.unsqueeze_dim::<3>(2).expand(dims), other)
+    }
+}
+
+impl Hookable for Tensor<4> {
+    fn wrap(self) -> Activation {
+        Activation::Rank4(self)
+    }
+    fn unwrap_from(value: Activation) -> Option<Self> {
+        match value {
+            Activation::Rank4(x) => Some(x),
+            Activation::Rank3(_) => None,
+        }
+    }
+    fn device_of(&self) -> Device {
+        self.device()
+    }
+    fn merge(self, other: Self, mask: Tensor<2, Bool>, axis: usize) -> Self {
+        let dims = self.dims();
+        let [b, l] = mask.dims();
+        let shape = if axis == 2 { [b, 1, l, 1] } else { [b, l, 1, 1] };
+        self.mask_where(mask.reshape(shape).expand(dims), other)
+    }
+}

@@ -1,0 +1,193 @@
+//! Activations kept by hook point and position while a model runs: what TransformerLens' `run_with_cache` returns.
+//!
+//! Whatever the calls were (one, many over a cache, a decode, waves of latents), the result is one tensor a point. Rows are
+//! right-padded with zeros to the longest; the key axis of scores and pattern counts positions, not cache slots.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, ensure};
+
+use super::{Activation, HookPoint, HookSpec, Hooks, Place, Select, Site};
+use crate::ops::MASKED;
+
+/// One tensor: a hook point at the positions selected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The point's name, with its selection if it has one; `logits` for those.
+    pub name: String,
+    /// `[rows, positions, …]`; scores and pattern `[rows, H, positions, keys]`.
+    pub shape: Vec<usize>,
+    pub data: Vec<f32>,
+    /// Positions of the rows that the position axis holds, in order.
+    pub positions: Vec<usize>,
+}
+
+/// What is being recorded. Attach it to the hooks of any number of calls, then take [`Recording::tensors`].
+#[derive(Debug, Default)]
+pub struct Recording {
+    kept: RefCell<Vec<Kept>>,
+}
+
+/// The values at one point so far.
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    /// `None`: logits, which stand at no point.
+    point: Option<HookPoint>,
+    select: Select,
+    /// Axes of the value at one place; of scores and pattern the heads only.
+    axes: Vec<usize>,
+    /// By row and position; of scores and pattern the keys up to the position, head after head.
+    values: BTreeMap<(usize, usize), Vec<f32>>,
+    /// Of scores and pattern: the position that each cache slot holds, by row; `None` is padding.
+    slots: BTreeMap<usize, Vec<Option<usize>>>,
+}
+
+const LOGITS: &str = "logits";
+
+impl Recording {
+    /// Of every point that the specs name in a model with `layers` blocks; a point named twice is kept once.
+    ///
+    /// # Errors
+    /// A spec that does not resolve.
+    pub fn of(specs: &[HookSpec], layers: usize) -> Result<Self> {
+        let mut kept: Vec<Kept> = vec![];
+        for spec in specs {
+            for point in spec.resolve(layers)? {
+                let name = HookSpec { pattern: point.to_string(), select: spec.select.clone() }.to_string();
+                if kept.iter().all(|k| k.name != name) {
+                    kept.push(Kept::new(name, Some(point), spec.select.clone()));
+                }
+            }
+        }
+        Ok(Self { kept: RefCell::new(kept) })
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.kept.borrow().is_empty()
+    }
+
+    /// Adds the hooks that keep. Those that replace come before: what is kept is what the model went on with.
+    ///
+    /// # Errors
+    /// None in practice: every point was resolved before.
+    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
+        for (index, kept) in self.kept.borrow().iter().enumerate() {
+            let Some(point) = kept.point else { continue };
+            // Every position is seen, so that the slots of the key axis are known; the selection is made while keeping.
+            let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+            hooks.observe(&spec, layers, move |site, value| self.kept.borrow_mut()[index].take(site, value))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the logits `[B, L, V]` at these places, under the name `logits`.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub(crate) fn keep_logits(&self, places: &[Place], logits: &Activation) -> Result<()> {
+        let mut kept = self.kept.borrow_mut();
+        let index = kept.iter().position(|k| k.name == LOGITS).unwrap_or_else(|| {
+            kept.push(Kept::new(LOGITS.into(), None, Select::All));
+            kept.len() - 1
+        });
+        kept[index].keep(places, logits)
+    }
+
+    /// One tensor a point, in the order in which they were asked for. Rows are numbered by [`super::Span::rows`], from 0 to
+    /// `rows`; one that passed no such position is zero.
+    ///
+    /// # Errors
+    /// A point at which nothing was kept: it would have been a silent no-op.
+    pub fn tensors(self, rows: usize) -> Result<Vec<Recorded>> {
+        self.kept.into_inner().into_iter().map(|kept| kept.tensor(rows)).collect()
+    }
+}
+
+impl Kept {
+    fn new(name: String, point: Option<HookPoint>, select: Select) -> Self {
+        Self { name, point, select, axes: vec![], values: BTreeMap::new(), slots: BTreeMap::new() }
+    }
+
+    fn is_attention(&self) -> bool {
+        self.point.is_some_and(|point| point.kind.is_attention())
+    }
+
+    fn take(&mut self, site: &Site, value: &Activation) -> Result<()> {
+        if self.is_attention() {
+            let span = site.span;
+            for ((&row, steps), at) in span.rows.iter().zip(&span.steps).zip(&span.positions) {
+                let positions = steps.iter().zip(at).map(|(step, &position)| step.map(|_| position));
+                self.slots.entry(row).or_default().extend(positions);
+            }
+        }
+        self.keep(site.places, value)
+    }
+
+    fn keep(&mut self, places: &[Place], value: &Activation) -> Result<()> {
+        let places: Vec<&Place> = places.iter().filter(|p| self.select.admits(p.position, p.step)).collect();
+        if places.is_empty() {
+            return Ok(());
+        }
+        let (dims, data) = (value.dims(), value.to_vec()?);
+        self.axes = if self.is_attention() { vec![dims[1]] } else { dims[2..].to_vec() };
+        for place in places {
+            let values = match self.point.filter(|point| point.kind.is_attention()) {
+                Some(point) => {
+                    let slots = self.slots.get(&place.row).map(Vec::as_slice).unwrap_or_default();
+                    ensure!(slots.len() == dims[3], "{}: {} keys, {} were seen", self.name, dims[3], slots.len());
+                    let heads = point.kind.ranges(&dims, place).into_iter();
+                    heads.flat_map(|head| by_position(&data[head], slots, place.position, self.absent())).collect()
+                }
+                None => {
+                    let width: usize = dims[2..].iter().product();
+                    let from = (place.batch * dims[1] + place.index) * width;
+                    data[from..from + width].to_vec()
+                }
+            };
+            self.values.insert((place.row, place.position), values);
+        }
+        Ok(())
+    }
+
+    /// What stands where a row has no such position or key.
+    fn absent(&self) -> f32 {
+        if self.point.is_some_and(|point| point.kind == super::Kind::AttnScores) { MASKED } else { 0.0 }
+    }
+
+    fn tensor(self, rows: usize) -> Result<Recorded> {
+        ensure!(!self.values.is_empty(), "hook `{}` never fired: no call reached it at these positions", self.name);
+        let positions: BTreeSet<usize> = self.values.keys().map(|(_, position)| *position).collect();
+        let positions: Vec<usize> = positions.into_iter().collect();
+        let n = positions.len();
+        let (heads, width, shape) = if self.is_attention() {
+            let longest = self.slots.values().flatten().flatten().max().map_or(0, |position| position + 1);
+            (self.axes[0], longest, vec![rows, self.axes[0], n, longest])
+        } else {
+            (1, self.axes.iter().product(), [&[rows, n], &self.axes[..]].concat())
+        };
+        let mut data = vec![self.absent(); shape.iter().product()];
+        for ((row, position), values) in &self.values {
+            ensure!(*row < rows, "hook `{}`: row {row} of {rows}", self.name);
+            let Ok(at) = positions.binary_search(position) else { continue };
+            for (head, part) in values.chunks(values.len() / heads).enumerate() {
+                let to = ((row * heads + head) * n + at) * width;
+                data[to..to + part.len()].copy_from_slice(part);
+            }
+        }
+        Ok(Recorded { name: self.name, shape, data, positions })
+    }
+}
+
+/// One query's keys in the order of their positions, up to its own.
+fn by_position(keys: &[f32], slots: &[Option<usize>], own: usize, absent: f32) -> Vec<f32> {
+    let mut out = vec![absent; own + 1];
+    for (slot, position) in slots.iter().enumerate() {
+        if let Some(place) = position.and_then(|position| out.get_mut(position)) {
+            *place = keys[slot];
+        }
+    }
+    out
+}

@@ -1,0 +1,74 @@
+//! What the value at a hook point looks like in a model of given settings. Knows numbers, no tensors.
+
+use std::ops::Range;
+
+use super::{Kind, Place};
+use crate::model::ModelConfig;
+
+impl Kind {
+    /// Whether its last two axes are queries and keys, `[B, H, L, T]`; every other value is `[B, L, …]`.
+    pub(crate) fn is_attention(self) -> bool {
+        matches!(self, Kind::AttnScores | Kind::Pattern)
+    }
+
+    /// The axes behind `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
+    pub(crate) fn tail(self, config: &ModelConfig) -> Option<Vec<usize>> {
+        let (d, f, dh) = (config.hidden_size, config.intermediate_size, config.head_dim);
+        let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);
+        Some(match self {
+            Kind::AttnScores | Kind::Pattern => return None,
+            Kind::Ln1Scale | Kind::Ln2Scale | Kind::LnFinalScale => vec![1],
+            Kind::Q | Kind::RotQ | Kind::Z => vec![h, dh],
+            Kind::K | Kind::RotK | Kind::V => vec![h_kv, dh],
+            Kind::Result => vec![h, d],
+            Kind::MlpPre | Kind::MlpPreLinear | Kind::MlpPost => vec![f],
+            Kind::BoundaryLogits => vec![config.vocab_size],
+            Kind::Embed
+            | Kind::ResidPre
+            | Kind::Ln1Normalized
+            | Kind::AttnOut
+            | Kind::ResidMid
+            | Kind::Ln2Normalized
+            | Kind::MlpOut
+            | Kind::ResidPost
+            | Kind::LnFinalNormalized
+            | Kind::LatentSource
+            | Kind::LatentInjected => vec![d],
+        })
+    }
+
+    /// The shape as a reader of a list sees it: `[B, L, 9, 64]`.
+    pub(crate) fn shape(self, config: &ModelConfig) -> String {
+        let Some(tail) = self.tail(config) else { return format!("[B, {}, L, T]", config.num_attention_heads) };
+        let tail: Vec<String> = tail.iter().map(usize::to_string).collect();
+        format!("[B, L, {}]", tail.join(", "))
+    }
+
+    /// Where the values of one place lie in an activation of these axes, row-major: one range, for scores and pattern one a
+    /// head.
+    pub(crate) fn ranges(self, dims: &[usize], place: &Place) -> Vec<Range<usize>> {
+        if let ([_, heads, queries, keys], true) = (dims, self.is_attention()) {
+            let start = |head: usize| ((place.batch * heads + head) * queries + place.index) * keys;
+            return (0..*heads).map(|head| start(head)..start(head) + keys).collect();
+        }
+        let width: usize = dims.iter().skip(2).product();
+        let start = (place.batch * dims[1] + place.index) * width;
+        std::iter::once(start..start + width).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Step;
+
+    #[test]
+    fn a_place_is_one_range_and_in_a_pattern_one_a_head() {
+        let place = Place { batch: 1, index: 2, row: 7, position: 9, step: Step::Prompt };
+        let at = |kind: Kind, dims: &[usize]| kind.ranges(dims, &place).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(at(Kind::ResidPost, &[2, 3, 4]), (20..24).collect::<Vec<_>>());
+        assert_eq!(at(Kind::Z, &[2, 3, 2, 4]), (40..48).collect::<Vec<_>>());
+        // [B 2, H 2, L 3, T 5]: batch 1 begins at 30, its second head at 45.
+        assert_eq!(at(Kind::Pattern, &[2, 2, 3, 5]), (40..45).chain(55..60).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,345 @@
+//! `--record`, `--hook` and `--list-hooks`: what a user sees of a model while it generates, and what a change there does.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use burn::tensor::Device;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+use switchyard::interventions::{Later, Steps, Zero};
+use switchyard::latent::Channel;
+use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::hooks::{Recorded, Recording};
+use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
+use switchyard::study::Study;
+use switchyard::study::sweep::{Continuation, Sweep, What};
+
+const MICRO: &str = "fixtures/micro/sft/checkpoint";
+/// A model that takes no latent steps.
+const TEXT: &str = "fixtures/tiny/qwen3_tied";
+const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
+
+/// Exit code, standard output, standard error.
+fn probe(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_probe")).args(args).output().expect("the binary runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn done(args: &[&str]) -> String {
+    let (code, out, said) = probe(args);
+    assert_eq!(code, Some(0), "{args:?}: {said}");
+    out
+}
+
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    let (code, out, said) = probe(args);
+    assert!(code == Some(2) && out.is_empty() && said.trim_end().lines().count() == 1, "{args:?}: {out}{said}");
+    for part in parts {
+        assert!(said.contains(part), "{args:?}: `{part}` is not in: {said}");
+    }
+}
+
+/// Continues the prompt on the fixture.
+fn generate(more: &[&str]) -> Value {
+    let json = done(&[&["generate", MICRO, "--prompt", PROMPT, "--json"], more].concat());
+    serde_json::from_str(&json).expect("JSON")
+}
+
+/// One tensor of a file: shape and values.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// Tensors and metadata.
+fn load(path: &Path) -> (Tensors, BTreeMap<String, Value>) {
+    let bytes = std::fs::read(path).expect("the file was written");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let floats = |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    let tensors = file.iter().map(|(name, v)| (name.to_owned(), (v.shape().to_vec(), floats(v.data())))).collect();
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
+    let metadata = header.metadata().clone().expect("metadata");
+    let json = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    (tensors, metadata.iter().map(|(key, text)| (key.clone(), json(text))).collect())
+}
+
+/// A file with one tensor.
+fn vector(path: &Path, name: &str, values: &[f32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, vec![values.len()], &bytes).expect("a tensor");
+    std::fs::write(path, safetensors::serialize([(name, view)], None).expect("packs")).expect("writes");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path")
+}
+
+/// Every hook that known rows pass.
+const ALL: &str =
+    "hook_embed,blocks.*.*,blocks.*.ln1.*,blocks.*.ln2.*,blocks.*.attn.*,blocks.*.mlp.*,ln_final.*,latent.*";
+
+#[test]
+fn what_is_recorded_is_what_the_known_row_has() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let [while_generating, known] = ["generated", "known"].map(|name| dir.path().join(name));
+    let trace = generate(&["--record", ALL, "--out", text(&while_generating)])["trace"].clone();
+    let (recorded, told) = load(&while_generating);
+    let ids = told["ids"][0].as_array().expect("ids").iter().map(Value::to_string).collect::<Vec<_>>();
+    let responses = trace["positions"].as_array().expect("positions");
+    assert_eq!(ids.len(), trace["prompt"].as_array().map_or(0, Vec::len) + responses.len());
+    // The last token is not fed.
+    let fed = ids.len() - 1;
+    done(&["activations", MICRO, "--ids", &ids[..fed].join(","), "--hooks", ALL, "--out", text(&known)]);
+    let (of_known, _) = load(&known);
+    assert!(recorded.keys().eq(of_known.keys()) && recorded.len() > 40, "{:?}", recorded.keys());
+    for (name, (shape, values)) in &of_known {
+        assert_eq!(&recorded[name].0, shape, "{name}");
+        // What the mask hides is so far off that it would hide every other difference.
+        let seen = |values: &[f32]| values.iter().map(|x| if *x < -1e20 { 0.0 } else { *x }).collect::<Vec<_>>();
+        let off = crate::common::relative(&seen(&recorded[name].1), &seen(values));
+        assert!(off < 1e-5, "{name}: off by {off:e}");
+    }
+    // Steps count from 1, and every position says what it is.
+    let steps: Vec<&str> = told["steps"][0].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
+    let latents: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].starts_with("latent")).collect();
+    assert_eq!((steps[0], steps[latents[0]], steps[latents[1]]), ("prompt", "latent[1,1]", "latent[1,2]"));
+    let at: Vec<u64> =
+        told["positions"]["latent.hook_source"].as_array().expect("them").iter().filter_map(Value::as_u64).collect();
+    assert_eq!(at, latents.iter().map(|&p| p as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_part_can_be_recorded() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("part");
+    let hooks = "blocks.-1.hook_resid_post@latent[*,2],boundary.hook_logits,blocks.0.attn.hook_pattern@pos[3]";
+    let trace = generate(&["--record", hooks, "--out", text(&file)])["trace"].clone();
+    let (recorded, _) = load(&file);
+    let positions = trace["positions"].as_array().expect("positions");
+    let blocks = positions.iter().filter(|p| p["kind"] == "swi").count();
+    let prompt = trace["prompt"].as_array().map_or(0, Vec::len);
+    assert_eq!(recorded["blocks.3.hook_resid_post@latent[*,2]"].0[..2], [1, blocks]);
+    assert_eq!(recorded["blocks.0.attn.hook_pattern@pos[3]"].0[2..], [1, prompt + positions.len() - 1]);
+    // A token is drawn after the prompt and after every position that is fed.
+    assert_eq!(recorded["boundary.hook_logits"].0[1], positions.len());
+}
+
+#[test]
+fn a_change_that_is_none_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("own");
+    let hooks = ["blocks.1.hook_resid_post", "blocks.*.attn.hook_z", "blocks.0.mlp.hook_post", "latent.hook_injected"];
+    let normal = generate(&["--record", &hooks.join(","), "--out", text(&file)]);
+    for hook in hooks {
+        for change in ["scale:1".to_owned(), format!("swap:{}", text(&file))] {
+            for select in ["", "@latent", "@pos[25]"] {
+                let edit = format!("{hook}{select}={change}");
+                let changed = generate(&["--hook", &edit]);
+                assert_eq!(changed["trace"], normal["trace"], "{edit}");
+                assert!(changed["hooks"][0]["fired"].as_u64() > Some(0), "{edit}");
+                assert_eq!(changed["hooks"][0]["mean_change"], 0.0, "{edit}");
+            }
+        }
+    }
+    assert!(normal.get("hooks").is_none());
+}
+
+#[test]
+fn zero_at_the_latents_is_what_intervene_does() {
+    let study = Study::open(Path::new("fixtures/micro"), "sft", Some(12), 0).expect("the micro fixture");
+    let settings = Sweep::settings(&study);
+    let sweep = Sweep::new(&study, &settings).expect("a sweep");
+    let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };
+    let outcomes = sweep.run(&[zero], Later::Recompute, Channel::Both).expect("zero").remove(0).outcomes;
+    let corpus = &study.subject.corpus;
+    let (mut changed, mut compared) = (0, 0);
+    for (outcome, prompt) in outcomes.iter().zip(&corpus.test_prompts).filter(|(outcome, _)| outcome.switched) {
+        let ids: Vec<String> = prompt.iter().map(u32::to_string).collect();
+        let (k_min, k_cap, most) = (settings.k_min, settings.k_cap, settings.max_new_tokens);
+        let [k_min, k_cap, most] = [k_min, k_cap, most].map(|n| n.to_string());
+        let base = ["generate", MICRO, "--json", "--k-min", &k_min, "--k-cap", &k_cap, "--max-new-tokens", &most];
+        let of = |more: &[&str]| -> Value {
+            let out = done(&[&base[..], &["--ids", &ids.join(",")], more].concat());
+            serde_json::from_str(&out).expect("JSON")
+        };
+        let zeroed = of(&["--hook", "latent.hook_injected=zero"]);
+        let answer = |value: &Value| corpus.answer(value["text"].as_str().expect("text"));
+        assert_eq!(answer(&zeroed), outcome.answer, "problem {compared}");
+        changed += usize::from(answer(&of(&[])) != outcome.answer);
+        compared += 1;
+    }
+    assert!(compared >= 6 && changed >= 3, "{changed} of {compared} answers changed");
+}
+
+#[test]
+fn a_vector_is_added_where_it_is_said_and_the_recording_sees_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let [by, normal, added] = ["by", "normal", "added"].map(|name| dir.path().join(name));
+    let hook = "blocks.1.hook_resid_mid";
+    let base = ["activations", MICRO, "--prompt", PROMPT, "--hooks", hook, "--out"];
+    done(&[&base[..], &[text(&normal)]].concat());
+    let (before, _) = load(&normal);
+    let (shape, old) = &before[hook];
+    let d = shape[2];
+    let values: Vec<f32> = (0..d).map(|i| i as f32 / 10.0 - 1.0).collect();
+    vector(&by, "direction", &values);
+    let edit = format!("{hook}@pos[4]=add:{}", text(&by));
+    done(&[&base[..], &[text(&added), "--hook", &edit]].concat());
+    let (after, _) = load(&added);
+    for (position, (new, old)) in after[hook].1.chunks(d).zip(old.chunks(d)).enumerate() {
+        let expected = |i: usize| if position == 4 { old[i] + values[i] } else { old[i] };
+        assert!(new.iter().enumerate().all(|(i, x)| *x == expected(i)), "position {position}");
+    }
+    // The same vector for a point of other size, and from a file with many rows.
+    let rows = dir.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"ids\": [1, 2]}\n{\"ids\": [1, 3]}\n").expect("writes");
+    let many = dir.path().join("many");
+    done(&["activations", MICRO, "--prompts", text(&rows), "--hooks", hook, "--out", text(&many)]);
+    let refuse = |edit: &str, parts: &[&str]| {
+        refused(&[&base[..], &[text(&added), "--hook", edit]].concat(), parts);
+    };
+    refuse(&format!("blocks.1.attn.hook_z=swap:{}", text(&by)), &["`direction`", &format!("[{d}]"), "expected"]);
+    refuse(&format!("{hook}=swap:{}", text(&many)), &["2 rows"]);
+    refuse(&format!("blocks.0.hook_resid_mid=swap:{}", text(&normal)), &["did you mean `blocks.1.hook_resid_mid`?"]);
+    refuse(&format!("{hook}=swap:/no/such/file"), &["/no/such/file"]);
+    refuse(&format!("{hook}=swap:{}", text(&rows)), &["rows.jsonl", "not a safetensors file"]);
+}
+
+#[test]
+fn a_latent_of_another_run_goes_where_it_is_put() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (donor, after) = (dir.path().join("donor"), dir.path().join("after"));
+    let other = "<bos> a = 3 ; h = a * 2 ; c = h - a ; ? c :";
+    let point = "latent.hook_injected";
+    let step = format!("{point}@latent[1,2]");
+    done(&["generate", MICRO, "--prompt", other, "--record", &step, "--out", text(&donor)]);
+    let given = &load(&donor).0[&step].1;
+    // One recorded position is for every place: the second latent of the donor becomes the first of this row.
+    let edit = format!("{point}@latent[1,1]=swap:{}", text(&donor));
+    generate(&["--hook", &edit, "--record", &format!("{point}@latent[1,1]"), "--out", text(&after)]);
+    assert_eq!(&load(&after).0[&format!("{point}@latent[1,1]")].1, given);
+}
+
+#[test]
+fn a_hook_of_known_rows_is_the_hook_of_a_forward() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("out");
+    let ids = [3_u32, 5, 8, 6, 9, 4];
+    let written: Vec<String> = ids.iter().map(u32::to_string).collect();
+    let edit = "blocks.1.attn.hook_z@pos[2]=scale:-0.5";
+    let args = ["activations", MICRO, "--ids", &written.join(","), "--logits", "--hook", edit, "--out", text(&out)];
+    done(&args);
+    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let spec: HookSpec = "blocks.1.attn.hook_z@pos[2]".parse().expect("a hook");
+    let mut hooks = Hooks::none();
+    let half = |_: &switchyard::model::Site, value: Activation| match value {
+        Activation::Rank4(x) => Ok(Activation::Rank4(x.mul_scalar(-0.5))),
+        Activation::Rank3(_) => anyhow::bail!("z has rank 4"),
+    };
+    hooks.replace(&spec, 4, half).expect("attached");
+    let logits = crate::common::values(&model.logits(&[ids.to_vec()], &mut hooks).expect("a forward"));
+    let off = crate::common::relative(&load(&out).0["logits"].1, &logits);
+    assert!(off < 1e-6, "off by {off:e}");
+    let normal = crate::common::values(&model.logits(&[ids.to_vec()], &mut Hooks::none()).expect("a forward"));
+    assert!(crate::common::relative(&logits, &normal) > 1e-3, "the hook did nothing");
+}
+
+#[test]
+fn the_list_of_hooks_is_that_of_the_model() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file: PathBuf = dir.path().join("all");
+    let list = done(&["generate", MICRO, "--list-hooks"]);
+    assert_eq!(done(&["activations", MICRO, "--list-hooks"]), list);
+    assert!(list.lines().all(|line| line.chars().count() <= 100), "{list}");
+    let shapes: BTreeMap<String, String> = (list.lines().skip(1))
+        .map(|line| {
+            let (name, rest) = line.split_once(' ').expect("a name and a shape");
+            (name.to_owned(), rest.trim().split_inclusive(']').next().expect("a shape").to_owned())
+        })
+        .collect();
+    let hooks = format!("{ALL},blocks.*.attn.hook_result,boundary.hook_logits");
+    generate(&["--record", &hooks, "--out", text(&file)]);
+    let (recorded, _) = load(&file);
+    let mut seen = BTreeMap::new();
+    for (name, (shape, _)) in &recorded {
+        let parts: Vec<&str> = name.split('.').collect();
+        let pattern =
+            if parts[0] == "blocks" { ["blocks", "*"].iter().chain(&parts[2..]).copied().collect() } else { parts };
+        let pattern = pattern.join(".");
+        let attention = name.ends_with("hook_pattern") || name.ends_with("hook_attn_scores");
+        let axes: Vec<String> = shape.iter().map(usize::to_string).collect();
+        let expected = match attention {
+            true => format!("[B, {}, L, T]", axes[1]),
+            false => format!("[B, L, {}]", axes[2..].join(", ")),
+        };
+        assert_eq!(shapes.get(&pattern), Some(&expected), "{name}");
+        seen.insert(pattern, ());
+    }
+    assert!(seen.keys().eq(shapes.keys()), "{:?}", shapes.keys());
+    assert!(!done(&["generate", TEXT, "--list-hooks"]).contains("latent."), "it takes no latent steps");
+}
+
+#[test]
+fn hooks_that_cannot_be_are_refused_before_any_work() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("out");
+    let refuse = |model: &str, more: &[&str], parts: &[&str]| {
+        refused(&[&["generate", model, "--ids", "5,6", "--max-new-tokens", "9"], more].concat(), parts);
+        assert!(!out.exists(), "a file was written for {more:?}");
+    };
+    let edit = |edit: &str, parts: &[&str]| refuse(MICRO, &["--hook", edit], parts);
+    edit("blocks.0.hook_resid_pots=zero", &["did you mean `blocks.0.hook_resid_post`?"]);
+    edit("blocks.9.hook_resid_post=zero", &["layer 9", "4 layers"]);
+    edit("blocks.0.hook_resid_post", &["HOOK=CHANGE"]);
+    edit("blocks.0.hook_resid_post=zeroo", &["did you mean `zero`?"]);
+    edit("blocks.0.hook_resid_post=scale", &["scale:NUMBER"]);
+    edit("blocks.0.hook_resid_post=scale:two", &["`two`"]);
+    edit("blocks.0.hook_resid_post=scale:inf", &["finite"]);
+    edit("blocks.0.attn.hook_pattern=swap:x", &["hook_pattern", "only zero and scale"]);
+    edit("blocks.0.hook_resid_post@latent[0,1]=zero", &["from 1"]);
+    edit("blocks.0.hook_resid_post@latent[1,6]=zero", &["5 latent steps at most"]);
+    edit("blocks.0.hook_resid_post@text[8]=zero", &["9 new tokens"]);
+    edit("latent.hook_injected@prompt=zero", &["latent steps only"]);
+    refuse(TEXT, &["--hook", "blocks.0.hook_resid_post@latent=zero"], &["takes no latent steps"]);
+    refuse(TEXT, &["--hook", "hook_embed@pos[10]=zero"], &["2 prompt and 8 new"]);
+    let record = |hooks: &str, parts: &[&str]| refuse(MICRO, &["--record", hooks, "--out", text(&out)], parts);
+    record("blocks.*.hook_resid_pots", &["did you mean"]);
+    record("blocks.0.hook_resid_post@latent[1,6]", &["5 latent steps at most"]);
+    let args = ["generate", MICRO, "--ids", "5", "--record", "hook_embed", "--out", "/no/folder/x"];
+    refused(&args, &["/no/folder"]);
+    // Reached by no block that this prompt opens: an error after the fact, and no file.
+    let never = ["--prompt", PROMPT, "--hook", "blocks.0.hook_resid_post@latent[9,1]=zero"];
+    refused(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
+    let never = ["--prompt", PROMPT, "--record", "hook_embed@latent[9,1]", "--out", text(&out)];
+    refused(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_recording_is_a_cache_of_any_calls() {
+    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let layers = model.config().num_hidden_layers;
+    let specs: Vec<HookSpec> =
+        ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();
+    let record = |ids: &[Vec<u32>]| -> Vec<Recorded> {
+        let recording = Recording::of(&specs, layers).expect("hooks");
+        let mut hooks = Hooks::none();
+        recording.attach(&mut hooks, layers).expect("attached");
+        model.logits(ids, &mut hooks).expect("a forward");
+        drop(hooks);
+        recording.tensors(ids.len()).expect("tensors")
+    };
+    let both = record(&[vec![3, 5, 8], vec![4, 6, 7]]);
+    let names: Vec<&str> = both.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names[..2], ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]);
+    assert_eq!(names[4], "blocks.0.attn.hook_pattern");
+    let alone = record(&[vec![4, 6, 7]]);
+    for (both, alone) in both.iter().zip(&alone) {
+        let second = &both.data[both.data.len() / 2..];
+        assert!(crate::common::relative(second, &alone.data) < 1e-5, "{}", both.name);
+    }
+    let unused = Recording::of(&specs, layers).expect("hooks");
+    assert!(unused.tensors(1).is_err_and(|error| error.to_string().contains("never fired")));
+}
