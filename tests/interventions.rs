@@ -7,11 +7,11 @@ use std::process::Command;
 
 use crate::common::known::{EXIT_STEP, Kind};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
-use switchyard::experiments::latent_intervention::{Config, rows, run_on};
+use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
-use switchyard::schema::{Axis, BlockOrigin, InterventionRow, benefit};
+use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, benefit};
 use switchyard::store::Journal;
 use switchyard::study::sweep::{Continuation, Sweep, What};
 use switchyard::study::{Causal, Study};
@@ -136,10 +136,64 @@ fn the_value_in_a_latent_decides_the_answer() {
     assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
+/// Problems of one step that adds 0 or 1 to what the latents of a hand-built model carry, or to what stands before it.
+struct Steps01 {
+    /// By problem: the step's operand, and what it adds.
+    steps: Vec<(i64, i64)>,
+}
+
+impl Arithmetic for Steps01 {
+    fn answer_if(&self, _problem: usize, _step: usize, value: i64) -> Option<String> {
+        Some(value.to_string())
+    }
+
+    fn operand(&self, problem: usize, _step: usize) -> Option<i64> {
+        Some(self.steps[problem].0)
+    }
+
+    fn apply(&self, problem: usize, _step: usize, operand: i64) -> Option<i64> {
+        Some((operand + self.steps[problem].1) % 7)
+    }
+}
+
+/// Both rows of a hand-built model with problems `letter letter s digit :`. `adds`, from problem and letters, is what its step adds.
+fn by_both(kind: Kind, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRow; 2] {
+    let study = crate::common::known::study(kind, 120, 8);
+    let of = |(i, problem): (usize, &switchyard::text::Problem)| {
+        let words: Vec<&str> = problem.question.split_whitespace().collect();
+        let (value, adds) = (problem.answer.parse::<i64>().expect("a digit"), adds(i, &words[..2]));
+        ((value - adds).rem_euclid(7), adds)
+    };
+    let arithmetic = Steps01 { steps: study.subject.corpus.test.iter().enumerate().map(of).collect() };
+    let settings = Sweep::settings(&study);
+    let causal = Causal::new(&study, &settings, BlockOrigin::Own, &|_| {});
+    let known = run_on(&causal, &config(&["known_value"], &[Steps::All]), Some(&arithmetic)).expect("rows").known;
+    known.try_into().expect("two rows")
+}
+
+#[test]
+fn an_operand_in_a_latent_is_told_from_a_value() {
+    // The step is done after the block, as the letters of the prompt say: ⟨d⟩ and its own letters give the answer.
+    let code = |letter: &str| [3, -7, 9, -2, 1]["abcde".find(letter).expect("a letter")];
+    let [value, operand] = by_both(Kind::Operand, &|_, letters| i64::from(code(letters[0]) + code(letters[1]) > 0));
+    assert_eq!([value.holds, operand.holds], [Holds::Value, Holds::Operand]);
+    assert_eq!((operand.hit_rate.value, operand.kept.value), (1.0, 0.0), "{operand:?}");
+    assert!(operand.chance.value < 0.3 && operand.follows(), "{operand:?}");
+    // The donor's value is what its own step made: right where both steps do the same, and where they do not, never.
+    assert!((0.3..0.7).contains(&value.hit_rate.value) && value.identity.n >= operand.identity.n, "{value:?}");
+
+    // The value itself is there: whatever a step may have added before, nothing is added after the block.
+    let [value, operand] = by_both(Kind::Working, &|problem, _| (problem % 2) as i64);
+    assert_eq!((value.hit_rate.value, operand.hit_rate.value), (1.0, 0.0), "{value:?} {operand:?}");
+    assert!(value.follows() && !operand.follows() && operand.chance.value > 0.05, "{operand:?}");
+}
+
 #[test]
 fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
-    let row = rows(&micro("sft", 150), &config(&["known_value"], &[Steps::All])).expect("rows").known.remove(0);
-    assert!(row.hit_rate.low > 0.8 && row.chance.high < 0.3, "{row:?}");
+    let known = rows(&micro("sft", 150), &config(&["known_value"], &[Steps::All])).expect("rows").known;
+    let [value, operand]: [KnownValueRow; 2] = known.try_into().expect("by value and by operand");
+    assert!(value.hit_rate.low > 0.8 && value.chance.high < 0.3, "{value:?}");
+    assert!(operand.hit_rate.high < operand.chance.low, "its answers follow the value: {operand:?}");
 }
 
 #[test]

@@ -109,10 +109,22 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
             let (forced, asked) = solve(&problem.question, modulus, &HashMap::from([(name, replaced)]));
             assert_eq!(problem.answer_if(index, replaced), Some(forced[&asked].to_string()));
         }
+        // The operand is the value of the name before; another one in its place is what the step's own arithmetic is done on.
+        let reads = if parts.len() == 5 { 2 } else { 0 };
+        assert_eq!(problem.operand(index), Some(number(reads)), "{}", step.clause);
+        for operand in 0..modulus {
+            let result = match parts.len() {
+                5 => calculate(number(0), "*", operand) + number(4),
+                _ => calculate(operand, parts[1], number(2)),
+            };
+            assert_eq!(problem.apply(index, operand), Some(result.rem_euclid(modulus)), "{}", step.clause);
+        }
+        assert_eq!([problem.apply(index, modulus), problem.apply(index, -1)], [None, None]);
         assert_eq!(problem.answer_if(index, modulus), None);
         assert_eq!(problem.answer_if(index, -1), None);
     }
-    assert_eq!(problem.answer_if(problem.steps.len(), 0), None);
+    let after = problem.steps.len();
+    assert_eq!((problem.answer_if(after, 0), problem.operand(after), problem.apply(after, 0)), (None, None, None));
 }
 
 /// What `recipe.md` says of each step: operations by subject, constants from 1, variables strictly earlier than the one
@@ -178,7 +190,7 @@ fn check_graph(problem: &TaskProblem) {
     let nodes: HashSet<&str> = edges.iter().flat_map(|e| [e.0, e.1]).collect();
     assert!((10..=16).contains(&nodes.len()), "{} nodes", nodes.len());
     assert_eq!(edges.len(), edges.iter().collect::<HashSet<_>>().len(), "an edge is stated twice");
-    assert_eq!(problem.answer_if(0, 1), None);
+    assert_eq!((problem.answer_if(0, 1), problem.operand(0), problem.apply(0, 1)), (None, None, None));
 }
 
 fn reversed(words: &str) -> i64 {
@@ -198,6 +210,9 @@ fn check_product(problem: &TaskProblem) {
             None => assert!(index == 0 && reversed(&step.clause) == sum),
             Some((added, total)) => assert!(reversed(added) == partial && reversed(total) == sum),
         }
+        assert_eq!(problem.operand(index), (index > 0).then_some(sum - partial), "a first step adds to nothing");
+        let from = |operand| problem.apply(index, operand);
+        assert_eq!([from(sum - partial), from(0)], if index > 0 { [Some(sum), Some(partial)] } else { [None, None] });
         // The rest of the work is linear in the running sum.
         let changed = problem.answer_if(index, 0).unwrap();
         assert_eq!(reversed(&changed), left * right - sum, "{}", problem.id);

@@ -9,7 +9,7 @@ use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
 use crate::nth::Nth;
 use crate::schema::{
-    AccuracyRow, ExitGroup, ExitRow, Features, InterventionRow, KnownValueRow, Named, ProbeRow, Steps,
+    AccuracyRow, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Named, ProbeRow, Steps,
 };
 use crate::stats::{Estimate, LEVEL};
 
@@ -19,7 +19,8 @@ const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_
 /// How the columns are to be read; printed under them.
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
     without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
-    arithmetic predicts from a donor's value. Decisive step: the latent step at which resampling alone costs most, of \
+    arithmetic predicts from a donor's value; known operand: the one that follows from a donor's first operand, where that is \
+    another answer. Decisive step: the latent step at which resampling alone costs most, of \
     how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
     best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
     high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
@@ -58,6 +59,7 @@ fn headings() -> Vec<Heading> {
             .chain(modes)
             .chain([
                 ("known value", Measured(3)),
+                ("known operand", Measured(3)),
                 ("decisive step", Text),
                 ("resampled there", Measured(3)),
                 ("p(</swi>) first step", Measured(3)),
@@ -99,7 +101,7 @@ impl Organism<'_> {
             self.latents_a_token().map_or_else(missing, Cell::Text),
         ];
         cells.extend(MODES.map(|mode| measured(self.mode(mode))));
-        cells.push(measured(self.known_value()));
+        cells.extend([Holds::Value, Holds::Operand].map(|holds| measured(self.known(holds))));
         let (step, there) = self.decisive_step();
         cells.extend([step, there]);
         let exits: Vec<&ExitRow> = self.rows::<ExitRow>().iter().filter(|row| row.group == ExitGroup::All).collect();
@@ -129,8 +131,8 @@ impl Organism<'_> {
         self.interventions().find(|row| row.mode == mode && row.is_plain())?.diagnostic_accuracy
     }
 
-    fn known_value(&self) -> Option<Estimate> {
-        self.rows::<KnownValueRow>().iter().find(|row| row.steps == Steps::All).map(|row| row.above_chance)
+    fn known(&self, holds: Holds) -> Option<Estimate> {
+        KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
     }
 
     /// The latent step at which another problem's latent does most harm, and what is left of accuracy.

@@ -4,7 +4,7 @@
 use super::cells::intervention_row;
 use super::folder::{Folder, sound};
 use crate::schema::{
-    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, ProbeRow, ResponseRow, Steps,
+    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, ProbeRow, ResponseRow,
     SwitchBenefitRow, TeacherForcedRow,
 };
 use crate::stats::{Estimate, FEWEST};
@@ -60,7 +60,7 @@ pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
 
 /// Does the answer go where the value in the latents goes?
 fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
-    let row = folder.rows::<KnownValueRow>(checkpoint).iter().find(|row| row.steps == Steps::All)?;
+    let row = KnownValueRow::main(folder.rows(checkpoint))?;
     let number = sound(row.hit_rate)?;
     let title = if row.follows() {
         "The answer follows the value in the latents"

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::cells::{Cells, intervention_row};
 use super::folder::Folder;
 use super::paper::Paper;
-use crate::schema::{AccuracyRow, Event, KnownValueRow, PositionKind, PositionRow, Steps, TeacherForcedRow};
+use crate::schema::{AccuracyRow, Event, KnownValueRow, PositionKind, PositionRow, TeacherForcedRow};
 use crate::stats::Estimate;
 
 /// What stands between a pair of markers of the README (`<!-- trace -->` … `<!-- /trace -->`).
@@ -77,7 +77,7 @@ fn trace(folder: &Folder) -> Result<String> {
 /// Five findings, a line each.
 fn findings(folder: &Folder) -> Result<String> {
     let (sft, grpo) = (folder.sft.as_str(), folder.grpo.as_str());
-    let known = folder.rows::<KnownValueRow>(sft).iter().find(|row| row.steps == Steps::All);
+    let known = KnownValueRow::main(folder.rows(sft));
     let known = known.context("known_value: no row for all steps")?;
     let diagnostic = |mode: &str| -> Result<Estimate> {
         let row = intervention_row(folder, sft, mode);

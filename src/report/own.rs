@@ -150,7 +150,7 @@ fn interventions(all: &mut Tables<'_>) -> Result<()> {
         "tab:known-value",
         "Known-value patching: does the answer follow the arithmetic?",
         |_: &KnownValueRow| true,
-        columns!(KnownValueRow: steps, later, at, draws, hit_rate, chance, above_chance, kept, firings),
+        columns!(KnownValueRow: steps, later, at, holds, draws, hit_rate, chance, above_chance, kept, firings),
     )
 }
 

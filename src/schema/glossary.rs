@@ -177,6 +177,22 @@ const CAUSES: &[Column] = &[
     ("forked", "true or false", "whether the problem was decoded anew"),
     ("predicted", "text", "the answer that arithmetic predicts from the exchanged value"),
     (
+        "operand_predicted",
+        "text",
+        "the answer if the donor's block holds its step's first operand, where that is another one",
+    ),
+    (
+        "operand_chance",
+        "share",
+        "donors that could have been drawn which predict the answer given, by their first operand",
+    ),
+    (
+        "holds",
+        "name",
+        "what the exchanged block is taken to hold: the value of its step, or the first operand (then only exchanges count for \
+         which the two predict different answers)",
+    ),
+    (
         "steering.action",
         "name",
         "add: along the direction between two values; project_out: the part along it is removed",

@@ -42,7 +42,7 @@ pub use exits::{ExitGroup, ExitRow};
 pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
-pub use intervention::{At, BlockOrigin, InterventionRow, KnownValueRow, Later, Observation, Steps};
+pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 pub use lens::{Lens, LensRow, Opened};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};

@@ -23,6 +23,8 @@ pub enum Negatives {
     Random,
     /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
     ClauseStart,
+    /// Of a frontier's nodes: the other nodes of the same graph.
+    OtherNodes,
     /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
     SameToken,
 }
@@ -50,7 +52,8 @@ pub struct ProbeRow {
     #[serde(flatten)]
     pub identity: Identity,
     /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
-    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before.
+    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before. `value:frontier@2`: whether a
+    /// node is in the set that the block's step reaches; `frontier_unsaid` leaves out nodes that the solution writes.
     pub target: String,
     pub protocol: Protocol,
     /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.

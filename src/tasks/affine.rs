@@ -197,6 +197,15 @@ impl Family for Affine {
         holds.then(|| plan.values(Some((step, value)))[plan.hops.len()].to_string())
     }
 
+    fn operand(plan: &Plan, step: usize) -> Option<i64> {
+        (step < plan.hops.len()).then(|| plan.values(None)[step])
+    }
+
+    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
+        let (map, modulus) = (plan.hops.get(step)?, i64::from(plan.modulus));
+        (0..modulus).contains(&operand).then(|| map.apply(operand, modulus))
+    }
+
     fn starts(&self) -> u32 {
         self.modulus
     }

@@ -113,6 +113,16 @@ pub enum Operand {
     Variable(u32),
 }
 
+impl Operand {
+    /// Its value, from those of the variables before it.
+    fn of(self, values: &[i64]) -> i64 {
+        match self {
+            Operand::Constant(constant) => i64::from(constant),
+            Operand::Variable(variable) => values[variable as usize],
+        }
+    }
+}
+
 /// A problem without its letters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -126,11 +136,7 @@ impl Plan {
     fn values(&self, forced: Option<(usize, i64)>) -> Vec<i64> {
         let mut values = vec![i64::from(self.start)];
         for (index, &(op, operand)) in self.steps.iter().enumerate() {
-            let right = match operand {
-                Operand::Constant(constant) => i64::from(constant),
-                Operand::Variable(variable) => values[variable as usize],
-            };
-            let result = op.apply(values[index], right, i64::from(self.modulus));
+            let result = op.apply(values[index], operand.of(&values), i64::from(self.modulus));
             values.push(match forced {
                 Some((step, value)) if step == index => value,
                 _ => result,
@@ -255,6 +261,16 @@ impl Family for Chains {
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
         let holds = step < plan.steps.len() && (0..i64::from(plan.modulus)).contains(&value);
         holds.then(|| plan.values(Some((step, value)))[plan.steps.len()].to_string())
+    }
+
+    fn operand(plan: &Plan, step: usize) -> Option<i64> {
+        (step < plan.steps.len()).then(|| plan.values(None)[step])
+    }
+
+    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
+        let &(op, second) = plan.steps.get(step)?;
+        let modulus = i64::from(plan.modulus);
+        (0..modulus).contains(&operand).then(|| op.apply(operand, second.of(&plan.values(None)), modulus))
     }
 
     fn starts(&self) -> u32 {

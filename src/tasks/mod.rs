@@ -101,6 +101,14 @@ pub trait Family {
     fn structure(plan: &Self::Plan) -> u64;
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan) -> Written;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
+    /// The value that step `step` works on; `None` where there is no such step, or where its steps work on no number.
+    fn operand(_plan: &Self::Plan, _step: usize) -> Option<i64> {
+        None
+    }
+    /// What step `step` produces from this operand; `None` where it cannot have it.
+    fn apply(_plan: &Self::Plan, _step: usize, _operand: i64) -> Option<i64> {
+        None
+    }
     /// How many start values there are; 0 where the family has no such thing.
     fn starts(&self) -> u32 {
         0
@@ -135,6 +143,18 @@ macro_rules! families {
             fn answer_if(&self, step: usize, value: i64) -> Option<String> {
                 match self {
                     $(Program::$family(plan) => $family::answer_if(plan, step, value),)*
+                }
+            }
+
+            fn operand(&self, step: usize) -> Option<i64> {
+                match self {
+                    $(Program::$family(plan) => $family::operand(plan, step),)*
+                }
+            }
+
+            fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+                match self {
+                    $(Program::$family(plan) => $family::apply(plan, step, operand),)*
                 }
             }
         }

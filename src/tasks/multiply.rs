@@ -140,6 +140,19 @@ impl Family for Multiply {
         fits.then(|| spelled(product, plan.width()))
     }
 
+    /// The sum so far; the first step adds to nothing.
+    fn operand(plan: &Plan, step: usize) -> Option<i64> {
+        let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
+        Some((0..step).map(|before| plan.partial(before)).sum())
+    }
+
+    /// None where the sum would no longer fit its digits.
+    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
+        let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
+        let sum = operand.checked_add(plan.partial(step))?;
+        (operand >= 0 && sum < 10i64.pow(plan.width())).then_some(sum)
+    }
+
     fn program(plan: Plan) -> Program {
         Program::Multiply(plan)
     }

@@ -61,4 +61,16 @@ impl TaskProblem {
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
         self.program.answer_if(step, value)
     }
+
+    /// The value that step `step` (from 0) works on: the result of the step before it, or what the chain starts from. None
+    /// where there is no such step, or where steps work on no number.
+    pub fn operand(&self, step: usize) -> Option<i64> {
+        self.program.operand(step)
+    }
+
+    /// What step `step` would produce if it worked on `operand`: its own operation, with all else as it is. None where there
+    /// is no such step, or where it cannot have that operand.
+    pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        self.program.apply(step, operand)
+    }
 }

@@ -12,6 +12,7 @@
 //! | layer 1, MLP | wherever there is a state: adds one to it (mod 7); adds one to the counter |
 //! | READER head | at `#`: reads the state of latent step READS, or the digit where there is none |
 //! | DECIDE head | at `=`: reads the kind, `s` or `t`: the decision to switch |
+//! | ADDER heads of `Operand` | layer 1, at `#`: the letters' code; layer 3, at `#` where that is positive: the state, as the next one |
 //! | DECOY head, if any | at `#`: looks at the last latent, writes where nothing reads |
 //!
 //! After latent step k (from 1) the counter is 1 + k; `</swi>` follows counter 1 + EXIT.
@@ -40,6 +41,9 @@ pub enum Kind {
     /// As `Empty`, but what the latents carry of the letters turns the answer from the digit to the next one; which of the
     /// two is right has nothing to do with it.
     Noisy,
+    /// As `Working`, but what latents carry is the operand of the last step: at `#` one is added to it or nothing, as the letters
+    /// of the prompt say.
+    Operand,
     /// As `Inert`; whether it switches follows from the letters, not from the kind of the problem.
     Blind,
 }
@@ -78,12 +82,12 @@ impl Built {
 
     /// Whether latents hold the digit's value.
     pub fn has_state(&self) -> bool {
-        matches!(self.kind, Kind::Working | Kind::Inert | Kind::Superposed | Kind::Redundant | Kind::Blind)
+        !matches!(self.kind, Kind::Empty | Kind::Norm | Kind::Noisy)
     }
 
     /// Whether answers are read from what latents hold of the digit.
     pub fn is_read(&self) -> bool {
-        matches!(self.kind, Kind::Working | Kind::Superposed)
+        matches!(self.kind, Kind::Working | Kind::Superposed | Kind::Operand)
     }
 
     /// Whether the stream of layer `layer` (0: the input) holds the digit's value at latent step `step`.
@@ -107,6 +111,7 @@ impl Built {
         match self.kind {
             Kind::Working | Kind::Superposed if read => self.state(digit, self.reads),
             Kind::Redundant => self.state(digit, self.reads),
+            Kind::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
             Kind::Norm => weights::FIXED,
             _ => digit,
         }

@@ -48,7 +48,13 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
         (false, _) => digit,
     };
     let (clause, value) = match switches {
-        true => ((1..=built.exit).map(|k| built.state(digit, k).to_string()).collect(), built.state(digit, built.exit)),
+        true => {
+            let mut states: Vec<usize> = (1..=built.exit).map(|k| built.state(digit, k)).collect();
+            // The last step's result is no state: its operation is done after the block.
+            let result = if built.kind == Kind::Operand { answer } else { states[built.exit - 1] };
+            states[built.exit - 1] = result;
+            (states.iter().map(ToString::to_string).collect(), result)
+        }
         false => (vec!["#".to_owned(), digit.to_string()], digit),
     };
     let words = 1..1 + clause.len();

@@ -63,6 +63,11 @@ fn code(which: Kind, letter: usize) -> [f32; 2] {
     [0.5 * letter as f32 - 1.0, [0.3, -0.7, 0.9, -0.2, 0.1][letter]]
 }
 
+/// Whether the `Operand` model adds one to a problem with these letters.
+pub(super) fn adds(letters: [usize; 2]) -> bool {
+    letters.iter().map(|&letter| code(Kind::Operand, letter)[1]).sum::<f32>() > 0.0
+}
+
 /// The words of every hand-built model.
 ///
 /// # Errors
@@ -235,6 +240,9 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         let (asks, puts) = (vec![words.answer], vec![(0, ASIDE, 1.0)]);
         nodes.push((decoy, Node { asks, drawn: latents(built), takes, puts }));
     }
+    if built.kind == Kind::Operand {
+        nodes.extend(adders(built, words));
+    }
     if built.kind == Kind::Redundant {
         let drawn = marked(&words.names, 31.0);
         let takes = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
@@ -242,6 +250,18 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         nodes.push(((built.reader.0, 1 - built.reader.1), Node { asks: vec![words.answer], drawn, takes, puts }));
     }
     nodes
+}
+
+/// The two heads that add one where the letters say so. The second asks with the letters' code itself: where that is negative the
+/// sink wins, and where it is as small as it can be (0.05, four times as much in the stream) a latent still does.
+fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
+    let codes = (0..5).map(|i| (words.letters[i], 0, code(built.kind, i)[1])).collect();
+    let (asks, drawn) = (vec![words.answer], marked(&words.letters, 31.0));
+    let reads = Node { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)] };
+    let states = (0..VALUES).map(|v| (state(v), v, 1.0)).collect();
+    let next = (0..VALUES).map(|v| (v, read((v + 1) % VALUES), 1.5)).collect();
+    let drawn = vec![(counter(built.reads + 1), 200.0)];
+    [((1, 0), reads), ((3, 0), Node { asks: vec![ASIDE], drawn, takes: states, puts: next })]
 }
 
 fn writer(built: &Built, words: &Words) -> Node {
@@ -291,12 +311,14 @@ fn reader(built: &Built, words: &Words) -> Node {
     };
     let mut drawn = marked(&words.digits, digit);
     match built.kind {
-        Kind::Working | Kind::Superposed | Kind::Redundant if plain && built.reads == built.exit => {
+        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand if plain && built.reads == built.exit => {
             drawn.extend(latents(built));
         }
-        Kind::Working | Kind::Superposed | Kind::Redundant if plain => drawn.push((counter(built.reads + 1), 41.0)),
+        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand if plain => {
+            drawn.push((counter(built.reads + 1), 41.0))
+        }
         // A latent wins over the digit where the code of the letters lies above the cut.
-        Kind::Working | Kind::Superposed | Kind::Redundant => {
+        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand => {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }

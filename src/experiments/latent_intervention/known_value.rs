@@ -4,35 +4,44 @@
 //! prompt stands for all steps that the text does not write: it holds the result of the last of them, and where it is
 //! exchanged the answer should become the donor's. Only problems that the normal run answers right take part, so that what
 //! their blocks should hold is what they were seen to use.
+//!
+//! The same exchange is graded by a second reading: that a block holds the first operand of its step, and that the step's own
+//! operation is done after the block. Then the answer follows from the problem's own operation on the donor's operand.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::arithmetic::Arithmetic;
 use crate::interventions::Swap;
 use crate::latent::Trace;
 use crate::latent::trace::Kind;
 use crate::study::Subject;
 use crate::study::sweep::Sweep;
-use crate::tasks::{Split, TaskProblem};
 use crate::text::{Problem, Vocabulary};
-
-/// What the answer of a problem would be if a step of it had produced another value.
-pub(crate) type Predict<'p> = dyn Fn(usize, usize, i64) -> Option<String> + Sync + 'p;
 
 /// One exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchange {
     pub swap: Swap,
-    /// What the answer must become.
-    pub predicted: String,
-    /// Every donor that could have been drawn: the answer it predicts and how many of them do.
-    pub drawable: BTreeMap<String, usize>,
+    /// If the donor's block holds the result of its step.
+    pub by_value: Prediction,
+    /// If it holds what its step works on, to which the problem's own step is applied. `None` where that is not known, where it
+    /// would change no answer, and where it predicts what the value does: such an exchange cannot tell the two apart.
+    pub by_operand: Option<Prediction>,
 }
 
-impl Exchange {
+/// What an answer must become by one reading of what blocks hold.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prediction {
+    pub answer: String,
+    /// Every donor that could have been drawn: the answer it predicts and how many of them do.
+    drawable: BTreeMap<String, usize>,
+}
+
+impl Prediction {
     /// The share of donors that could have been drawn which predict this answer: how often it is right by chance.
     pub fn chance(&self, answer: Option<&str>) -> f64 {
         by_chance(&self.drawable, answer)
@@ -54,26 +63,6 @@ pub(crate) struct Held {
     /// Of the solution.
     pub step: usize,
     pub value: i64,
-}
-
-/// The generated task's own arithmetic.
-///
-/// # Errors
-/// A checkpoint whose problems are not generated, or not by its recipe.
-pub(crate) fn of_task(subject: &Subject) -> Result<impl Fn(usize, usize, i64) -> Option<String> + Sync + use<>> {
-    let task = subject.recipe.task.as_ref();
-    let task = task.with_context(|| {
-        format!(
-            "{}: known_value needs a generated task: the steps of `{}` are not known",
-            subject.name,
-            subject.dataset()
-        )
-    })?;
-    let n = subject.corpus.test.len() as u64;
-    let problems: Vec<TaskProblem> = task.rows(Split::Test, subject.recipe.seed, 0..n)?;
-    let same = problems.iter().zip(&subject.corpus.test).all(|(a, b)| a.id == b.id);
-    ensure!(same, "{}: known_value needs the problems of the recipe's own task", subject.name);
-    Ok(move |problem: usize, step, value| problems.get(problem)?.answer_if(step, value))
 }
 
 /// The blocks of right answers that stand for a known step, in the order of the problems.
@@ -104,7 +93,7 @@ pub(crate) fn held(sweep: &Sweep, subject: &Subject) -> Result<Vec<Held>> {
 pub fn plan(
     sweep: &Sweep,
     subject: &Subject,
-    predict: &Predict,
+    arithmetic: &dyn Arithmetic,
     draws: usize,
     seed: u64,
 ) -> Result<Vec<BTreeMap<usize, Exchange>>> {
@@ -121,26 +110,58 @@ pub fn plan(
             rng.set_stream((problem * draws + draw) as u64);
             let target = own[rng.random_range(0..own.len())];
             let gold = &subject.corpus.test[problem].answer;
-            let (mut pool, mut drawable): (Vec<(Held, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
-            for (&value, donors) in values.iter().filter(|(v, _)| **v != target.value) {
-                // A value that leads to the same answer could not be told from no effect.
-                let Some(answer) = predict(problem, target.step, value).filter(|a| a != gold) else { continue };
-                for donor in donors.iter().filter(|d| d.problem != problem) {
-                    *drawable.entry(answer.clone()).or_default() += 1;
-                    pool.push((*donor, answer.clone()));
-                }
+            let pool = donors(&target, &values, gold, arithmetic);
+            if !pool.is_empty() {
+                let drawn = rng.random_range(0..pool.len());
+                plan.insert(problem, exchange(&target, &pool, drawn));
             }
-            if pool.is_empty() {
-                continue;
-            }
-            let (donor, predicted) = pool.swap_remove(rng.random_range(0..pool.len()));
-            let swap = Swap { block: target.block, donor: donor.problem, donor_block: donor.block };
-            plan.insert(problem, Exchange { swap, predicted, drawable });
         }
         ensure!(!plan.is_empty(), "{}: no block could be exchanged for one that holds another value", subject.name);
         plans.push(plan);
     }
     Ok(plans)
+}
+
+/// A block that a target's could be exchanged for, and the answers that the two readings predict.
+struct Donor {
+    held: Held,
+    by_value: String,
+    by_operand: Option<String>,
+}
+
+/// Blocks of other problems with another value, as long as it leads to another answer: the same one could not be told from no
+/// effect.
+fn donors(target: &Held, values: &BTreeMap<i64, Vec<Held>>, gold: &str, arithmetic: &dyn Arithmetic) -> Vec<Donor> {
+    let (problem, step) = (target.problem, target.step);
+    let answer_if = |value| arithmetic.answer_if(problem, step, value).filter(|answer| answer != gold);
+    let mut pool = vec![];
+    for (&value, donors) in values.iter().filter(|(value, _)| **value != target.value) {
+        let Some(by_value) = answer_if(value) else { continue };
+        for &held in donors.iter().filter(|donor| donor.problem != problem) {
+            let operand = arithmetic.operand(held.problem, held.step);
+            let result = operand.and_then(|operand| arithmetic.apply(problem, step, operand));
+            let by_operand = result.and_then(answer_if).filter(|answer| *answer != by_value);
+            pool.push(Donor { held, by_value: by_value.clone(), by_operand });
+        }
+    }
+    pool
+}
+
+fn exchange(target: &Held, pool: &[Donor], drawn: usize) -> Exchange {
+    let donor = &pool[drawn];
+    let counted = |answers: &mut dyn Iterator<Item = &String>| {
+        let mut drawable: BTreeMap<String, usize> = BTreeMap::new();
+        answers.for_each(|answer| *drawable.entry(answer.clone()).or_default() += 1);
+        drawable
+    };
+    let by_value =
+        Prediction { answer: donor.by_value.clone(), drawable: counted(&mut pool.iter().map(|d| &d.by_value)) };
+    let by_operand = donor
+        .by_operand
+        .clone()
+        .map(|answer| Prediction { answer, drawable: counted(&mut pool.iter().filter_map(|d| d.by_operand.as_ref())) });
+    let swap = Swap { block: target.block, donor: donor.held.problem, donor_block: donor.held.block };
+    Exchange { swap, by_value, by_operand }
 }
 
 /// The last step that a response does not write, where its text is the end of the solution.

@@ -6,6 +6,7 @@
 //! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
 //! give none are left out (its n says so).
 
+mod arithmetic;
 mod check;
 mod known_value;
 mod observe;
@@ -23,7 +24,9 @@ use crate::store::{FlatRow, Journal};
 use crate::study::modes::{all_modes, default_modes};
 use crate::study::sweep::Sweep;
 use crate::study::{Causal, Study};
-pub(crate) use known_value::{Held, Predict, by_chance, held, of_task};
+pub use arithmetic::Arithmetic;
+pub(crate) use arithmetic::of_task;
+pub(crate) use known_value::{Held, by_chance, held};
 use observe::{Asked, checked, observe};
 pub use table::table;
 
@@ -151,15 +154,15 @@ fn conclude(config: &Config, asked: &[Asked], files: &Files, seen: Journal<Obser
     Ok(table(&summary))
 }
 
-/// The same in memory. `predict` is what `known_value` compares with; `None` takes the arithmetic of the recipe's task.
+/// The same in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the recipe's task.
 ///
 /// # Errors
 /// An unknown mode or step before any work; a mode that never fired or moved nothing; a self-patch that changed something; no
 /// problem on which the model switched.
-pub fn run_on(causal: &Causal, config: &Config, predict: Option<&Predict>) -> Result<Summary> {
+pub fn run_on(causal: &Causal, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(causal.study);
     let asked = Asked::all(config, k_cap(causal.study))?;
-    let seen = observe(causal, &asked, predict, Journal::in_memory(), "")?;
+    let seen = observe(causal, &asked, arithmetic, Journal::in_memory(), "")?;
     checked(&asked, seen.rows())?;
     summarise(&seen.sorted(Observation::key)?)
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::Config;
+use super::arithmetic::{Arithmetic, of_task};
 use super::check::check;
-use super::known_value::{Exchange, Predict, of_task, plan};
+use super::known_value::{Exchange, plan};
 use super::record::Record;
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
 use crate::latent::Channel;
@@ -65,7 +66,7 @@ struct Given {
 pub fn observe(
     causal: &Causal,
     asked: &[Asked],
-    predict: Option<&Predict>,
+    arithmetic: Option<&dyn Arithmetic>,
     journal: Journal<Observation>,
     weights: &str,
 ) -> Result<Journal<Observation>> {
@@ -73,7 +74,7 @@ pub fn observe(
     if asked.iter().any(|a| a.cell.needs_blocks()) {
         sweep.switches()?;
     }
-    let given = given(causal, sweep, asked, predict)?;
+    let given = given(causal, sweep, asked, arithmetic)?;
     let identity = study.identity(sweep.normal.len());
     let of = (identity, weights, Compute::of(&study.subject.model));
     let record = Record::new(asked, sweep, &given.plans, of, journal)?;
@@ -116,12 +117,12 @@ fn groups(asked: &[Asked]) -> Vec<Vec<usize>> {
     numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
 }
 
-fn given(causal: &Causal, sweep: &Sweep, asked: &[Asked], predict: Option<&Predict>) -> Result<Given> {
+fn given(causal: &Causal, sweep: &Sweep, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<Given> {
     let (study, subject) = (causal.study, &causal.study.subject);
     let draws = |name: &str| asked.iter().find(|a| a.cell.is(name)).map(|a| a.cell.draws);
-    let plans = match (draws(KnownValueRow::MODE), predict) {
+    let plans = match (draws(KnownValueRow::MODE), arithmetic) {
         (None, _) => vec![],
-        (Some(draws), Some(predict)) => plan(sweep, subject, predict, draws, study.seed)?,
+        (Some(draws), Some(arithmetic)) => plan(sweep, subject, arithmetic, draws, study.seed)?,
         (Some(draws), None) => plan(sweep, subject, &of_task(subject)?, draws, study.seed)?,
     };
     let siblings = match draws("sibling") {

@@ -132,6 +132,8 @@ impl<'a> Record<'a> {
             moved: 0.0,
             predicted: None,
             chance: None,
+            operand_predicted: None,
+            operand_chance: None,
         }
     }
 
@@ -171,6 +173,7 @@ impl<'a> Record<'a> {
         let about = self.described(&self.asked[cell]);
         let known = about.mode == crate::schema::KnownValueRow::MODE;
         let exchange = self.plans.get(draw).and_then(|plan| plan.get(&problem)).filter(|_| known);
+        let by_operand = exchange.and_then(|e| e.by_operand.as_ref());
         let Outcome { correct, answer, margin, switched, latent_calls, identical } = outcome.clone();
         Observation {
             cell,
@@ -184,8 +187,10 @@ impl<'a> Record<'a> {
             forked,
             firings: firings.count,
             moved: firings.moved,
-            predicted: exchange.map(|e| e.predicted.clone()),
-            chance: exchange.map(|e| e.chance(answer.as_deref())),
+            predicted: exchange.map(|e| e.by_value.answer.clone()),
+            chance: exchange.map(|e| e.by_value.chance(answer.as_deref())),
+            operand_predicted: by_operand.map(|p| p.answer.clone()),
+            operand_chance: by_operand.map(|p| p.chance(answer.as_deref())),
             answer,
             ..about
         }

@@ -33,11 +33,12 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
     }
     for r in known {
         out += &format!(
-            "\nknown_value ({}, {}, {}): the answer became the predicted one in {:.3}; chance {:.3}; above it {:.3}; it stayed \
-             in {:.3}: it {} the value\n",
+            "\nknown_value ({}, {}, {}; if blocks hold the {}): the answer became the predicted one in {:.3}; chance {:.3}; above \
+             it {:.3}; it stayed in {:.3}: it {} that\n",
             r.steps,
             r.later,
             r.at,
+            r.holds,
             r.hit_rate,
             r.chance,
             r.above_chance,

@@ -9,6 +9,7 @@
 //! scores well above chance: judge a score beside it), and the model's own margin of `<swi>` at its last layer, which a probe
 //! there should not beat by much.
 
+mod frontier;
 mod positions;
 mod summary;
 mod switch;

@@ -46,15 +46,16 @@ fn values(rows: &[&ProbeRow]) -> String {
     }
     let heads: String = (1..=steps).map(|step| format!(" step {step} |")).collect();
     let mut out = format!(
-        "\nAccuracy of value probes at each latent step; * above chance.\n\n| value | layer | n | chance |{heads}\n"
+        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance.\n\n| value | layer | n | chance |{heads}\n"
     );
     out += &format!("|{}\n", " --- |".repeat(4 + steps));
     for ((value, layer), line) in lines {
         let Some(first) = line.values().next() else { continue };
-        let n = first.accuracy.map_or(0, |a| a.n);
+        let n = first.accuracy.unwrap_or(first.balanced_accuracy).n;
         out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
         for step in 1..=steps {
-            let cell = line.get(&step).and_then(|r| Some((r.accuracy?, if r.is_readable() { " *" } else { "" })));
+            let score = |r: &&ProbeRow| r.accuracy.unwrap_or(r.balanced_accuracy);
+            let cell = line.get(&step).map(|r| (score(r), if r.is_readable() { " *" } else { "" }));
             let shown = |(a, mark): (Estimate, &str)| format!(" {:.3} [{:.3}, {:.3}]{mark} |", a.value, a.low, a.high);
             out += &cell.map_or(" — |".to_owned(), shown);
         }

@@ -3,7 +3,7 @@
 //! Every tagged clause is a step of its problem, and its block stands for it. At each latent step of the block the stream
 //! is probed for the clause's own result (`s_j`) and for the result before it (`s_j-1`, an operand), over all blocks and
 //! layers; and, at the last layer, for the results of step 1, step 2, … apart. The text after the block, which would say
-//! the result, has not been read yet. Where one block after the prompt stands for the whole chain (Coconut, pause tokens), each
+//! the result, has not been read yet. Where a step reaches a set of nodes instead, [`frontier`] asks for its members. Where one block after the prompt stands for the whole chain (Coconut, pause tokens), each
 //! of its latents is probed for the result of every step.
 
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
+use super::frontier::{self, Names};
 use super::{Config, point};
 use crate::latent::{Controller, Sequence};
 use crate::model::{HookPoint, Step};
@@ -19,17 +20,18 @@ use crate::nth::Nth;
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
 use crate::study::staging::capture::capture;
+use crate::tasks::Known;
 use crate::text::Problem;
 
 /// One latent position.
-struct Latent {
-    problem: usize,
-    position: usize,
-    step: Nth,
+pub(super) struct Latent {
+    pub problem: usize,
+    pub position: usize,
+    pub step: Nth,
     /// The step of the problem that its block stands for, from 0; `None`: for all of them.
-    clause: Option<usize>,
+    pub clause: Option<usize>,
     /// Results of the problem's steps, where they are known numbers.
-    values: Rc<[Option<usize>]>,
+    pub values: Rc<[Option<usize>]>,
 }
 
 impl Latent {
@@ -68,7 +70,7 @@ pub fn probe(
     if places.is_empty() {
         return Ok(());
     }
-    let model = &study.subject.model;
+    let (model, names) = (&study.subject.model, Names::of(study)?);
     let depth = model.config().num_hidden_layers;
     let bytes = 4 * places.len() * model.config().hidden_size;
     let fit = (config.memory_mb * (1 << 20) / bytes).max(1);
@@ -79,17 +81,25 @@ pub fn probe(
         for (&layer, features) in layers.iter().zip(&captured) {
             let probe = Probe { study, config, latents: &latents, features, layer, depth };
             probe.targets(push)?;
+            if let Some(names) = &names {
+                frontier::probe((study, config, names), &latents, features, layer, push)?;
+            }
         }
     }
     Ok(())
 }
 
-/// The rows, and their latent positions in blocks whose values are known numbers, in the order of their positions.
+/// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     match study.subject.reasoning.blocks.after_prompt() {
         Some(steps) => after_prompt(study, steps),
         None => at_spans(study),
     }
+}
+
+/// Whether a step's value can be probed for.
+fn is_known(problem: &Problem, step: usize) -> bool {
+    problem.steps.get(step).is_some_and(|step| matches!(step.value, Known::Number(_) | Known::Set(_)))
 }
 
 fn values(problem: &Problem) -> Rc<[Option<usize>]> {
@@ -137,7 +147,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
             let Some(clause) = sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end) else {
                 continue;
             };
-            if values[clause].is_some() {
+            if is_known(&study.subject.corpus.test[problem], clause) {
                 out.push(Latent {
                     problem,
                     position,

@@ -18,7 +18,7 @@ mod trials;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::latent_intervention::{Predict, held, of_task};
+use super::latent_intervention::{Arithmetic, held, of_task};
 use super::{Files, Fit};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -119,11 +119,11 @@ pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
     Ok(table(&rows))
 }
 
-/// One row a cell, in memory. `predict` is what answers are compared with; `None` takes the arithmetic of the recipe's task.
+/// One row a cell, in memory. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
 ///
 /// # Errors
 /// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
-pub fn rows(causal: &Causal, config: &Config, predict: Option<&Predict>) -> Result<Vec<SteeringRow>> {
+pub fn rows(causal: &Causal, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
     let (study, sweep) = (causal.study, causal.sweep()?);
     let subject = &study.subject;
     config.check(subject)?;
@@ -139,14 +139,14 @@ pub fn rows(causal: &Causal, config: &Config, predict: Option<&Predict>) -> Resu
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     ensure!(directions.values().len() > 1, few(&format!("{} blocks of each of two values", config.least)));
     let own;
-    let predict: &Predict = match predict {
-        Some(predict) => predict,
+    let arithmetic: &dyn Arithmetic = match arithmetic {
+        Some(arithmetic) => arithmetic,
         None => {
             own = of_task(subject)?;
             &own
         }
     };
-    let mut targets = targets(subject, &of(&halves.test), directions.values(), predict, study.seed);
+    let mut targets = targets(subject, &of(&halves.test), directions.values(), arithmetic, study.seed);
     targets.truncate(config.problems);
     ensure!(targets.len() > 1, few("two problems whose answer another value would change"));
     let (settings, seed) = (Sweep::settings(study), study.seed);

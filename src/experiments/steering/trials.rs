@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use burn::tensor::{Tensor, TensorData};
 use rand::Rng;
 
-use super::super::latent_intervention::{Held, Predict, by_chance};
+use super::super::latent_intervention::{Arithmetic, Held, by_chance};
 use super::directions::Directions;
 use crate::latent::{Branch, DecodeSettings, Fork, Prefix, Request, Start, Switching};
 use crate::model::hooks::Site;
@@ -41,7 +41,13 @@ pub struct Target {
 }
 
 /// One block of each problem and a value for it, in an order of chance.
-pub fn targets(subject: &Subject, held: &[Held], values: &BTreeSet<i64>, predict: &Predict, seed: u64) -> Vec<Target> {
+pub fn targets(
+    subject: &Subject,
+    held: &[Held],
+    values: &BTreeSet<i64>,
+    arithmetic: &dyn Arithmetic,
+    seed: u64,
+) -> Vec<Target> {
     let mut found: Vec<(u64, Target)> = vec![];
     for own in held.chunk_by(|a, b| a.problem == b.problem) {
         let problem = own[0].problem;
@@ -51,7 +57,8 @@ pub fn targets(subject: &Subject, held: &[Held], values: &BTreeSet<i64>, predict
         let (mut pool, mut drawable): (Vec<(i64, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
         for &value in values.iter().filter(|value| **value != held.value) {
             // A value that leads to the same answer could not be told from no effect.
-            let Some(answer) = predict(problem, held.step, value).filter(|answer| answer != gold) else { continue };
+            let answer = arithmetic.answer_if(problem, held.step, value).filter(|answer| answer != gold);
+            let Some(answer) = answer else { continue };
             *drawable.entry(answer.clone()).or_default() += 1;
             pool.push((value, answer));
         }

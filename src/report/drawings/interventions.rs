@@ -27,7 +27,7 @@ pub(super) fn six(paper: &Paper, folder: &Folder) -> Option<Drawing> {
     let (block, rows) = (paper.block("tab:intervention").ok()?, folder.rows::<KnownValueRow>(checkpoint));
     let left =
         |mode: &str| intervention_row(folder, checkpoint, mode).and_then(|r| r.diagnostic_accuracy).and_then(sound);
-    let known = rows.iter().find(|row| row.steps == Steps::All).and_then(|row| sound(row.hit_rate));
+    let known = KnownValueRow::main(rows).and_then(|row| sound(row.hit_rate));
     let mut bars: Vec<(&str, Option<Estimate>, Option<f64>)> =
         SIX.iter().map(|(mode, name)| (*name, left(mode), block.value(mode, "diag_acc").ok())).collect();
     bars.push(("known value", known, None));

@@ -118,6 +118,11 @@ pub struct Observation {
     pub predicted: Option<String>,
     /// Of `known_value`: the share of donors that could have been drawn which predict the answer given.
     pub chance: Option<f64>,
+    /// Of `known_value`: the answer if the donor's block holds the first operand of its step; absent where that predicts no
+    /// change, or what `predicted` says.
+    pub operand_predicted: Option<String>,
+    /// As `chance`, for `operand_predicted`.
+    pub operand_chance: Option<f64>,
 }
 
 impl Named for Observation {
@@ -198,6 +203,26 @@ impl InterventionRow {
     }
 }
 
+/// What an exchanged block is taken to hold, when answers are graded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// The result of its step.
+    #[default]
+    Value,
+    /// The first operand of its step: the operation is done after the block.
+    Operand,
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Holds::Value => "value",
+            Holds::Operand => "operand",
+        })
+    }
+}
+
 /// How often the answer followed the exchanged value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnownValueRow {
@@ -207,6 +232,10 @@ pub struct KnownValueRow {
     pub steps: Steps,
     pub later: Later,
     pub at: At,
+    /// What the prediction takes the block to hold. By the operand only exchanges count for which it predicts another answer
+    /// than the value does.
+    #[serde(default)]
+    pub holds: Holds,
     pub draws: usize,
     /// Share of exchanges after which the answer is the predicted one.
     pub hit_rate: Estimate,
@@ -227,7 +256,17 @@ impl Named for KnownValueRow {
 impl KnownValueRow {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "known_value_steps";
-    /// The verdict that answers follow the exchanged value.
+
+    /// Of these rows the one of all steps, graded by the value.
+    pub(crate) fn main(rows: &[Self]) -> Option<&Self> {
+        Self::of_all_steps(rows, Holds::Value)
+    }
+
+    pub(crate) fn of_all_steps(rows: &[Self], holds: Holds) -> Option<&Self> {
+        rows.iter().find(|row| row.steps == Steps::All && row.holds == holds)
+    }
+
+    /// The verdict that answers follow what the block is taken to hold.
     pub fn follows(&self) -> bool {
         self.above_chance.is_above(0.0)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
+use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, sign_flip, wilson};
 
 /// What a run of interventions says.
@@ -13,7 +13,7 @@ use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, sign_flip, wilson};
 pub struct Summary {
     /// One a cell, in their order.
     pub rows: Vec<InterventionRow>,
-    /// One a cell of `known_value`.
+    /// One a cell of `known_value` and reading of what blocks hold.
     pub known: Vec<KnownValueRow>,
 }
 
@@ -166,26 +166,44 @@ fn several(groups: &[usize]) -> bool {
     groups.iter().any(|g| *g != groups[0])
 }
 
-/// How often the predicted answer came, over the exchanges of all draws; intervals resample problems. `None` for a cell of
-/// another mode.
-fn known(draws: &[Draw]) -> Result<Option<KnownValueRow>> {
-    let first = draws[0][0];
-    if first.mode != KnownValueRow::MODE {
-        return Ok(None);
+/// How often the predicted answer came, over the exchanges of all draws, by each reading of what blocks hold; intervals resample
+/// problems. Nothing for a cell of another mode.
+fn known(draws: &[Draw]) -> Result<Vec<KnownValueRow>> {
+    if draws[0][0].mode != KnownValueRow::MODE {
+        return Ok(vec![]);
     }
+    let exchanged = |o: &Observation| o.predicted.clone().zip(o.chance);
+    let problems: BTreeSet<usize> =
+        draws.iter().flatten().filter(|o| exchanged(o).is_some()).map(|o| o.problem).collect();
+    ensure!(
+        problems.len() > 1,
+        "known_value: {} problem with a block to exchange; a rate needs 2, ask more problems",
+        problems.len()
+    );
+    let by_value = graded(draws, Holds::Value, &exchanged)?;
+    let by_operand = graded(draws, Holds::Operand, &|o| o.operand_predicted.clone().zip(o.operand_chance))?;
+    Ok(by_value.into_iter().chain(by_operand).collect())
+}
+
+/// The row of one reading: `exchanged` gives the answer that it predicts, and by chance. `None` where fewer than two problems have
+/// such an exchange.
+fn graded(
+    draws: &[Draw],
+    holds: Holds,
+    exchanged: &dyn Fn(&Observation) -> Option<(String, f64)>,
+) -> Result<Option<KnownValueRow>> {
+    let first = draws[0][0];
     let (mut groups, mut hit, mut chance, mut kept) = (vec![], vec![], vec![], vec![]);
     for o in draws.iter().flatten() {
-        let (Some(predicted), Some(by_chance)) = (&o.predicted, o.chance) else { continue };
+        let Some((predicted, by_chance)) = exchanged(o) else { continue };
         groups.push(o.problem);
-        hit.push(f64::from(u8::from(o.answer.as_ref() == Some(predicted))));
+        hit.push(f64::from(u8::from(o.answer.as_ref() == Some(&predicted))));
         chance.push(by_chance);
         kept.push(f64::from(u8::from(o.correct)));
     }
-    let problems = groups.iter().collect::<BTreeSet<_>>().len();
-    ensure!(
-        problems > 1,
-        "known_value: {problems} problem with a block to exchange; a rate needs 2, ask more problems"
-    );
+    if !several(&groups) {
+        return Ok(None);
+    }
     let bootstrap = Bootstrap::seeded(first.identity.seed);
     let mean = |values: &[f64]| bootstrap.clustered_mean(values, &groups);
     let hit_rate = mean(&hit)?;
@@ -194,6 +212,7 @@ fn known(draws: &[Draw]) -> Result<Option<KnownValueRow>> {
         steps: first.steps,
         later: first.later,
         at: first.at,
+        holds,
         draws: draws.len(),
         hit_rate,
         chance: mean(&chance)?,

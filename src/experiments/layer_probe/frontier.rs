@@ -1,0 +1,231 @@
+//! Does a latent step hold a whole frontier, or one path? Only where the known value of a step is a set of names: the nodes that a
+//! breadth-first search reaches.
+//!
+//! A row is a latent and a node of its problem's graph; its label, whether the node is in the frontier of the step that the block
+//! stands for. The probe reads the state times the node's embedding, coordinate by coordinate: an inner product with fitted
+//! weights, so that one probe serves all names. Problems give the same node other names, so what it reads of a name alone is worth
+//! nothing; control labels are permuted among the nodes of a problem.
+//!
+//! Target `frontier` asks for every node. `frontier_unsaid` leaves out those that the solution writes: where it is above chance,
+//! nodes are held that no text names, more than one path at once. It sees only what lies along the embeddings: a state that
+//! holds names in another code is not read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use ndarray::{Array2, Axis};
+
+use super::Config;
+use super::values::Latent;
+use crate::model::Activation;
+use crate::schema::{Features, Negatives, ProbeRow, Protocol};
+use crate::stats::probe::{GroupedProtocol, GroupedScore, ProbeData, TooFew};
+use crate::study::Study;
+use crate::tasks::Known;
+use crate::text::Problem;
+
+/// The names of nodes, and their embeddings [names, D].
+pub(super) struct Names {
+    index: BTreeMap<String, usize>,
+    embeddings: Array2<f32>,
+}
+
+/// A latent and a node of its problem's graph.
+struct Pair {
+    /// Row of the features.
+    latent: usize,
+    problem: usize,
+    /// Row of the embeddings.
+    node: usize,
+    reached: bool,
+    /// The solution writes it.
+    said: bool,
+}
+
+impl Names {
+    /// Those of all sets in the problems, as far as they are one token; `None` where there is no set.
+    ///
+    /// # Errors
+    /// The model's.
+    pub fn of(study: &Study) -> Result<Option<Self>> {
+        let corpus = &study.subject.corpus;
+        let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
+        let names: BTreeSet<&String> = sets.flatten().collect();
+        let known: Vec<(&String, u32)> =
+            names.into_iter().filter_map(|name| Some((name, corpus.vocabulary.id(name)?))).collect();
+        if known.is_empty() {
+            return Ok(None);
+        }
+        let ids = known.iter().map(|(_, id)| *id).collect();
+        let values = Activation::Rank3(study.subject.model.embed(&[ids])?).to_vec()?;
+        let embeddings = Array2::from_shape_vec((known.len(), values.len() / known.len()), values)?;
+        let index = known.into_iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
+        Ok(Some(Self { index, embeddings }))
+    }
+
+    /// The latents of one step, each with every node of its problem's graph, as many as `most` allows: problems are whole.
+    fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<Pair> {
+        let mut pairs: Vec<Pair> = vec![];
+        for &(latent, Latent { problem, clause, .. }) in latents {
+            let about = &problems[*problem];
+            let step = clause.and_then(|clause| about.steps.get(clause));
+            let Some(frontier) = step.and_then(|step| set(&step.value)) else { continue };
+            let said: BTreeSet<&str> = about.solution.split_whitespace().collect();
+            let nodes: BTreeSet<&str> = about.question.split_whitespace().collect();
+            pairs.extend(nodes.into_iter().filter_map(|name| {
+                let reached = frontier.iter().any(|reached| reached == name);
+                Some(Pair {
+                    latent,
+                    problem: *problem,
+                    node: *self.index.get(name)?,
+                    reached,
+                    said: said.contains(name),
+                })
+            }));
+        }
+        if let Some(first_out) = pairs.get(most).map(|pair| pair.problem) {
+            let cut = pairs.iter().position(|pair| pair.problem == first_out).unwrap_or(0);
+            pairs.truncate(cut);
+        }
+        pairs
+    }
+
+    /// How well `protocol` tells the reached nodes from the others; `None` where there are too few of either.
+    fn score(&self, states: &Array2<f32>, pairs: &[&Pair], protocol: &GroupedProtocol) -> Result<Option<GroupedScore>> {
+        let rows: Vec<usize> = pairs.iter().map(|pair| pair.latent).collect();
+        let nodes: Vec<usize> = pairs.iter().map(|pair| pair.node).collect();
+        let features = states.select(Axis(0), &rows) * self.embeddings.select(Axis(0), &nodes);
+        let labels: Vec<bool> = pairs.iter().map(|pair| pair.reached).collect();
+        let groups: Vec<usize> = pairs.iter().map(|pair| pair.problem).collect();
+        if labels.iter().all(|reached| reached == &labels[0]) {
+            return Ok(None);
+        }
+        let score = ProbeData::new(features.view(), &labels, &groups).and_then(|data| protocol.run(&data));
+        match score {
+            Err(error) if error.downcast_ref::<TooFew>().is_some() => Ok(None),
+            score => score.map(Some),
+        }
+    }
+}
+
+/// The rows of one layer: for each latent step both targets, and their controls.
+///
+/// # Errors
+/// As the protocol's.
+pub(super) fn probe(
+    (study, config, names): (&Study, &Config, &Names),
+    latents: &[Latent],
+    states: &Array2<f32>,
+    layer: usize,
+    push: &mut dyn FnMut(ProbeRow) -> Result<()>,
+) -> Result<()> {
+    let (problems, depth) = (&study.subject.corpus.test, study.subject.model.config().num_hidden_layers);
+    for step in latents.iter().map(|latent| latent.step).collect::<BTreeSet<_>>() {
+        let here: Vec<(usize, &Latent)> =
+            latents.iter().enumerate().filter(|(_, latent)| latent.step == step).collect();
+        let pairs = names.pairs(&here, problems, config.max_positions);
+        for (target, unsaid) in [("frontier", false), ("frontier_unsaid", true)] {
+            let kept: Vec<&Pair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
+            let Some(score) = names.score(states, &kept, &config.grouped)? else { continue };
+            let row = ProbeRow {
+                identity: study.identity(problems.len()),
+                target: format!("value:{target}@{step}"),
+                protocol: Protocol::Grouped,
+                negatives: Some(Negatives::OtherNodes),
+                layer,
+                from_last: depth + 1 - layer,
+                features: Features::ResidPost,
+                rows: score.rows,
+                positives: score.positives,
+                accuracy: None,
+                balanced_accuracy: score.balanced_accuracy,
+                auroc: Some(score.auroc),
+                selectivity: score.control.as_ref().map(|control| control.selectivity),
+                chance: 0.5,
+            };
+            push(row.clone())?;
+            if let Some(control) = score.control {
+                let balanced_accuracy = control.balanced_accuracy;
+                let features = Features::Shuffled;
+                push(ProbeRow { features, balanced_accuracy, auroc: None, selectivity: None, ..row })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn set(value: &Known) -> Option<&Vec<String>> {
+    match value {
+        Known::Set(names) => Some(names),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::nth::Nth;
+    use crate::tasks::{Graph, Levels, Split, Task};
+
+    const D: usize = 24;
+
+    /// Problems of the graph task, names with random embeddings, and one latent a problem for its first hop.
+    fn material(n: usize) -> (Vec<Problem>, Names, Vec<Latent>) {
+        let task = Task::Graph(Graph { levels: Levels { min: 1, max: 2 }, ..Graph::default() });
+        let problems: Vec<Problem> =
+            task.rows(Split::Test, 3, 0..n as u64).expect("problems").into_iter().map(Problem::from).collect();
+        let names: BTreeSet<String> = ('a'..='z').map(String::from).collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        let embeddings = Array2::from_shape_simple_fn((names.len(), D), || rng.random_range(-1.0f32..1.0));
+        let index = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
+        let latent = |problem| Latent { problem, position: 0, step: Nth::of(0), clause: Some(0), values: [].into() };
+        (problems, Names { index, embeddings }, (0..n).map(latent).collect())
+    }
+
+    /// Scores of `frontier` and `frontier_unsaid` where a latent is the sum of the embeddings of these nodes.
+    fn scores(holds: impl Fn(&Problem) -> Vec<String>) -> [GroupedScore; 2] {
+        let (problems, names, latents) = material(150);
+        let mut states = Array2::zeros((problems.len(), D));
+        for (mut state, problem) in states.rows_mut().into_iter().zip(&problems) {
+            holds(problem).iter().for_each(|name| state += &names.embeddings.row(names.index[name]));
+        }
+        let here: Vec<(usize, &Latent)> = latents.iter().enumerate().collect();
+        let pairs = names.pairs(&here, &problems, usize::MAX);
+        let protocol = GroupedProtocol::default();
+        let of = |unsaid: bool| {
+            let kept: Vec<&Pair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
+            names.score(&states, &kept, &protocol).expect("a score").expect("enough of both")
+        };
+        [of(false), of(true)]
+    }
+
+    #[test]
+    fn a_frontier_in_superposition_is_told_from_one_path() {
+        let frontier = |problem: &Problem| set(&problem.steps[0].value).expect("a set").clone();
+        let [all, unsaid] = scores(frontier);
+        assert!(all.auroc.value > 0.9 && unsaid.auroc.value > 0.9, "{} {}", all.auroc, unsaid.auroc);
+        assert!(unsaid.control.is_some_and(|control| control.balanced_accuracy.covers(0.5)));
+        // Only the node that the solution goes on with: what it does not write cannot be read.
+        let path = |problem: &Problem| {
+            let words: Vec<&str> = problem.solution.split_whitespace().collect();
+            words[problem.steps[0].value_words.clone()].iter().map(|word| (*word).to_owned()).collect()
+        };
+        let [all, unsaid] = scores(path);
+        assert!(all.balanced_accuracy.is_above(0.5), "{}", all.balanced_accuracy);
+        assert!(!unsaid.balanced_accuracy.is_above(0.5), "{}", unsaid.balanced_accuracy);
+    }
+
+    #[test]
+    fn rows_are_cut_between_problems() {
+        let (problems, names, latents) = material(10);
+        let here: Vec<(usize, &Latent)> = latents.iter().enumerate().collect();
+        let all = names.pairs(&here, &problems, usize::MAX);
+        let first = all.iter().filter(|pair| pair.problem == 0).count();
+        let cut = names.pairs(&here, &problems, first + 1);
+        assert!((10..=16).contains(&first) && cut.len() == first, "{first} nodes, {} kept", cut.len());
+        assert!(all.iter().filter(|pair| pair.problem == 0 && pair.reached).all(|pair| pair.node < names.index.len()));
+    }
+}
