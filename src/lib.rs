@@ -20,6 +20,7 @@
 //! | [`evaluation`] | held-out decoding and scores |
 //! | [`machine`] | what is computed on: device, float type, threads |
 //! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
+//! | [`world`] | the processes that train together (MPI) |
 //! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`train`] | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
 //! | [`interventions`] | one small documented value per file |
@@ -68,3 +69,4 @@ pub mod study;
 pub mod tasks;
 pub mod text;
 pub mod train;
+pub mod world;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
+use crate::world::Place;
 
 /// What the user chose, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,13 +121,13 @@ fn devices() -> Vec<(String, Device)> {
     }
 }
 
-/// `cpu`, `cuda` (the first) or `cuda:N`.
+/// `cpu`, `cuda` (the first; of several processes on a computer each takes the next) or `cuda:N`.
 ///
 /// # Errors
 /// A device that the build or the computer does not have, naming those that there are.
 pub fn by_name(asked: &str) -> Result<Device> {
-    let full = if asked == "cuda" { "cuda:0" } else { asked };
     let devices = devices();
+    let full = &if asked == "cuda" { format!("cuda:{}", of_local(devices.len() - 1)) } else { asked.to_owned() };
     let there = devices.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some((_, device)) = devices.into_iter().find(|(name, _)| name == full) {
         return Ok(device);
@@ -135,6 +136,12 @@ pub fn by_name(asked: &str) -> Result<Device> {
         bail!("--device {asked}: this build has no CUDA; build with --features cuda (it has {there})");
     }
     bail!("--device {asked}: expected cpu or cuda[:N]; this build and computer have {there}");
+}
+
+/// Which of `n` GPUs is this process's, where a launcher started several on this computer: one each, from the first again where
+/// there are fewer. A scheduler that shows each process its own GPU only has made it the first already.
+fn of_local(n: usize) -> usize {
+    Place::of_process().map_or(0, |place| place.local % n.max(1))
 }
 
 /// The name that [`by_name`] takes, as manifests record it. Autodiff makes no difference.

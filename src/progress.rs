@@ -9,6 +9,16 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 static STOP: AtomicBool = AtomicBool::new(false);
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing is said or shown: of the processes that train together one speaks.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+fn quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
 
 /// Raised by the first Ctrl-C, or by the SIGTERM that a scheduler sends before it kills; a second one ends the process at once.
 pub fn stop_flag() -> &'static AtomicBool {
@@ -36,11 +46,21 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 
 /// A line for whoever watches, on stderr. That nobody can read it any more (a closed pipe, a full disk) ends no work.
 pub fn say(line: &str) {
+    if !quiet() {
+        complain(line);
+    }
+}
+
+/// The same whoever speaks: an error.
+pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }
 
 /// A line of what was asked for, on stdout; as [`say`].
 pub fn show(line: &str) {
+    if quiet() {
+        return;
+    }
     let _ = writeln!(std::io::stdout(), "{}", plain(line));
 }
 
@@ -67,7 +87,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub fn new(name: &str, total: usize, done: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = (std::io::stderr().is_terminal() && !quiet()).then(|| {
             let bar = ProgressBar::new(total as u64);
             let style = ProgressStyle::with_template("{prefix:>12} {bar:30} {pos}/{len} {eta} {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 29] = [
+const ALLOWED: [(&str, &str); 30] = [
     ("random", ""),
     ("names", ""),
     ("nth", ""),
@@ -15,11 +15,12 @@ const ALLOWED: [(&str, &str); 29] = [
     ("grade", "random"),
     ("progress", ""),
     ("parallel", ""),
+    ("world", "store"),
     ("text", "store tasks"),
     ("ops", ""),
     ("model", "names nth ops random"),
     ("latent", "model ops parallel"),
-    ("machine", "model"),
+    ("machine", "model world"),
     ("interventions", "latent model random schema"),
     ("recipe", "latent machine model names tasks text"),
     ("loading", "latent machine model text"),
@@ -28,7 +29,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
     (
         "train",
-        "corpus evaluation latent loading machine method model ops parallel progress random recipe schema stats store tasks text",
+        "corpus evaluation latent loading machine method model ops parallel progress random recipe schema stats store tasks text world",
     ),
     (
         "study",
@@ -46,9 +47,9 @@ const ALLOWED: [(&str, &str); 29] = [
     ("report", "nth schema stats store"),
     (
         "commands",
-        "calibration corpus experiments interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train",
+        "calibration corpus experiments interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",
     ),
-    ("bin", "commands grade machine method progress recipe report train"),
+    ("bin", "commands grade machine method progress recipe report train world"),
 ];
 
 /// Rooms that hold no tensors.

@@ -291,3 +291,19 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
     assert!(train(&broken).args(only).arg("--resume").output().expect("train runs").status.success());
     assert_eq!(accuracy_of(&broken, "base"), accuracy_of(&whole, "base"));
 }
+
+#[test]
+fn several_processes_without_mpi_are_refused() {
+    if cfg!(feature = "mpi") {
+        // tests/mpi.rs.
+        return;
+    }
+    let home = tempfile::tempdir().expect("a folder");
+    let out = home.path().join("run");
+    let mut command = train(&out);
+    let output = command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0").output().expect("it starts");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--features mpi") && said.contains("2 processes"), "{said}");
+    assert!(!out.exists());
+}

@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Parser;
 use switchyard::commands::{chosen::unknown_method, completions, device::MachineArgs};
-use switchyard::machine::Machine;
-use switchyard::progress::{say, show, stop_flag};
+use switchyard::machine::{self, Machine};
+use switchyard::progress::{be_quiet, complain, say, show, stop_flag};
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
+use switchyard::world::{Launched, World, spent};
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
 #[global_allocator]
@@ -55,16 +57,32 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = completions::parse::<Args>();
-    match args.machine.compute(|machine| go(&args, machine)) {
+    let launched = match Launched::start() {
+        Ok(launched) => launched,
+        Err(error) => return failed(&error),
+    };
+    let world = launched.world;
+    if !world.writes() {
+        be_quiet();
+    }
+    match args.machine.compute(|machine| go(&args, machine, world)) {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("error: {error:#}"));
-            ExitCode::from(2)
+            let several = world.size > 1;
+            let code = failed(&if several { error.context(format!("process {}", world.rank)) } else { error });
+            // The others wait for this one.
+            launched.fail();
+            code
         }
     }
 }
 
-fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
+fn failed(error: &anyhow::Error) -> ExitCode {
+    complain(&format!("error: {error:#}"));
+    ExitCode::from(2)
+}
+
+fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
     let mut set = args.set.clone();
     set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
@@ -90,11 +108,22 @@ fn go(args: &Args, machine: &Machine) -> Result<ExitCode> {
         threads: machine.threads,
         command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
         device: machine.device.clone(),
+        world,
     };
     stop_flag();
+    if world.size > 1 {
+        let devices: Vec<String> = world.all(vec![machine::name(&machine.device)])?;
+        say(&format!("{} processes, on {}", world.size, devices.join(", ")));
+    }
+    let started = Instant::now();
     let out = options.out.display().to_string();
     match run(recipe, options)? {
+        Ended::Finished(_) if !world.writes() => Ok(ExitCode::SUCCESS),
         Ended::Finished(_) => {
+            if world.size > 1 {
+                let (spent, all) = (spent(), started.elapsed().as_secs_f64());
+                show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in exchanges with the others", world.size));
+            }
             for figure in switchyard::report::curves::draw(std::path::Path::new(&out))? {
                 show(&format!("  {}", figure.png.display()));
             }

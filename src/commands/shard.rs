@@ -12,13 +12,14 @@ use super::results::setup;
 use crate::schema::{DecodeRow, Named, NormalRunRow};
 use crate::store::{Manifest, differs, read};
 use crate::study::{NormalRun, Shard, Study, decodes};
+use crate::world::Place;
 
 /// One process of several.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Several processes")]
 pub struct ShardArgs {
     /// Work on one part of the problems only: i/n, or `auto` to ask the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
-    /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
+    /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
     /// shards together. A problem goes with the others of its batch (--batch), so there are at most as many shards as batches.
     /// `intervene` shares latent_intervention and switch_benefit by problem, activation_patching and head_patching by pair, and
     /// makes the same tables as one process after the merge; attribution_patching and steering cannot be shared. `probe` shares
@@ -143,7 +144,13 @@ fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
         )?;
         return Shard::new(index + 1, of);
     }
-    bail!("--shard auto: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set; write --shard i/n")
+    if let Some(Place { rank, size, .. }) = Place::told(variable) {
+        return Shard::new(rank + 1, size);
+    }
+    bail!(
+        "--shard auto: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set, and no launcher started several processes; \
+         write --shard i/n"
+    )
 }
 
 #[cfg(test)]
@@ -172,6 +179,7 @@ mod tests {
         is(array("3", ["1", "3", "1", "3"]), "3/3");
         is(array("14", ["10", "18", "4", "3"]), "2/3");
         is(shard(&[("JOB_COMPLETION_INDEX", "2"), ("JOB_COMPLETIONS", "4")]), "3/4");
+        is(shard(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")]), "2/2");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::progress::say;
 use crate::recipe::{Anchor, Compute, Evaluation, Grpo};
+use crate::world::World;
 
 /// A rollout with what the loss needs of it.
 #[derive(Clone, Debug)]
@@ -85,6 +86,9 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stop: u32, seed: u
     }
 }
 
+/// A problem's number, its prompt and the right answer.
+pub type Question<'q> = (usize, &'q [u32], &'q str);
+
 /// Rolls out `grpo.group` responses to each question and turns rewards into advantages.
 ///
 /// A rollout that runs out of memory, exceeds `max_positions` or meets non-finite logits is dropped from its group;
@@ -95,21 +99,34 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stop: u32, seed: u
 pub fn sample(
     model: &Decoder,
     corpus: &Corpus,
-    questions: &[(usize, &[u32], &str)],
+    questions: &[Question],
     grpo: &Grpo,
     behaviour: Behaviour,
     threads: usize,
 ) -> Result<Sampled> {
-    let parts = parallel::cut(questions, threads);
-    let groups = parallel::run(&parts, |part| {
-        let mut groups = vec![];
-        for question in part {
-            groups.push((*question, rollouts_of(behaviour.of(model), *question, grpo)?));
-        }
-        Ok(groups)
+    sample_among(World::ALONE, model, corpus, (questions, grpo), behaviour, threads)
+}
+
+/// The same by all processes, each with its own of the questions, so that a group is of one process; every process gets all
+/// rollouts, in the order of the questions.
+///
+/// # Errors
+/// As [`sample`].
+pub(crate) fn sample_among(
+    world: World,
+    model: &Decoder,
+    corpus: &Corpus,
+    (questions, grpo): (&[Question], &Grpo),
+    behaviour: Behaviour,
+    threads: usize,
+) -> Result<Sampled> {
+    let own = world.own(questions);
+    let groups = parallel::run(&parallel::cut(&own, threads), |part| {
+        part.iter().map(|question| rollouts_of(behaviour.of(model), *question, grpo)).collect::<Result<Vec<_>>>()
     })?;
+    let groups: Vec<Vec<Trace>> = world.all(groups.into_iter().flatten().collect())?;
     let mut sampled = Sampled::default();
-    for ((_, _, gold), traces) in groups.into_iter().flatten() {
+    for ((_, _, gold), traces) in questions.iter().zip(groups) {
         sampled.groups += 1;
         sampled.dropped += grpo.group - traces.len();
         let mut graded = vec![];
@@ -135,7 +152,7 @@ pub fn sample(
 }
 
 /// The survivors of one question's rollouts.
-fn rollouts_of(how: Decode, (problem, prompt, _): (usize, &[u32], &str), grpo: &Grpo) -> Result<Vec<Trace>> {
+fn rollouts_of(how: Decode, (problem, prompt, _): Question, grpo: &Grpo) -> Result<Vec<Trace>> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
     let traces = match catch_unwind(AssertUnwindSafe(|| roll_out(how, &group, grpo))) {
@@ -197,9 +214,21 @@ pub fn gradients(
     grpo: &Grpo,
     threads: usize,
 ) -> Result<(GradientsParams, LossParts)> {
-    let pass = |rollouts: &[Rollout]| -> Result<(GradientsParams, LossParts)> {
-        let n_tok = sampled_tokens(rollouts);
-        ensure!(n_tok > 0, "no sampled position to learn from in {} rollouts", rollouts.len());
+    gradients_among(World::ALONE, model, behaviour, rollouts, (grpo, threads))
+}
+
+/// The same by all processes, each with its own of the rollouts: their sum is on every process.
+///
+/// # Errors
+/// As [`gradients`].
+pub fn gradients_among(
+    world: World,
+    model: &Decoder,
+    behaviour: Behaviour,
+    own: &[Rollout],
+    (grpo, threads): (&Grpo, usize),
+) -> Result<(GradientsParams, LossParts)> {
+    let pass = |rollouts: &[Rollout], n_tok: usize| -> Result<(GradientsParams, LossParts)> {
         let parts = parallel::cut(rollouts, threads);
         let done = parallel::run(&parts, |part| shard_gradients(model, behaviour, part, grpo, n_tok))?;
         let mut total = LossParts { tokens: n_tok, ..LossParts::default() };
@@ -215,31 +244,50 @@ pub fn gradients(
         }
         Ok((shards::sum_gradients(model, all), total))
     };
-    of_survivors(rollouts, pass)
+    let (grads, parts) = of_survivors(world, own, sampled_tokens, pass)?;
+    let LossParts { loss, surrogate, kl, ratio, clip_share, max_drift, tokens } = parts;
+    let [loss, surrogate, kl, ratio, clip_share] = world.sums([loss, surrogate, kl, ratio, clip_share]);
+    let parts = LossParts { loss, surrogate, kl, ratio, clip_share, max_drift: world.max(max_drift), tokens };
+    Ok((shards::sum_over(world, model, grads)?, parts))
 }
 
-/// `pass` over the rollouts; where it panics (a device out of memory), over those that get through it alone.
-fn of_survivors<R: Clone, T>(rollouts: &[R], pass: impl Fn(&[R]) -> Result<T>) -> Result<T> {
-    let guarded = |rollouts: &[R]| {
-        let quiet = AssertUnwindSafe(|| pass(rollouts));
+/// `pass` over the rollouts and the number of `tokens` of all processes; where it panics on one of them (a device out of
+/// memory), each passes over those of its own that get through it alone.
+fn of_survivors<R: Clone, T>(
+    world: World,
+    rollouts: &[R],
+    tokens: impl Fn(&[R]) -> usize,
+    pass: impl Fn(&[R], usize) -> Result<T>,
+) -> Result<T> {
+    let guarded = |rollouts: &[R], n_tok: usize| {
+        let quiet = AssertUnwindSafe(|| pass(rollouts, n_tok));
         catch_unwind(quiet).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
     };
+    let of_all = |rollouts: &[R]| {
+        let [n_tok, n] = world.sums([tokens(rollouts) as f64, rollouts.len() as f64]);
+        ensure!(n_tok > 0.0, "no sampled position to learn from in {n} rollouts");
+        Ok(n_tok as usize)
+    };
     let lost = |error: &anyhow::Error| error.is::<OutOfMemory>() || error.is::<parallel::Panicked>();
-    match guarded(rollouts) {
-        Err(error) if lost(&error) => {}
-        done => return done,
+    let first = guarded(rollouts, of_all(rollouts)?);
+    let failed = first.as_ref().is_err_and(lost);
+    // Of all processes, or the others would wait for this one.
+    if !world.any(failed) {
+        return first;
     }
     let mut survivors = vec![];
     for rollout in rollouts {
-        match guarded(std::slice::from_ref(rollout)) {
+        let alone = std::slice::from_ref(rollout);
+        match guarded(alone, tokens(alone).max(1)) {
             Ok(_) => survivors.push(rollout.clone()),
             Err(error) if lost(&error) => {}
             Err(error) => return Err(error),
         }
     }
     say(&format!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len()));
-    ensure!(!survivors.is_empty(), "not one of {} rollouts can be replayed in this memory", rollouts.len());
-    guarded(&survivors)
+    let [left] = world.sums([survivors.len() as f64]);
+    ensure!(left > 0.0, "not one of {} rollouts can be replayed in this memory", rollouts.len());
+    guarded(&survivors, of_all(&survivors)?)
 }
 
 /// A computation that panicked.
@@ -380,7 +428,7 @@ pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mu
 pub fn step(
     trainer: &mut Trainer,
     behaviour: Behaviour,
-    sampled: &mut Sampled,
+    sampled: &Sampled,
     reference: Option<&Decoder>,
     grpo: &Grpo,
     threads: usize,
@@ -388,14 +436,17 @@ pub fn step(
     if sampled.rollouts.is_empty() {
         return Ok(vec![]);
     }
+    let world = trainer.world;
+    let mut own = world.own(&sampled.rollouts);
     if grpo.anchor == Anchor::Reference
         && let Some(reference) = reference
+        && !own.is_empty()
     {
-        anchor_to(reference, behaviour, &mut sampled.rollouts)?;
+        anchor_to(reference, behaviour, &mut own)?;
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
-        let (grads, parts) = gradients(&trainer.model, behaviour, &sampled.rollouts, grpo, threads)?;
+        let (grads, parts) = gradients_among(world, &trainer.model, behaviour, &own, (grpo, threads))?;
         let norm = trainer.apply(grads, parts.loss, grpo.learning_rate)?;
         epochs.push((parts, norm));
     }
@@ -423,14 +474,16 @@ mod tests {
 
     #[test]
     fn a_rollout_that_cannot_be_replayed_is_left_out_of_the_gradient() {
-        let pass = |lengths: &[usize]| {
+        let pass = |lengths: &[usize], _: usize| {
             assert!(lengths.iter().all(|&n| n < 100), "out of memory, on purpose");
             Ok(lengths.to_vec())
         };
-        assert_eq!(of_survivors(&[3, 400, 5], pass).expect("two survive"), [3, 5]);
-        assert_eq!(of_survivors(&[3, 5], pass).expect("both"), [3, 5]);
-        assert!(of_survivors(&[300, 400], pass).is_err_and(|e| e.to_string().contains("not one of 2")));
-        let refused = of_survivors(&[3, 5], |_: &[usize]| -> Result<()> { anyhow::bail!("a bad token") });
+        let of = |lengths: &[usize]| of_survivors(World::ALONE, lengths, <[usize]>::len, pass);
+        assert_eq!(of(&[3, 400, 5]).expect("two survive"), [3, 5]);
+        assert_eq!(of(&[3, 5]).expect("both"), [3, 5]);
+        assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("not one of 2")));
+        let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
+        let refused = of_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
         assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
     }
 }

@@ -31,8 +31,8 @@ pub struct Run {
     pub corpus: Corpus,
     /// With autodiff.
     pub device: Device,
-    /// No other process trains in this folder.
-    pub(super) _lock: Lock,
+    /// No other run trains in this folder; held by the process that writes.
+    pub(super) _lock: Option<Lock>,
 }
 
 /// How a run ended.
@@ -61,6 +61,8 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
         if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {
             continue;
         }
+        // What the phase before left is read by all.
+        run.options.world.barrier();
         match run.phase(phase) {
             Ok(Some(result)) => results.extend(result),
             Ok(None) => return Ok(Ended::Stopped),
@@ -69,17 +71,26 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
             Err(error) => return Err(error),
         }
     }
-    summary::write(&run, &results)?;
+    if run.writes() {
+        summary::write(&run, &results)?;
+    }
     Ok(Ended::Finished(results))
 }
 
 impl Run {
+    /// Whether this process writes the files.
+    pub(super) fn writes(&self) -> bool {
+        self.options.world.writes()
+    }
+
     /// Runs one phase to its end, or skips it where it is done. `None` when the user stopped it.
     fn phase(&self, phase: &Phase) -> Result<Option<Option<PhaseResult>>> {
         Ok(match phase.work {
             Work::Supervised(declare) => supervised::run(self, phase.name, declare)?.map(Some),
             Work::Annotate => {
-                annotate::run(self)?;
+                if self.writes() {
+                    annotate::run(self)?;
+                }
                 Some(None)
             }
             Work::Take { from } => Some(Some(measure::take(self, phase.name, from)?)),

@@ -43,35 +43,57 @@ pub struct StepStats {
     pub positions: usize,
 }
 
-/// One optimiser step on the mean cross-entropy of `rows`.
+/// One optimiser step on the mean cross-entropy of `rows`: those of all processes.
 ///
 /// # Errors
-/// As [`Objective::sums`] and [`Trainer::apply`].
+/// As [`gradients`] and [`Trainer::apply`].
 pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> Result<StepStats> {
-    let total = sft.objective.tokens(rows, sft.latent_token).max(1);
+    let (grads, stats) = gradients(trainer, sft, rows)?;
+    let norm = trainer.apply(grads, stats.loss, lr)?;
+    Ok(StepStats { norm, ..stats })
+}
+
+/// Gradients of the mean cross-entropy of `rows`, of which each process computes its own part; their sum is on every process,
+/// with what [`step`] tells but for the norm.
+///
+/// # Errors
+/// As [`Objective::sums`]; processes with different rows.
+pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(GradientsParams, StepStats)> {
+    // Of the whole batch, which every process knows, so that each divides by it before its backward pass.
+    let total = sft.objective.tokens(rows, sft.latent_token);
     let shards = sft.threads * sft.accumulate;
-    let parts = parallel::cut(rows, shards);
-    let (mut gradients, mut loss, mut correct) = (vec![], 0.0, 0);
+    let world = trainer.world;
+    let own = world.own(rows);
+    let parts = parallel::cut(&own, shards);
+    let (mut all, mut loss, mut correct) = (vec![], 0.0, 0);
     for wave in parts.chunks(sft.threads.max(1)) {
         let (model, compute) = (&trainer.model, trainer.compute);
         let done = parallel::run(wave, |part| {
             let model = &shards::own_leaves(model, compute);
             let sums = sft.objective.sums(model, part, sft.latent_token)?;
             let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
-            let grads = sums.loss.div_scalar(total as f64).backward();
+            let grads = sums.loss.div_scalar(total.max(1) as f64).backward();
             Ok((GradientsParams::from_grads(grads, model), value, sums.correct))
         })?;
         for (grads, value, hits) in done {
-            gradients.push(grads);
+            all.push(grads);
             loss += value;
             correct += hits;
         }
     }
-    let grads = shards::sum_gradients(&trainer.model, gradients);
-    let loss = loss / total as f64;
-    let norm = trainer.apply(grads, loss, lr)?;
+    let own_tokens = sft.objective.tokens(&own, sft.latent_token);
+    let [loss, correct, tokens] = world.sums([loss, correct as f64, own_tokens as f64]);
+    ensure!(
+        tokens == total as f64,
+        "the processes learn {tokens} tokens, and the batch of process {} has {total}: they see different files (data, \
+         annotation) or are different programs",
+        world.rank
+    );
+    let grads = shards::sum_over(world, &trainer.model, shards::sum_gradients(&trainer.model, all))?;
+    let total = total.max(1);
+    let (loss, accuracy) = (loss / total as f64, correct / total as f64);
     let positions = rows.iter().map(TrainingRow::positions).sum();
-    Ok(StepStats { loss, accuracy: correct as f64 / total as f64, norm, tokens: total, positions })
+    Ok((grads, StepStats { loss, accuracy, norm: 0.0, tokens: total, positions }))
 }
 
 /// Runs a phase from where its folder says it was. `rows_of(step)` makes a step's batch; `after(step, …)` sees each
@@ -90,7 +112,8 @@ pub fn run(
         return Ok(true);
     }
     let from = folder.restore(trainer)?.map_or(0, |(step, _)| step);
-    let mut metrics = metrics_from(folder, from)?;
+    let world = trainer.world;
+    let mut metrics = world.writes().then(|| metrics_from(folder, from)).transpose()?;
     let mut progress = Progress::new(sft.name, sft.steps, from);
     let stop = stop_flag();
     for at in from..sft.steps {
@@ -106,7 +129,7 @@ pub fn run(
         let stats = step(trainer, sft, &rows, lr)?;
         let speed = stats.positions as f64 / started.elapsed().as_secs_f64();
         let latents = rows.iter().flat_map(|r| &r.ids).filter(|&&id| id == sft.latent_token).count();
-        metrics.push(&StepRow {
+        let row = StepRow {
             phase: sft.name.into(),
             step: at,
             loss: stats.loss,
@@ -118,13 +141,19 @@ pub fn run(
             latents,
             tokens_per_s: speed,
             skipped: trainer.skipped,
-        })?;
+        };
+        if let Some(metrics) = &mut metrics {
+            metrics.push(&row)?;
+        }
         let done = at + 1;
         progress.update(done, &format!("loss {:.4} acc {:.3} {speed:.0} tok/s", stats.loss, stats.accuracy));
         after(done, &stats, trainer)?;
-        let stopped = stop.load(Ordering::SeqCst);
+        let stopped = world.any(stop.load(Ordering::SeqCst));
         if stopped || (done % sft.checkpoint_every == 0 && done < sft.steps) {
-            folder.save(done, trainer, json!({}))?;
+            trainer.ensure_same()?;
+            if world.writes() {
+                folder.save(done, trainer, json!({}))?;
+            }
         }
         if stopped {
             progress.finish();
@@ -132,7 +161,10 @@ pub fn run(
         }
     }
     progress.finish();
-    metrics.finish()?;
+    if let Some(metrics) = metrics {
+        metrics.finish()?;
+    }
+    trainer.ensure_same()?;
     Ok(true)
 }
 

@@ -1,13 +1,16 @@
 //! One optimiser step: gradients in, global clip, AdamW, and what to do about NaN.
 
-use anyhow::{Result, bail};
-use burn::module::Module;
+use anyhow::{Result, bail, ensure};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use sha2::{Digest, Sha256};
 
 use super::adamw::adamw;
 use crate::model::Decoder;
 use crate::model::gradients;
 use crate::recipe::{Compute, Optimizer};
+use crate::world::World;
 
 /// Steps in a row without a finite loss and gradient after which a run ends.
 const GIVE_UP_AFTER: usize = 3;
@@ -19,6 +22,8 @@ pub struct Trainer {
     settings: Optimizer,
     /// What forward and backward are computed in; weights and optimiser state stay f32.
     pub compute: Compute,
+    /// The processes that train it together: each with the same weights, on its own part of every batch.
+    pub world: World,
     /// Steps skipped for want of a finite loss or gradient.
     pub skipped: usize,
     in_a_row: usize,
@@ -31,9 +36,16 @@ impl Trainer {
             optimizer: adamw(settings),
             settings: settings.clone(),
             compute: settings.dtype,
+            world: World::ALONE,
             skipped: 0,
             in_a_row: 0,
         }
+    }
+
+    /// The same, trained by several processes together.
+    #[must_use]
+    pub fn among(self, world: World) -> Self {
+        Self { world, ..self }
     }
 
     /// A fresh optimiser: curricula that change what is learnt begin without the old moments.
@@ -65,6 +77,26 @@ impl Trainer {
         Ok(norm)
     }
 
+    /// Compares a hash of the weights of all processes: each made the same steps, so every bit is the same.
+    ///
+    /// # Errors
+    /// Weights that differ: the processes are of other programs or machines.
+    pub(crate) fn ensure_same(&self) -> Result<()> {
+        if self.world.size == 1 {
+            return Ok(());
+        }
+        let mut hash = Hash(Sha256::new());
+        self.model.valid().visit(&mut hash);
+        let all = self.world.gather(hash.0.finalize().to_vec());
+        let other = all.iter().position(|hash| *hash != all[0]);
+        ensure!(
+            other.is_none(),
+            "the weights of process {} are not those of process 0: run the same program on machines of one kind",
+            other.unwrap_or_default()
+        );
+        Ok(())
+    }
+
     /// The f32 weights outside autodiff, to be exported.
     pub fn frozen(&self) -> Decoder {
         self.model.valid()
@@ -74,5 +106,14 @@ impl Trainer {
     /// the type that training computes in.
     pub fn policy(&self) -> Decoder {
         self.compute.apply(self.model.valid().materialize())
+    }
+}
+
+/// Of every weight.
+struct Hash(Sha256);
+
+impl ModuleVisitor for Hash {
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        self.0.update(param.val().into_data().as_bytes());
     }
 }

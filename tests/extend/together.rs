@@ -7,6 +7,7 @@ use crate::recipe::Recipe;
 use crate::store::{RowWriter, read_flat};
 use crate::study::Study;
 use crate::train::pipeline::{Ended, Options, run};
+use crate::world::World;
 
 #[test]
 fn a_stranger_trains_measures_and_intervenes() {
@@ -16,8 +17,16 @@ fn a_stranger_trains_measures_and_intervenes() {
     recipe.methods = vec!["dots".into()];
     recipe.check().expect("the method and the task are known");
     let Machine { device, threads, .. } = Machine::default();
-    let options =
-        Options { out: out.clone(), resume: false, only: vec![], base: None, threads, command: "test".into(), device };
+    let options = Options {
+        out: out.clone(),
+        resume: false,
+        only: vec![],
+        base: None,
+        threads,
+        command: "test".into(),
+        device,
+        world: World::ALONE,
+    };
     let Ended::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
     assert!(results.iter().any(|phase| phase.phase == "dots"));
 

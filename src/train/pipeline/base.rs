@@ -29,7 +29,7 @@ pub(super) fn same_settings(recipe: &Recipe, from: &Path) -> Result<()> {
     resume::same_base(recipe, &from.join("recipe.toml"))
 }
 
-/// Whether that base was trained on the data, by the threads and in the type of this run.
+/// Whether that base was trained on the data, by the threads and processes and in the type of this run.
 ///
 /// # Errors
 /// What differs, by name.
@@ -37,8 +37,9 @@ pub(super) fn same_work(manifest: &Value, from: &Path) -> Result<()> {
     let path = from.join("manifest.json");
     let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
     let held: Value = serde_json::from_str(&text).with_context(|| format!("{}: not a manifest", path.display()))?;
-    for key in ["threads", "data_sha256", "dtype"] {
-        let [held, ours] = [&held[key], &manifest[key]];
+    for key in ["threads", "processes", "data_sha256", "dtype"] {
+        // Runs of the time before there could be several processes do not name their one.
+        let [held, ours] = [&held, manifest].map(|of| of.get(key).cloned().unwrap_or_else(|| 1.into()));
         ensure!(
             held == ours,
             "{}: {key} was {held}, now {ours}: that makes another base; leave --base away",

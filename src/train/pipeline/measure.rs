@@ -6,11 +6,11 @@ use burn::module::Module;
 use super::Run;
 use super::summary::PhaseResult;
 use crate::corpus::Corpus;
-use crate::evaluation::evaluate;
+use crate::evaluation::{Evaluated, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
-use crate::latent::{Reasoning, Switching};
+use crate::latent::{Reasoning, Request, Switching, Trace};
 use crate::model::Decoder;
-use crate::progress::say;
+use crate::progress::{Stopped, say};
 use crate::recipe::Recipe;
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, Trained};
@@ -45,11 +45,43 @@ fn again(
     let source = PhaseFolder::open(run.path(), from)?;
     let model = source.import(name, &run.device.clone().inner())?;
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
-    folder.finish(&result)?;
+    run.finish(&folder, &result)?;
     Ok(result)
 }
 
 impl Run {
+    /// Marks a phase as finished.
+    pub(super) fn finish(&self, folder: &PhaseFolder, result: &PhaseResult) -> Result<()> {
+        if self.writes() { folder.finish(result) } else { Ok(()) }
+    }
+
+    /// Held-out scores and traces: every process decodes its own of the batches.
+    pub(super) fn evaluate(
+        &self,
+        model: &Decoder,
+        reasoning: &Reasoning,
+        switching: Switching,
+    ) -> Result<(Scores, Vec<Trace>)> {
+        let (corpus, evaluation, threads) = (&self.corpus, &self.recipe.evaluation, self.options.threads);
+        let world = self.options.world;
+        if world.size == 1 {
+            return evaluate(model, corpus, evaluation, reasoning, switching, threads);
+        }
+        let how = Evaluated { model, corpus, evaluation, reasoning, switching };
+        let requests = requests(corpus);
+        let batches: Vec<&[Request]> = requests.chunks(evaluation.batch).collect();
+        let own = world.own(&batches);
+        let decoded = decode_batches(&how, &own, threads, &|_| Ok(()));
+        // A stop that came while one decoded and after another had done so ends all of them.
+        if world.any(decoded.as_ref().is_err_and(|error| error.is::<Stopped>())) {
+            return Err(Stopped.into());
+        }
+        let mut traces = decoded?.into_iter();
+        let by_batch: Vec<Vec<Trace>> = own.iter().map(|batch| traces.by_ref().take(batch.len()).collect()).collect();
+        let traces: Vec<Trace> = world.all(by_batch)?.into_iter().flatten().collect();
+        Ok((score(&traces, corpus)?, traces))
+    }
+
     /// Exports the finished weights and evaluates them. Until [`PhaseFolder::finish`] a killed run does this again.
     pub(super) fn measure(
         &self,
@@ -60,11 +92,11 @@ impl Run {
         trained: Trained,
     ) -> Result<PhaseResult> {
         let model = model.clone().materialize();
-        folder.export("checkpoint", &model, self.vocabulary(), reasoning, trained)?;
+        if self.writes() {
+            folder.export("checkpoint", &model, self.vocabulary(), reasoning, trained)?;
+        }
         let model = self.recipe.optimizer.dtype.apply(model);
-        let evaluated = |switching| {
-            evaluate(&model, &self.corpus, &self.recipe.evaluation, reasoning, switching, self.options.threads)
-        };
+        let evaluated = |switching| self.evaluate(&model, reasoning, switching);
         let decoding = &self.recipe.evaluation;
         if let Some(warning) = reasoning.untrained_dwell(decoding.k_min, decoding.k_cap) {
             say(&format!("{phase}: {warning}"));
@@ -72,7 +104,9 @@ impl Run {
         let (scores, traces) = evaluated(Switching::Free)?;
         let text_only = if reasoning.has_blocks() { Some(evaluated(Switching::Suppressed)?.0) } else { None };
         let traces: Result<String> = traces.iter().map(|t| Ok(serde_json::to_string(t)? + "\n")).collect();
-        write_atomic(&folder.path.join("traces.jsonl"), traces?.as_bytes()).context("writing the traces")?;
+        if self.writes() {
+            write_atomic(&folder.path.join("traces.jsonl"), traces?.as_bytes()).context("writing the traces")?;
+        }
         let result = PhaseResult {
             phase: phase.to_owned(),
             source: reasoning.source.name(),

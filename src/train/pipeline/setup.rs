@@ -23,6 +23,8 @@ use crate::recipe::Recipe;
 use crate::store::{Lock, commit, hex, write_atomic};
 use crate::text::Vocabulary;
 use crate::train::state::PhaseFolder;
+use crate::train::trainer::Trainer;
+use crate::world::World;
 
 /// What the command line adds to a recipe.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Options {
     pub command: String,
     /// Outside autodiff.
     pub device: Device,
+    /// The processes that train together.
+    pub world: World,
 }
 
 /// Checks the folder, builds the corpus, writes recipe and manifest.
@@ -51,7 +55,7 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             root.display()
         );
         resume::same_settings(&recipe, &recipe_path)?;
-        same_threads(&root.join("manifest.json"), options.threads)?;
+        same_workers(&root.join("manifest.json"), options.threads, options.world.size)?;
     } else {
         ensure!(
             !options.resume,
@@ -62,13 +66,17 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     if let Some(from) = &options.base {
         base::same_settings(&recipe, from)?;
     }
-    let lock = Lock::take(&root, &options.command)?;
-    if options.resume {
+    // Every process has looked at the folder before one writes there.
+    options.world.barrier();
+    let writes = options.world.writes();
+    let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
+    if options.resume && writes {
         sweep(&root)?;
     }
     let vocabulary = match &recipe.pretrained {
         Some(model) => {
-            let vocabulary = Opened::open(model, None, Apply::Merged)?.vocabulary;
+            let opened = options.world.first_alone(|| Opened::open(model, None, Apply::Merged))?;
+            let vocabulary = opened.vocabulary;
             Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?)
         }
         None => None,
@@ -90,10 +98,12 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     if let Some(from) = &run.options.base {
         base::same_work(&manifest, from)?;
     }
-    write_atomic(&recipe_path, text.as_bytes())?;
-    write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
-    if let Some(from) = &run.options.base {
-        base::take(from, &run.root)?;
+    if writes {
+        write_atomic(&recipe_path, text.as_bytes())?;
+        write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
+        if let Some(from) = &run.options.base {
+            base::take(from, &run.root)?;
+        }
     }
     Ok(run)
 }
@@ -109,8 +119,9 @@ fn sweep(root: &Path) -> Result<()> {
     PhaseFolder { path: root.to_path_buf() }.sweep()
 }
 
-/// A run's batches are dealt to as many workers as it began with: with another number its sums are rounded another way.
-fn same_threads(manifest: &Path, threads: usize) -> Result<()> {
+/// A run's batches are dealt to as many threads and processes as it began with: with another number its sums are rounded
+/// another way.
+fn same_workers(manifest: &Path, threads: usize, processes: usize) -> Result<()> {
     let text = match fs::read_to_string(manifest) {
         // Killed before it was written: nothing has been computed.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -118,7 +129,13 @@ fn same_threads(manifest: &Path, threads: usize) -> Result<()> {
     };
     let held: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{}: not a manifest", manifest.display()))?;
-    let held = &held["threads"];
+    let (held, began) = (&held["threads"], held["processes"].as_u64().unwrap_or(1));
+    ensure!(
+        began == processes as u64,
+        "{}: the run was started by {began} processes, now there are {processes}: results depend on it. Start {began} again, or \
+         name another folder with --out",
+        manifest.display()
+    );
     ensure!(
         *held == threads,
         "{}: the run was started with --threads {held}, now it is --threads {threads}: results depend on it. Repeat \
@@ -142,6 +159,7 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
         "burn": "0.22.1",
         "seed": run.recipe.seed,
         "threads": run.options.threads,
+        "processes": run.options.world.size,
         "device": machine::name(&run.device),
         "dtype": run.recipe.optimizer.dtype,
         "data_sha256": hex(&data.finalize()),
@@ -206,6 +224,11 @@ impl Run {
         };
         // After the factors, which freeze what is there: heads are always trained whole.
         model.with_heads(sizes, value)
+    }
+
+    /// A trainer of the weights, shared by the processes of the run.
+    pub(super) fn trainer(&self, model: &Decoder) -> Result<Trainer> {
+        Ok(Trainer::new(self.trainable(model)?, &self.recipe.optimizer).among(self.options.world))
     }
 
     pub(super) fn switch(&self) -> SwitchIds {

@@ -4,7 +4,6 @@ use anyhow::{Result, bail};
 
 use super::Run;
 use super::summary::{PhaseResult, Stage};
-use crate::evaluation::evaluate;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
 use crate::method::{Context, Supervised};
@@ -38,7 +37,7 @@ pub(super) fn run(
     };
     let heads = what.objective.heads(model.config().hidden_size);
     let model = model.with_new_heads(heads, run.recipe.seed)?;
-    let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
+    let mut trainer = run.trainer(&model)?;
     let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
     let sft = Sft {
         name: phase,
@@ -52,10 +51,14 @@ pub(super) fn run(
         checkpoint_every: run.recipe.checkpoint.every,
     };
     let rows_of = |step| batches.indices(step).into_iter().map(|i| (what.row)(step, i)).collect();
-    let (mut window, mut positions) = behind(&folder)?;
+    // Only who writes asks what is behind: the rows are locked.
+    let (mut window, mut positions) = if run.writes() { behind(&folder)? } else { (vec![], 0) };
     let after = |done: usize, stats: &StepStats, trainer: &Trainer| {
         window.push(stats.accuracy);
         positions += stats.positions;
+        if !run.writes() {
+            return Ok(());
+        }
         let trained = before.and(done, positions);
         let export = |name: &str, reasoning: &Reasoning| {
             folder.export(name, &trainer.frozen(), run.vocabulary(), reasoning, trained).map(drop)
@@ -76,12 +79,11 @@ pub(super) fn run(
     for export in &what.exports {
         let Some(stage) = &export.stage else { continue };
         let model = run.recipe.optimizer.dtype.apply(folder.import(&export.name, &plain)?);
-        let (settings, threads) = (&run.recipe.evaluation, run.options.threads);
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
-        let (scores, _) = evaluate(&model, &run.corpus, settings, &reasoning, Switching::Free, threads)?;
+        let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
         result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });
     }
-    folder.finish(&result)?;
+    run.finish(&folder, &result)?;
     Ok(Some(result))
 }
 

@@ -42,15 +42,19 @@ pub(super) fn run(
         format!("{}: phase `{from}` is not finished, and {phase} starts from it", start.path.display())
     })?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
-    let mut trainer = Trainer::new(run.trainable(&model)?, &run.recipe.optimizer);
+    let mut trainer = run.trainer(&model)?;
+    let world = trainer.world;
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
-    let mut metrics = metrics_from(&folder, from)?;
+    let mut metrics = run.writes().then(|| metrics_from(&folder, from)).transpose()?;
     let mut progress = Progress::new(phase, settings.steps, from);
-    let mut watch = Watch::new(settings.early_stop_window, watched(&metrics));
+    let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
     let mut notes = vec![];
     let begun = start.trained("checkpoint")?;
-    let trained = |metrics: &RowWriter| begun.and(sum(metrics.rows(), "updates"), sum(metrics.rows(), "positions"));
+    let trained = |metrics: &Option<RowWriter>| {
+        let rows = metrics.as_ref().map(RowWriter::rows).unwrap_or_default();
+        begun.and(sum(rows, "updates"), sum(rows, "positions"))
+    };
     for step in from..settings.steps {
         let started = Instant::now();
         let (sampled, epochs, cosines) =
@@ -63,19 +67,26 @@ pub(super) fn run(
                 row.reward, row.accuracy, row.switch_rate, row.latent_calls
             ),
         );
-        metrics.push(&row)?;
+        if let Some(metrics) = &mut metrics {
+            metrics.push(&row)?;
+        }
         let hacking = watch.push(hacking::Step {
             reward: row.reward,
             switch_rate: row.switch_rate,
             latent_calls: row.latent_calls,
         });
-        let stopped = stop_flag().load(Ordering::SeqCst);
+        // Who writes has seen the steps before a stop too.
+        let hacking = world.any(hacking && run.writes());
+        let stopped = world.any(stop_flag().load(Ordering::SeqCst));
         let done = step + 1;
-        if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps {
+        if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps && run.writes() {
             keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning, trained(&metrics))?;
         }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
-            folder.save(done, &trainer, json!({}))?;
+            trainer.ensure_same()?;
+            if run.writes() {
+                folder.save(done, &trainer, json!({}))?;
+            }
         }
         if stopped {
             progress.finish();
@@ -91,11 +102,14 @@ pub(super) fn run(
     }
     progress.finish();
     let trained = trained(&metrics);
-    metrics.finish()?;
+    if let Some(metrics) = metrics {
+        metrics.finish()?;
+    }
+    trainer.ensure_same()?;
     let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning, trained)?;
     notes.push(compare(&before, &result)?);
     result.notes = notes;
-    folder.finish(&result)?;
+    run.finish(&folder, &result)?;
     Ok(Some(result))
 }
 
@@ -138,9 +152,14 @@ fn one_step(
         .collect();
     let behaviour = Behaviour { reasoning, switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
     let model = trainer.policy();
-    let mut sampled = grpo::sample(&model, &run.corpus, &questions, settings, behaviour, run.options.threads)?;
+    let threads = run.options.threads;
+    let sampled = grpo::sample_among(trainer.world, &model, &run.corpus, (&questions, settings), behaviour, threads)?;
     let mut cosines = (None, None);
-    if settings.cosine_every > 0 && step.is_multiple_of(settings.cosine_every) && !sampled.rollouts.is_empty() {
+    if run.writes()
+        && settings.cosine_every > 0
+        && step.is_multiple_of(settings.cosine_every)
+        && !sampled.rollouts.is_empty()
+    {
         let mode = |replay| Grpo { replay, ..settings.clone() };
         let segmented = mode(ReplayMode::Segmented);
         let against = |replay| {
@@ -150,7 +169,7 @@ fn one_step(
         };
         cosines = (Some(against(ReplayMode::TextGraph)?), Some(against(ReplayMode::FullBptt)?));
     }
-    let epochs = grpo::step(trainer, behaviour, &mut sampled, reference, settings, run.options.threads)?;
+    let epochs = grpo::step(trainer, behaviour, &sampled, reference, settings, threads)?;
     Ok((sampled, epochs, cosines))
 }
 
