@@ -5,9 +5,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{ExecutionError, Tensor, TensorData, TensorReadError};
 use serde::Serialize;
 
 use super::dropout::Masks;
@@ -138,18 +138,25 @@ pub fn sample(
 fn rollouts_of(how: Decode, (problem, prompt, _): (usize, &[u32], &str), grpo: &Grpo) -> Result<Vec<Trace>> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
-    let traces = match catch_unwind(AssertUnwindSafe(|| roll_out(how, &group, grpo))) {
-        Ok(traces) => traces?,
-        // The device ran out of memory on the group: one by one, so that only the long ones are lost.
-        Err(_) => {
-            let one =
-                |request| catch_unwind(AssertUnwindSafe(|| roll_out(how, std::slice::from_ref(request), grpo))).ok();
-            let survivors: Result<Vec<Vec<Trace>>> = group.iter().filter_map(one).collect();
-            survivors?.into_iter().flatten().collect()
-        }
-    };
+    let traces = together_or_alone(&group, |requests| roll_out(how, requests, grpo))?;
     let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
     Ok(traces.into_iter().filter(fits).collect())
+}
+
+/// Decodes all at once; where the device runs out of memory on them, one by one, so that only the long ones are lost.
+fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Vec<Trace>>) -> Result<Vec<Trace>> {
+    match guarded(|| decode(group)) {
+        Err(error) if is_out_of_memory(&error) => {}
+        done => return done,
+    }
+    let mut survivors = vec![];
+    for request in group {
+        match guarded(|| decode(std::slice::from_ref(request))) {
+            Err(error) if is_out_of_memory(&error) => {}
+            done => survivors.extend(done?),
+        }
+    }
+    Ok(survivors)
 }
 
 /// Rollouts of one question, in one batch.
@@ -213,39 +220,50 @@ pub fn gradients(
             total.max_drift = total.max_drift.max(part.max_drift);
             all.push(grads);
         }
-        Ok((shards::sum_gradients(model, all), total))
+        let grads = shards::sum_gradients(model, all);
+        // A GPU says at the next wait that the backward had no memory.
+        model.device().sync().context("waiting for the gradients")?;
+        Ok((grads, total))
     };
     of_survivors(rollouts, pass)
 }
 
-/// `pass` over the rollouts; where it panics (a device out of memory), over those that get through it alone.
+/// `pass` over the rollouts; where the device runs out of memory, over those that get through it alone.
 fn of_survivors<R: Clone, T>(rollouts: &[R], pass: impl Fn(&[R]) -> Result<T>) -> Result<T> {
-    let guarded = |rollouts: &[R]| {
-        let quiet = AssertUnwindSafe(|| pass(rollouts));
-        catch_unwind(quiet).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
-    };
-    let lost = |error: &anyhow::Error| error.is::<OutOfMemory>() || error.is::<parallel::Panicked>();
-    match guarded(rollouts) {
-        Err(error) if lost(&error) => {}
+    match guarded(|| pass(rollouts)) {
+        Err(error) if is_out_of_memory(&error) => {}
         done => return done,
     }
     let mut survivors = vec![];
     for rollout in rollouts {
-        match guarded(std::slice::from_ref(rollout)) {
+        match guarded(|| pass(std::slice::from_ref(rollout))) {
             Ok(_) => survivors.push(rollout.clone()),
-            Err(error) if lost(&error) => {}
+            Err(error) if is_out_of_memory(&error) => {}
             Err(error) => return Err(error),
         }
     }
     say(&format!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len()));
     ensure!(!survivors.is_empty(), "not one of {} rollouts can be replayed in this memory", rollouts.len());
-    guarded(&survivors)
+    guarded(|| pass(&survivors))
 }
 
 /// A computation that panicked.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a replay panicked: most likely the device is out of memory")]
+#[error("a computation panicked: most likely the device is out of memory")]
 struct OutOfMemory;
+
+/// A panic as an error.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
+}
+
+/// The CPU panics for want of memory; a GPU goes on, and what it could not compute cannot be read.
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    error.is::<OutOfMemory>()
+        || error.is::<parallel::Panicked>()
+        || error.is::<TensorReadError>()
+        || error.is::<ExecutionError>()
+}
 
 fn shard_gradients(
     model: &Decoder,
@@ -324,9 +342,7 @@ fn wave_loss(
     let kl = log_r.clone().exp() - 1.0 - log_r;
     let loss = (surrogate.clone() - kl.clone().mul_scalar(grpo.beta)).sum().neg().div_scalar(n_tok as f64);
 
-    let host = |x: Tensor<1>| {
-        x.without_autodiff().try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the GRPO loss: {e:?}"))
-    };
+    let host = |x: Tensor<1>| x.without_autodiff().try_into_vec_as::<f32>().context("reading the GRPO loss");
     let share = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / n_tok as f64;
     sums.loss += share(&host(loss.clone())?) * n_tok as f64;
     sums.surrogate += share(&host(surrogate)?);
@@ -431,6 +447,37 @@ mod tests {
         assert_eq!(of_survivors(&[3, 5], pass).expect("both"), [3, 5]);
         assert!(of_survivors(&[300, 400], pass).is_err_and(|e| e.to_string().contains("not one of 2")));
         let refused = of_survivors(&[3, 5], |_: &[usize]| -> Result<()> { anyhow::bail!("a bad token") });
+        assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+    }
+
+    /// What a read gives on a GPU that had no memory for the values.
+    fn unread() -> anyhow::Error {
+        let lost = ExecutionError::WithContext { reason: "a buffer of 256 MiB, the device has no such".into() };
+        anyhow!(TensorReadError::from(lost)).context("reading logits")
+    }
+
+    #[test]
+    fn values_that_a_gpu_had_no_memory_for_cost_only_the_rollouts_that_are_too_long() {
+        let pass = |lengths: &[usize]| if lengths.contains(&400) { Err(unread()) } else { Ok(lengths.to_vec()) };
+        assert_eq!(of_survivors(&[3, 400, 5], pass).expect("two survive"), [3, 5]);
+        let group: Vec<Request> =
+            [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n }).to_vec();
+        let decode = |requests: &[Request]| {
+            if requests.iter().any(|r| r.prompt.len() == 400) {
+                return Err(unread());
+            }
+            let trace = |r: &Request| Trace {
+                problem: 0,
+                rollout: r.rollout,
+                prompt: r.prompt.clone(),
+                positions: vec![],
+                end: End::Stop,
+            };
+            Ok(requests.iter().map(trace).collect())
+        };
+        let survivors = together_or_alone(&group, decode).expect("two survive");
+        assert_eq!(survivors.iter().map(|t| t.rollout).collect::<Vec<_>>(), [3, 5]);
+        let refused = together_or_alone(&group, |_| anyhow::bail!("a bad token"));
         assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
     }
 }

@@ -129,7 +129,7 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
         "burn": "0.22.1",
         "seed": run.recipe.seed,
         "threads": run.options.threads,
-        "device": machine::name(&run.device),
+        "device": machine::described(&run.device),
         "dtype": run.recipe.optimizer.dtype,
         "data_sha256": hex(&data.finalize()),
         "train_rows": run.corpus.train.len(),
