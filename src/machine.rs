@@ -1,6 +1,11 @@
 //! What a program computes on: a device, the float type of its model, worker threads. The one place that names devices;
 //! knows nothing of command lines.
 
+#[cfg(feature = "wgpu")]
+mod wgpu;
+
+use std::sync::OnceLock;
+
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{DType, Device, FloatDType};
 use serde::{Deserialize, Serialize};
@@ -109,33 +114,60 @@ fn is_cpu(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// The devices of this build that this computer has, by the names that [`by_name`] takes.
-fn devices() -> Vec<(String, Device)> {
-    let cpu = std::iter::once(("cpu".to_owned(), Device::flex()));
-    #[cfg(not(feature = "cuda"))]
-    return cpu.collect();
-    #[cfg(feature = "cuda")]
-    {
-        let cuda = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
-        cpu.chain(cuda.into_iter().enumerate().map(|(i, device)| (format!("cuda:{i}"), device))).collect()
-    }
+/// Kinds of GPU by their names on the command line, which are also those of the features, and whether this build has them.
+const GPUS: [(&str, bool); 2] = [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))];
+
+/// The devices of this build that this computer has, by the names that [`by_name`] takes. Asked once: drivers take their time.
+fn devices() -> &'static [(String, Device)] {
+    static DEVICES: OnceLock<Vec<(String, Device)>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        #[cfg(feature = "fusion")]
+        one_stream();
+        #[cfg_attr(not(feature = "gpu"), expect(unused_mut))]
+        let mut devices = vec![("cpu".to_owned(), Device::flex())];
+        #[cfg(feature = "cuda")]
+        devices.extend(numbered("cuda", Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec()));
+        #[cfg(feature = "wgpu")]
+        devices.extend(numbered("wgpu", wgpu::devices()));
+        devices
+    })
 }
 
-/// `cpu`, `cuda` (the first; of several processes on a computer each takes the next) or `cuda:N`.
+#[cfg(feature = "gpu")]
+fn numbered(kind: &str, devices: Vec<Device>) -> impl Iterator<Item = (String, Device)> {
+    devices.into_iter().enumerate().map(move |(i, device)| (format!("{kind}:{i}"), device))
+}
+
+/// All workers on one stream of the device. With a stream a thread, fused kernels and weights that workers share do not go
+/// together: two workers trained wrong from the fourth step on, without an error (`.ci/device` compares them).
+#[cfg(feature = "fusion")]
+fn one_stream() {
+    cubecl_environment::stream::set_policy(cubecl_environment::stream::StreamPolicy::Single);
+}
+
+/// `cpu`, `cuda` or `wgpu` (the first; of several processes on a computer each takes the next), `cuda:N` or `wgpu:N`.
 ///
 /// # Errors
 /// A device that the build or the computer does not have, naming those that there are.
 pub fn by_name(asked: &str) -> Result<Device> {
-    let devices = devices();
-    let full = &if asked == "cuda" { format!("cuda:{}", of_local(devices.len() - 1)) } else { asked.to_owned() };
-    let there = devices.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    if let Some((_, device)) = devices.into_iter().find(|(name, _)| name == full) {
-        return Ok(device);
+    let of_kind = |kind: &str| devices().iter().filter(|(name, _)| name.split(':').next() == Some(kind)).count();
+    let kind = GPUS.iter().any(|(kind, _)| *kind == asked);
+    let full = if kind { format!("{asked}:{}", of_local(of_kind(asked))) } else { asked.to_owned() };
+    let known = devices().iter().find(|(name, _)| *name == full);
+    if let Some((_, device)) = known {
+        return Ok(device.clone());
     }
-    if full.starts_with("cuda:") && !cfg!(feature = "cuda") {
-        bail!("--device {asked}: this build has no CUDA; build with --features cuda (it has {there})");
+    let there = devices().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    match GPUS.iter().find(|(kind, _)| full.strip_prefix(kind).is_some_and(|rest| rest.starts_with(':'))) {
+        Some((kind, false)) => {
+            bail!("--device {asked}: this build has no {kind}; build with --features {kind} (it has {there})")
+        }
+        Some(("wgpu", true)) => bail!(
+            "--device {asked}: this computer has {there}; wgpu needs a driver for Vulkan, Metal or DirectX 12 (OpenGL is not used; \
+             Debian's mesa-vulkan-drivers computes on the CPU)"
+        ),
+        _ => bail!("--device {asked}: expected cpu, cuda[:N] or wgpu[:N]; this build and computer have {there}"),
     }
-    bail!("--device {asked}: expected cpu or cuda[:N]; this build and computer have {there}");
 }
 
 /// Which of `n` GPUs is this process's, where a launcher started several on this computer: one each, from the first again where
@@ -144,25 +176,47 @@ fn of_local(n: usize) -> usize {
     Place::of_process().map_or(0, |place| place.local % n.max(1))
 }
 
-/// The name that [`by_name`] takes, as manifests record it. Autodiff makes no difference.
+/// The name that [`by_name`] takes. Autodiff makes no difference.
 pub fn name(device: &Device) -> String {
-    let known = devices().into_iter().find(|(_, known)| known == device);
-    known.map_or_else(|| format!("{device:?}"), |(name, _)| name)
+    let known = devices().iter().find(|(_, known)| known == device);
+    known.map_or_else(|| format!("{device:?}"), |(name, _)| name.clone())
 }
 
-/// A line for every device: its name and the float types that it computes in.
+/// As manifests record it: `cpu`, or a GPU's name and what it is: `wgpu:0, llvmpipe (LLVM 15.0.6, 256 bits), Vulkan`.
+pub fn described(device: &Device) -> String {
+    adapter(device).map_or_else(|| name(device), |adapter| format!("{}, {adapter}", name(device)))
+}
+
+/// What a GPU calls itself, and of wgpu the interface that it is reached by. Opens the device.
+#[cfg(feature = "gpu")]
+fn adapter(device: &Device) -> Option<String> {
+    let called = device.identity()?.name;
+    #[cfg(feature = "wgpu")]
+    if let Some(interface) = wgpu::interface(device) {
+        return Some(format!("{called}, {interface}"));
+    }
+    Some(called)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn adapter(_device: &Device) -> Option<String> {
+    None
+}
+
+/// A line for every device: its name, the float types that it computes in, and what a GPU calls itself.
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {
         let types: Vec<_> = [Compute::F32, Compute::Bf16, Compute::Stored]
             .iter()
-            .filter(|t| t.runs_on(&device))
+            .filter(|t| t.runs_on(device))
             .map(|t| t.name())
             .collect();
-        out += &format!("{name:<8} {}\n", types.join(", "));
+        let adapter = adapter(device).map_or_else(String::new, |adapter| format!("   {adapter}"));
+        out += &format!("{name:<8} {}{adapter}\n", types.join(", "));
     }
-    if !cfg!(feature = "cuda") {
-        out += "cuda     not in this build: cargo build --features cuda\n";
+    for (kind, _) in GPUS.iter().filter(|(_, built)| !built) {
+        out += &format!("{kind:<8} not in this build: cargo build --features {kind}\n");
     }
     out
 }
@@ -174,21 +228,24 @@ mod tests {
     #[test]
     fn names_of_devices_go_both_ways() {
         for (name, device) in devices() {
-            assert_eq!(by_name(&name).unwrap(), device);
-            assert_eq!(super::name(&device.clone().autodiff()), name, "autodiff makes no difference");
+            assert_eq!(by_name(name).unwrap(), *device);
+            assert_eq!(super::name(&device.clone().autodiff()), *name, "autodiff makes no difference");
+            assert!(described(device).starts_with(name) && list().contains(name));
         }
         assert!(devices().iter().any(|(name, _)| name == "cpu"), "the CPU is always there");
     }
 
     #[test]
     fn what_is_not_there_is_refused_with_what_is() {
-        for asked in ["tpu", "", "cpu:1", "cuda:", "cuda:x", "cuda:4096"] {
+        for asked in ["tpu", "", "cpu:1", "cuda:", "cuda:x", "cuda:4096", "cudax", "wgpu:", "wgpu:x", "wgpu:4096"] {
             let said = by_name(asked).unwrap_err().to_string();
             assert!(said.contains(&format!("--device {asked}")) && said.contains("cpu"), "{said}");
         }
-        if !cfg!(feature = "cuda") {
-            assert!(by_name("cuda").unwrap_err().to_string().contains("--features cuda"));
-            assert!(list().contains("not in this build"));
+        for (kind, _) in GPUS.iter().filter(|(_, built)| !built) {
+            let features = format!("--features {kind}");
+            assert!(by_name(kind).unwrap_err().to_string().contains(&features));
+            assert!(by_name(&format!("{kind}:1")).unwrap_err().to_string().contains(&features));
+            assert!(list().contains(&features));
         }
     }
 }

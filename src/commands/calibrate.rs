@@ -87,7 +87,7 @@ impl Calibrate {
             "seed": self.seed,
             "only": self.only,
             "n": self.n,
-            "device": machine::name(&machine.device),
+            "device": machine::described(&machine.device),
         });
         let seconds = started.elapsed().as_secs_f64();
         let (command, threads) = (command("probe"), machine.threads);

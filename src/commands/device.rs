@@ -11,8 +11,8 @@ use crate::parallel;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Device")]
 pub struct MachineArgs {
-    /// cpu, or cuda[:N] in a build with --features cuda. Of several processes that a launcher started on a computer each takes
-    /// a GPU of its own for `cuda`
+    /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). Of several processes that a
+    /// launcher started on a computer each takes a GPU of its own for `cuda` and `wgpu`
     #[arg(long, default_value = "cpu")]
     device: String,
     /// What the model computes in; weights that are trained stay f32. `stored` computes in f32 on the CPU and keeps a model

@@ -14,7 +14,7 @@ pub fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Val
         ("dataset", json!(study.subject.dataset())),
         ("problems", json!(study.subject.corpus.test.len())),
         ("seed", json!(study.seed)),
-        ("device", json!(machine::name(&study.device))),
+        ("device", json!(machine::described(&study.device))),
     ] {
         setup.insert(key.to_owned(), value);
     }

@@ -195,7 +195,7 @@ fn step_by_step<'m>(
         let steps: Vec<Option<Step>> = active.iter().map(|(_, row)| row.is_live().then_some(row.at)).collect();
         let logits = stream.logits(&steps, branch.hooks)?;
         let vocab = logits.dims()[1];
-        let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
+        let logits = logits.try_into_vec_as::<f32>().context("reading logits")?;
         let cancelled = how.cancel.is_some_and(|c| c.load(Ordering::Relaxed));
         let mut pieces = vec![];
         for (i, (_, row)) in active.iter_mut().enumerate() {

@@ -158,7 +158,7 @@ pub fn logprobs(how: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> 
         if wave.decisions.is_empty() {
             continue;
         }
-        let values = wave.logprobs.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading log-probs: {e:?}"))?;
+        let values = wave.logprobs.try_into_vec_as::<f32>().context("reading log-probs")?;
         for ((trace, response), value) in wave.decisions.into_iter().zip(values) {
             out[trace][response] = Some(f64::from(value));
         }

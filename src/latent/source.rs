@@ -153,7 +153,7 @@ impl LatentSource for VocabularyMixture {
         let k = self.top_k.min(logits.dims()[2]);
         let (top, index) = logits.topk_with_indices(k, 2);
         let ids = index.reshape([b * k]).try_into_vec_as::<i64>();
-        let ids = ids.map_err(|e| anyhow::anyhow!("reading the most probable tokens: {e:?}"))?;
+        let ids = ids.context("reading the most probable tokens")?;
         let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
         let rows = model.embed_tokens.embedding(&ids, &model.device())?.reshape([b, k, d]);
         Ok(softmax(top, 2).matmul(rows))

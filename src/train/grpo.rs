@@ -5,9 +5,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{ExecutionError, Tensor, TensorData, TensorReadError};
 use serde::Serialize;
 
 use super::dropout::Masks;
@@ -155,18 +155,25 @@ pub(crate) fn sample_among(
 fn rollouts_of(how: Decode, (problem, prompt, _): Question, grpo: &Grpo) -> Result<Vec<Trace>> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
-    let traces = match catch_unwind(AssertUnwindSafe(|| roll_out(how, &group, grpo))) {
-        Ok(traces) => traces?,
-        // The device ran out of memory on the group: one by one, so that only the long ones are lost.
-        Err(_) => {
-            let one =
-                |request| catch_unwind(AssertUnwindSafe(|| roll_out(how, std::slice::from_ref(request), grpo))).ok();
-            let survivors: Result<Vec<Vec<Trace>>> = group.iter().filter_map(one).collect();
-            survivors?.into_iter().flatten().collect()
-        }
-    };
+    let traces = together_or_alone(&group, |requests| roll_out(how, requests, grpo))?;
     let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
     Ok(traces.into_iter().filter(fits).collect())
+}
+
+/// Decodes all at once; where the device runs out of memory on them, one by one, so that only the long ones are lost.
+fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Vec<Trace>>) -> Result<Vec<Trace>> {
+    match guarded(|| decode(group)) {
+        Err(error) if is_out_of_memory(&error) => {}
+        done => return done,
+    }
+    let mut survivors = vec![];
+    for request in group {
+        match guarded(|| decode(std::slice::from_ref(request))) {
+            Err(error) if is_out_of_memory(&error) => {}
+            done => survivors.extend(done?),
+        }
+    }
+    Ok(survivors)
 }
 
 /// Rollouts of one question, in one batch.
@@ -242,7 +249,10 @@ pub fn gradients_among(
             total.max_drift = total.max_drift.max(part.max_drift);
             all.push(grads);
         }
-        Ok((shards::sum_gradients(model, all), total))
+        let grads = shards::sum_gradients(model, all);
+        // A GPU says at the next wait that the backward had no memory.
+        model.device().sync().context("waiting for the gradients")?;
+        Ok((grads, total))
     };
     let (grads, parts) = of_survivors(world, own, sampled_tokens, pass)?;
     let LossParts { loss, surrogate, kl, ratio, clip_share, max_drift, tokens } = parts;
@@ -251,26 +261,22 @@ pub fn gradients_among(
     Ok((shards::sum_over(world, model, grads)?, parts))
 }
 
-/// `pass` over the rollouts and the number of `tokens` of all processes; where it panics on one of them (a device out of
-/// memory), each passes over those of its own that get through it alone.
+/// `pass` over the rollouts and the number of `tokens` of all processes; where a device of one of them runs out of
+/// memory, each passes over those of its own that get through it alone.
 fn of_survivors<R: Clone, T>(
     world: World,
     rollouts: &[R],
     tokens: impl Fn(&[R]) -> usize,
     pass: impl Fn(&[R], usize) -> Result<T>,
 ) -> Result<T> {
-    let guarded = |rollouts: &[R], n_tok: usize| {
-        let quiet = AssertUnwindSafe(|| pass(rollouts, n_tok));
-        catch_unwind(quiet).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
-    };
+    let guarded = |rollouts: &[R], n_tok: usize| guarded(|| pass(rollouts, n_tok));
     let of_all = |rollouts: &[R]| {
         let [n_tok, n] = world.sums([tokens(rollouts) as f64, rollouts.len() as f64]);
         ensure!(n_tok > 0.0, "no sampled position to learn from in {n} rollouts");
         Ok(n_tok as usize)
     };
-    let lost = |error: &anyhow::Error| error.is::<OutOfMemory>() || error.is::<parallel::Panicked>();
     let first = guarded(rollouts, of_all(rollouts)?);
-    let failed = first.as_ref().is_err_and(lost);
+    let failed = first.as_ref().is_err_and(is_out_of_memory);
     // Of all processes, or the others would wait for this one.
     if !world.any(failed) {
         return first;
@@ -280,7 +286,7 @@ fn of_survivors<R: Clone, T>(
         let alone = std::slice::from_ref(rollout);
         match guarded(alone, tokens(alone).max(1)) {
             Ok(_) => survivors.push(rollout.clone()),
-            Err(error) if lost(&error) => {}
+            Err(error) if is_out_of_memory(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -292,8 +298,21 @@ fn of_survivors<R: Clone, T>(
 
 /// A computation that panicked.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a replay panicked: most likely the device is out of memory")]
+#[error("a computation panicked: most likely the device is out of memory")]
 struct OutOfMemory;
+
+/// A panic as an error.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
+}
+
+/// The CPU panics for want of memory; a GPU goes on, and what it could not compute cannot be read.
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    error.is::<OutOfMemory>()
+        || error.is::<parallel::Panicked>()
+        || error.is::<TensorReadError>()
+        || error.is::<ExecutionError>()
+}
 
 fn shard_gradients(
     model: &Decoder,
@@ -372,9 +391,7 @@ fn wave_loss(
     let kl = log_r.clone().exp() - 1.0 - log_r;
     let loss = (surrogate.clone() - kl.clone().mul_scalar(grpo.beta)).sum().neg().div_scalar(n_tok as f64);
 
-    let host = |x: Tensor<1>| {
-        x.without_autodiff().try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the GRPO loss: {e:?}"))
-    };
+    let host = |x: Tensor<1>| x.without_autodiff().try_into_vec_as::<f32>().context("reading the GRPO loss");
     let share = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / n_tok as f64;
     sums.loss += share(&host(loss.clone())?) * n_tok as f64;
     sums.surrogate += share(&host(surrogate)?);
@@ -484,6 +501,38 @@ mod tests {
         assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("not one of 2")));
         let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
         let refused = of_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
+        assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+    }
+
+    /// What a read gives on a GPU that had no memory for the values.
+    fn unread() -> anyhow::Error {
+        let lost = ExecutionError::WithContext { reason: "a buffer of 256 MiB, the device has no such".into() };
+        anyhow!(TensorReadError::from(lost)).context("reading logits")
+    }
+
+    #[test]
+    fn values_that_a_gpu_had_no_memory_for_cost_only_the_rollouts_that_are_too_long() {
+        let pass = |lengths: &[usize]| if lengths.contains(&400) { Err(unread()) } else { Ok(lengths.to_vec()) };
+        let pass = |lengths: &[usize], _: usize| pass(lengths);
+        assert_eq!(of_survivors(World::ALONE, &[3, 400, 5], <[usize]>::len, pass).expect("two survive"), [3, 5]);
+        let group: Vec<Request> =
+            [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n }).to_vec();
+        let decode = |requests: &[Request]| {
+            if requests.iter().any(|r| r.prompt.len() == 400) {
+                return Err(unread());
+            }
+            let trace = |r: &Request| Trace {
+                problem: 0,
+                rollout: r.rollout,
+                prompt: r.prompt.clone(),
+                positions: vec![],
+                end: End::Stop,
+            };
+            Ok(requests.iter().map(trace).collect())
+        };
+        let survivors = together_or_alone(&group, decode).expect("two survive");
+        assert_eq!(survivors.iter().map(|t| t.rollout).collect::<Vec<_>>(), [3, 5]);
+        let refused = together_or_alone(&group, |_| anyhow::bail!("a bad token"));
         assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
     }
 }

@@ -121,13 +121,13 @@ pub(super) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && on_cpu(x)
 }
 
-/// Without CUDA in the build there is one backend: nothing to ask.
-#[cfg(not(feature = "cuda"))]
+/// Without GPUs in the build there is one backend: nothing to ask.
+#[cfg(not(feature = "gpu"))]
 fn on_cpu<const R: usize>(_x: &Tensor<R>) -> bool {
     true
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 fn on_cpu<const R: usize>(x: &Tensor<R>) -> bool {
     matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
 }

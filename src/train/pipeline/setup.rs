@@ -160,7 +160,7 @@ fn manifest(run: &Run) -> Result<serde_json::Value> {
         "seed": run.recipe.seed,
         "threads": run.options.threads,
         "processes": run.options.world.size,
-        "device": machine::name(&run.device),
+        "device": machine::described(&run.device),
         "dtype": run.recipe.optimizer.dtype,
         "data_sha256": hex(&data.finalize()),
         "train_rows": run.corpus.train.len(),

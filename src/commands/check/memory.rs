@@ -1,0 +1,97 @@
+//! A rollout that the device's memory does not hold: it is dropped, and the others are what they would be without it.
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+
+use crate::corpus::Corpus;
+use crate::latent::{Reasoning, Trace};
+use crate::machine::{Compute, Machine};
+use crate::model::Decoder;
+use crate::model::config::{Family, ModelConfig};
+use crate::parity::Compared;
+use crate::recipe::{Grpo, Recipe};
+use crate::train::grpo::{self, Behaviour};
+
+/// Tokens of the long prompts: its attention scores have `4 · tokens²` values of 4 bytes. The last needs 1 TiB.
+const LONG: [usize; 4] = [4_096, 16_384, 65_536, 262_144];
+
+const WHAT: &str = "rollouts of a short prompt, beside one that does not fit: log-probabilities";
+
+/// Samples rollouts of a short prompt together with ever longer ones, until a long one is lost.
+///
+/// # Errors
+/// A device that holds them all, and one that loses the short ones too.
+pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Compared> {
+    let cpu = Machine::default().device;
+    let expected = sample(&cpu, &[8])?.0;
+    if *device == cpu {
+        // The operating system ends a process that asks for too much: there is nothing to survive.
+        return compare(&expected, &expected);
+    }
+    for long in LONG {
+        let (traces, dropped) = sample(device, &[8, long])?;
+        if dropped > 0 {
+            ensure!(
+                dropped == GROUP,
+                "{dropped} rollouts were lost beside a prompt of {long} tokens, not the {GROUP} long"
+            );
+            // The device must be usable afterwards.
+            compare(&sample(device, &[8])?.0, &expected)?;
+            return compare(&traces, &expected);
+        }
+    }
+    anyhow::bail!("the device holds even the attention of {} tokens", LONG[LONG.len() - 1])
+}
+
+const GROUP: usize = 2;
+
+/// Rollouts of prompts of these lengths that survive, and how many are lost.
+fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
+    let recipe = Recipe::resolve("smoke", &["data.rows=8".to_owned(), "evaluation.max_new_tokens=4".to_owned()])?;
+    let corpus = Corpus::build(&recipe, None)?;
+    let model = Decoder::random(&shape(corpus.vocabulary.size()), 0, device)?;
+    let grpo = Grpo { group: GROUP, max_positions: usize::MAX, ..recipe.grpo.clone() };
+    let settings = grpo::rollout_settings(&grpo, &recipe.evaluation, corpus.end, 0);
+    let reasoning = Reasoning::default();
+    let behaviour =
+        Behaviour { reasoning: &reasoning, switch: corpus.switch, settings: &settings, compute: Compute::F32 };
+    let prompts: Vec<Vec<u32>> = prompts.iter().map(|&n| (0..n as u32).map(|i| i % 7).collect()).collect();
+    let questions: Vec<(usize, &[u32], &str)> =
+        prompts.iter().enumerate().map(|(i, prompt)| (i, prompt.as_slice(), "0")).collect();
+    let sampled = grpo::sample(&model, &corpus, &questions, &grpo, behaviour, 1)?;
+    Ok((sampled.all.into_iter().map(|(trace, _, _)| trace).collect(), sampled.dropped))
+}
+
+fn shape(vocab_size: usize) -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab_size,
+        hidden_size: 32,
+        intermediate_size: 96,
+        num_hidden_layers: 1,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 8,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        qk_norm: true,
+        tie_word_embeddings: true,
+        max_position_embeddings: 1 << 20,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+    }
+}
+
+fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<Compared> {
+    let tokens = |all: &[Trace]| -> Vec<u32> { all.iter().flat_map(|t| t.positions.iter().map(|p| p.token)).collect() };
+    ensure!(tokens(ours) == tokens(theirs), "the rollouts of the short prompt have other tokens than on the CPU");
+    let logprobs =
+        |all: &[Trace]| -> Vec<f64> { all.iter().flat_map(|t| t.positions.iter().filter_map(|p| p.logprob)).collect() };
+    let (ours, theirs) = (logprobs(ours), logprobs(theirs));
+    let off = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    Some(Compared { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
+        .filter(|compared| compared.values > 0)
+        .context("the short prompt has no rollouts")
+}

@@ -1,0 +1,228 @@
+//! What a check consists of. Each part runs the same on the CPU and on the device, in this process: a GPU's kernels are compiled once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+use clap::{Args, Parser};
+
+use super::{memory, rows};
+use crate::commands::experiments::Experiments;
+use crate::commands::intervene::Intervene;
+use crate::machine::{self, Machine};
+use crate::method;
+use crate::parity::{Compared, Fixtures};
+use crate::progress::Stopped;
+use crate::recipe::Recipe;
+use crate::report::folder::Folder;
+use crate::report::paper::Paper;
+use crate::report::verdicts;
+use crate::schema::METRICS;
+use crate::store::read_flat;
+use crate::train::pipeline::{Ended, Options, run};
+use crate::train::sft::sum;
+
+/// Of rows: numbers of an f32 computation, a few steps deep.
+const BOUND: f64 = 1e-5;
+
+/// A part by its name on the command line.
+pub(super) struct Part {
+    pub name: &'static str,
+    pub run: fn(&Setting) -> Result<Vec<Compared>>,
+}
+
+pub(super) const PARTS: [Part; 7] = [
+    Part { name: "reference", run: |setting| setting.fixtures.all() },
+    Part { name: "training", run: training },
+    Part { name: "grpo", run: grpo },
+    Part { name: "intervene", run: intervene },
+    Part { name: "probe", run: probe },
+    Part { name: "verdicts", run: same_verdicts },
+    Part { name: "memory", run: |setting| Ok(vec![memory::a_rollout_that_does_not_fit(&setting.fixtures.device)?]) },
+];
+
+/// What parts share.
+pub(super) struct Setting {
+    /// Reference values, and the device.
+    pub fixtures: Fixtures,
+    /// Held-out problems of experiments.
+    pub problems: usize,
+    /// For runs and rows; thrown away.
+    pub folder: PathBuf,
+}
+
+impl Setting {
+    /// The two machines by the names of their folders: the device's first.
+    fn both(&self) -> [(&'static str, Device); 2] {
+        [("device", self.fixtures.device.clone()), ("cpu", Machine::default().device)]
+    }
+
+    fn at(&self, who: &str, what: &str) -> PathBuf {
+        self.folder.join(who).join(what)
+    }
+}
+
+/// Every phase of SWITCH in a few steps. All rows of a phase have one length: software drivers compile each shape anew.
+const SHORT: [&str; 20] = [
+    "methods=[\"switch\"]",
+    "task.levels.max=1",
+    "data.rows=64",
+    "base.steps=6",
+    "base.batch=8",
+    "base.warmup=1",
+    "base.annotator_accuracy=0.0",
+    "boundary.steps=6",
+    "boundary.batch=8",
+    "boundary.warmup=1",
+    "boundary.untagged=0.0",
+    "latent.batch=8",
+    "latent.stages=[{k=1,steps=2},{k=5,steps=4}]",
+    "latent.keep_text=0.0",
+    "latent.untagged=0.0",
+    "grpo.steps=1",
+    "grpo.questions=2",
+    "grpo.group=2",
+    "evaluation.problems=4",
+    "evaluation.max_new_tokens=12",
+];
+
+fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str]) -> Result<()> {
+    let recipe = Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())?;
+    let options = Options {
+        out: out.to_owned(),
+        resume: out.join("recipe.toml").is_file(),
+        only: only.iter().map(|s| (*s).to_owned()).collect(),
+        threads,
+        command: "probe check --part training,grpo".to_owned(),
+        device: device.clone(),
+    };
+    match run(recipe, options)? {
+        Ended::Finished(_) => Ok(()),
+        Ended::Stopped => Err(Stopped.into()),
+    }
+}
+
+/// By one worker and by two: workers share the weights on the device.
+fn training(setting: &Setting) -> Result<Vec<Compared>> {
+    let mut out = vec![];
+    for workers in [1, 2] {
+        let name = format!("{workers}-worker");
+        for (who, device) in setting.both() {
+            train(&SHORT, &device, workers, &setting.at(who, &name), &[])?;
+        }
+        let compared = rows::compare(&setting.at("device", &name), &setting.at("cpu", &name), BOUND)?;
+        out.extend(named(&format!("{workers} worker(s)"), compared));
+    }
+    Ok(out)
+}
+
+fn named(prefix: &str, all: Vec<Compared>) -> impl Iterator<Item = Compared> {
+    all.into_iter().map(move |compared| Compared { what: format!("{prefix}: {}", compared.what), ..compared })
+}
+
+/// A model that answers some questions: without, no group of rollouts has anything to learn from.
+const TRAINED: [&str; 6] = [
+    "methods=[\"switch\"]",
+    "task.levels.max=1",
+    "grpo.steps=3",
+    "grpo.questions=4",
+    "evaluation.problems=8",
+    "evaluation.max_new_tokens=24",
+];
+
+/// Switch-GRPO from one checkpoint, which the CPU trained.
+fn grpo(setting: &Setting) -> Result<Vec<Compared>> {
+    let phase = "grpo";
+    let start = setting.folder.join("start");
+    let recipe = Recipe::resolve("smoke", &TRAINED.map(str::to_owned))?;
+    let before: Vec<&str> = method::phases(&recipe)?.iter().map(|p| p.name).filter(|name| *name != phase).collect();
+    train(&TRAINED, &Machine::default().device, 1, &start, &before)?;
+    for (who, device) in setting.both() {
+        let run = setting.at(who, phase);
+        copy(&start, &run)?;
+        train(&TRAINED, &device, 1, &run, &[phase])?;
+    }
+    let [ours, theirs] = ["device", "cpu"].map(|who| setting.at(who, phase).join(phase));
+    let updates = sum(&read_flat(&ours.join(format!("{METRICS}.parquet")))?, "updates");
+    ensure!(updates >= 6, "only {updates} optimiser steps: too few rollouts differ in their reward");
+    rows::compare(&ours, &theirs, BOUND)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("{}: cannot make the folder", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot list", from.display()))? {
+        let entry = entry.with_context(|| format!("{}: cannot list", from.display()))?;
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), &to).with_context(|| format!("{}: cannot write", to.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A program's arguments, as a user types them.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Typed<A: Args> {
+    #[command(flatten)]
+    args: A,
+}
+
+/// What a program is told of the committed checkpoints, the device and where its rows go.
+fn words(setting: &Setting, device: &Device, out: &Path, more: &[&str]) -> Vec<String> {
+    let (micro, problems) = (setting.fixtures.root.join("micro").display().to_string(), setting.problems.to_string());
+    let (device, out) = (machine::name(device), out.display().to_string());
+    let all =
+        [&[micro.as_str(), "--problems", &problems, "--device", &device, "--dtype", "f32", "--threads", "1"], more];
+    all.concat().into_iter().chain(["--out", &out]).map(str::to_owned).collect()
+}
+
+/// The folder of rows of `intervene` and `probe`.
+const ROWS: [&str; 2] = ["intervene", "probe"];
+
+fn intervene(setting: &Setting) -> Result<Vec<Compared>> {
+    let more =
+        ["--phase", "sft", "--only", "latent_intervention", "--modes", "normal,zero,skip,resample,mean,self_patch"];
+    for (who, device) in setting.both() {
+        Intervene::try_parse_from(std::iter::once("intervene".to_owned()).chain(words(
+            setting,
+            &device,
+            &setting.at(who, ROWS[0]),
+            &more,
+        )))?
+        .run()?;
+    }
+    rows::compare(&setting.at("device", ROWS[0]), &setting.at("cpu", ROWS[0]), BOUND)
+}
+
+fn probe(setting: &Setting) -> Result<Vec<Compared>> {
+    for (who, device) in setting.both() {
+        let words = words(setting, &device, &setting.at(who, ROWS[1]), &["--phase", "sft,grpo"]);
+        Typed::<Experiments>::try_parse_from(words)?.args.run()?;
+    }
+    rows::compare(&setting.at("device", ROWS[1]), &setting.at("cpu", ROWS[1]), BOUND)
+}
+
+/// What the rows of `intervene` and `probe` say about the paper's claims.
+fn same_verdicts(setting: &Setting) -> Result<Vec<Compared>> {
+    let paper = Paper::embedded()?;
+    let mut out = vec![];
+    for name in ROWS {
+        let of = |who: &str| -> Result<Vec<String>> {
+            let path = setting.at(who, name);
+            ensure!(path.is_dir(), "no rows: this part comes after intervene and probe");
+            let tested = verdicts::test(&paper, &Folder::open(&path)?, |_| None);
+            Ok(tested.iter().map(|t| format!("{} on {}: {}", t.claim.id, t.on, t.verdict.words())).collect())
+        };
+        let (ours, theirs) = (of("device")?, of("cpu")?);
+        let other = ours.iter().zip(&theirs).find(|(a, b)| a != b);
+        let what = other.map_or_else(String::new, |(a, b)| format!(": {a}, on the CPU {b}"));
+        let same = ours == theirs && !ours.is_empty();
+        let off = if same { 0.0 } else { f64::INFINITY };
+        out.push(Compared { what: format!("claims by the rows of {name}{what}"), off, bound: 0.0, values: ours.len() });
+    }
+    Ok(out)
+}
