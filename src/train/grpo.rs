@@ -515,8 +515,7 @@ mod tests {
         let pass = |lengths: &[usize]| if lengths.contains(&400) { Err(unread()) } else { Ok(lengths.to_vec()) };
         let pass = |lengths: &[usize], _: usize| pass(lengths);
         assert_eq!(of_survivors(World::ALONE, &[3, 400, 5], <[usize]>::len, pass).expect("two survive"), [3, 5]);
-        let group: Vec<Request> =
-            [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n }).to_vec();
+        let group: Vec<Request> = [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n }).to_vec();
         let decode = |requests: &[Request]| {
             if requests.iter().any(|r| r.prompt.len() == 400) {
                 return Err(unread());
