@@ -22,6 +22,7 @@ use crate::schema::METRICS;
 use crate::store::read_flat;
 use crate::train::pipeline::{Ended, Options, run};
 use crate::train::sft::sum;
+use crate::world::World;
 
 /// Of rows: numbers of an f32 computation, a few steps deep.
 const BOUND: f64 = 1e-5;
@@ -94,6 +95,8 @@ fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str
         resume: out.join("recipe.toml").is_file(),
         only: only.iter().map(|s| (*s).to_owned()).collect(),
         threads,
+        base: None,
+        world: World::ALONE,
         command: "probe check --part training,grpo".to_owned(),
         device: device.clone(),
     };

@@ -57,14 +57,14 @@ const METHODS: [(&str, &[&str]); 2] = [
 
 /// Accuracy against passes of the model, text and latents alike: one mark a method.
 pub(super) fn passes(folder: &Folder) -> Option<Drawing> {
-    let mark = |method: &&str| {
-        let row = folder.phases().iter().find(|row| row.phase == **method)?;
+    let mark = |method: &str| {
+        let row = folder.phases().iter().find(|row| row.phase == method)?;
         let point = Point::new(row.forward_passes?.value, sound(row.accuracy)?);
-        let name = if **method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
+        let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
         Some(Line::scatter(&name, vec![point]))
     };
     let panel = |(title, methods): (&str, &[&str])| {
-        let lines: Vec<Line> = methods.iter().filter_map(|method| mark(&method)).collect();
+        let lines: Vec<Line> = methods.iter().filter_map(|method| mark(method)).collect();
         (lines.len() > 1).then(|| {
             let (x, y) = (Axis::new("forward passes per problem"), Axis::new("accuracy"));
             Figure::Lines(LineChart { title: title.into(), x, y, lines, marks: vec![], levels: vec![] })
