@@ -85,6 +85,9 @@ fn settings() -> Settings {
     config.modes = modes.map(str::to_owned).to_vec();
     config.steps = vec![Steps::All, Steps::Only(1)];
     config.draws = 2;
+    settings.hook_intervention.hooks = vec!["blocks.2.attn.hook_z".into()];
+    settings.hook_intervention.heads = vec!["0".parse().expect("a head"), "1+3".parse().expect("two heads")];
+    settings.hook_intervention.draws = 2;
     settings.activation_patching.pairs = 3;
     settings.activation_patching.candidates = 60;
     settings
@@ -123,7 +126,11 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// What a run leaves that was killed after it wrote these rows: whole lines, and the beginning of one.
 fn killed<R: Serialize + Named>(folder: &Path, rows: Vec<R>) {
-    let name = format!("{}-sft", R::NAME);
+    killed_in(folder, R::NAME, rows);
+}
+
+fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: Vec<R>) {
+    let name = format!("{file}-sft");
     let mut journal = Journal::open(folder, &name, false).expect("a journal");
     journal.push(rows).expect("written");
     drop(journal);
@@ -135,13 +142,18 @@ fn killed<R: Serialize + Named>(folder: &Path, rows: Vec<R>) {
 /// Runs an experiment undisturbed, then goes on with every third of its rows, in another order.
 #[track_caller]
 fn goes_on<R: Serialize + Named>(experiment: &str) {
+    goes_on_in::<R>(experiment, R::NAME);
+}
+
+#[track_caller]
+fn goes_on_in<R: Serialize + DeserializeOwned>(experiment: &str, file: &str) {
     let study = micro(0);
     let (whole, part) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     run(&study, named(experiment), whole.path(), false).expect("an undisturbed run");
-    let rows: Vec<R> = read(&whole.path().join(format!("{}-sft.parquet", R::NAME))).expect("its rows");
+    let rows: Vec<R> = read(&whole.path().join(format!("{file}-sft.parquet"))).expect("its rows");
     let kept = rows.into_iter().rev().enumerate().filter(|(i, _)| i % 3 == 0).map(|(_, row)| row).collect::<Vec<_>>();
     assert!(kept.len() > 10, "{} rows", kept.len());
-    killed(part.path(), kept);
+    killed_in(part.path(), file, kept);
     run(&study, named(experiment), part.path(), true).expect("a resumed run");
     let (whole, part) = (tables(whole.path()), tables(part.path()));
     assert!(whole.len() >= 2 && whole.len() == part.len(), "{} and {} files", whole.len(), part.len());
@@ -153,6 +165,11 @@ fn goes_on<R: Serialize + Named>(experiment: &str) {
 #[test]
 fn interventions_go_on_where_they_were_killed() {
     goes_on::<Observation>("latent_intervention");
+}
+
+#[test]
+fn interventions_at_hook_points_go_on_where_they_were_killed() {
+    goes_on_in::<Observation>("hook_intervention", Observation::HOOKS);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod faults;
 mod figures;
 mod fused;
 mod grade;
+mod hooked;
 mod interventions;
 mod kills;
 mod known_answers;

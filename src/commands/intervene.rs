@@ -14,12 +14,13 @@ use super::print;
 use super::results::setup;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
+use crate::experiments::hook_intervention::{Heads, Positions};
 use crate::experiments::{Experiment, Files, Fit, Run, Settings};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
 use crate::machine::Machine;
 use crate::progress::{Stopped, say};
-use crate::schema::{BlockOrigin, GRPO_START};
+use crate::schema::{BlockOrigin, GRPO_START, InterventionRow};
 use crate::store::command;
 use crate::study::Causal;
 use crate::study::sweep::Sweep;
@@ -33,6 +34,7 @@ use crate::study::sweep::Sweep;
                   intervene runs/micro --modes zero,resample --steps all,1,2,3.. --problems 200\n  \
                   intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
                   intervene --phase sft --modes known_value,empty_block,force_switch\n  \
+                  intervene --hook blocks.2.attn.hook_z --heads 0,3 --steps 1,2 --modes zero,mean,resample\n  \
                   intervene --modes all --resume              go on with a run that was stopped"
 )]
 pub struct Intervene {
@@ -45,6 +47,18 @@ pub struct Intervene {
     /// `all`. By default the first seven, the nulls and, on a generated task, known_value
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
+    /// A hook point to act on instead of the latent input, or a pattern of them: blocks.2.attn.hook_z, blocks.*.hook_mlp_out
+    /// (TransformerLens' names). Runs hook_intervention alone: zero, mean, mean_global, resample, random_norm, gaussian, scale[:α],
+    /// rotate[:degrees], self_patch
+    #[arg(long, value_delimiter = ',', value_name = "POINTS")]
+    hook: Vec<String>,
+    /// With --hook: heads, one row each: `all` (the default), a head, or `0+3` for two at once; they count from 0
+    #[arg(long, value_delimiter = ',')]
+    heads: Vec<Heads>,
+    /// With --hook: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p] or p (position
+    /// of the row); t and p count from 0
+    #[arg(long, value_delimiter = ',')]
+    positions: Vec<Positions>,
     /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
     /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
@@ -94,7 +108,8 @@ impl Intervene {
     /// # Errors
     /// An unknown mode or step and a target that cannot be opened, before any work. An experiment that fails (a mode that never
     /// fired, or changed nothing where it should) is reported when the others are done.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
+        self.only_hooks()?;
         if self.chosen.list {
             return print(&Chosen::listed());
         }
@@ -209,6 +224,21 @@ impl Intervene {
         }
     }
 
+    /// `--hook` runs the one experiment that has hooks.
+    fn only_hooks(&mut self) -> Result<()> {
+        let none = self.hook.is_empty();
+        ensure!(!none || self.heads.is_empty() && self.positions.is_empty(), "--heads and --positions need --hook");
+        if none {
+            return Ok(());
+        }
+        let latents = !self.later.is_empty() || !self.at.is_empty();
+        ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
+        let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
+        ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
+        self.chosen.only = vec![InterventionRow::HOOKS.into()];
+        Ok(())
+    }
+
     /// The recipe's settings, with what the command line says in their place.
     fn settings(&self) -> Result<Settings> {
         let mut settings = self.chosen.settings()?;
@@ -227,6 +257,13 @@ impl Intervene {
         put(&mut config.later, self.later.iter().map(later).collect());
         put(&mut config.at, self.at.iter().map(at).collect());
         config.draws = self.draws.unwrap_or(config.draws);
+        let hooks = &mut settings.hook_intervention;
+        put(&mut hooks.hooks, self.hook.clone());
+        put(&mut hooks.heads, self.heads.clone());
+        put(&mut hooks.positions, self.positions.clone());
+        put(&mut hooks.steps, self.steps.clone());
+        put(&mut hooks.modes, self.modes.clone());
+        hooks.draws = self.draws.unwrap_or(hooks.draws);
         let patching = &mut settings.activation_patching;
         patching.pairs = self.pairs.unwrap_or(patching.pairs);
         Ok(settings)

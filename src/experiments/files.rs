@@ -133,8 +133,15 @@ impl Files {
         R: Serialize + DeserializeOwned,
         K: Ord,
     {
-        let first = journal.rows().first().map(|row| flatten(serde_json::to_value(row)?)).transpose()?;
-        let columns = described(rows, first.unwrap_or_default().keys());
+        // Not the first row's: rows of the normal run may lack columns, and which row comes first is chance.
+        let mut widest = FlatRow::default();
+        for row in journal.rows() {
+            let flat = flatten(serde_json::to_value(row)?)?;
+            if flat.len() > widest.len() {
+                widest = flat;
+            }
+        }
+        let columns = described(rows, widest.keys());
         let done = journal.finish(key, csv, &columns)?;
         self.note(rows, columns)?;
         Ok(done)

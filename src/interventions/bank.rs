@@ -40,6 +40,11 @@ impl Bank {
         self.states.get(&(problem, block, step)).map(Vec::as_slice)
     }
 
+    /// The same states, of each only a part of its values.
+    pub(crate) fn parts(&self, part: impl Fn(&[f32]) -> Vec<f32>) -> Self {
+        Self { states: self.states.iter().map(|(at, state)| (*at, part(state))).collect() }
+    }
+
     /// Every state of one step, with its problem and block.
     pub(crate) fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
         self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller::Controller;
 use super::fork::Branch;
-use super::row::Row;
+use super::row::{Decoded, Row};
 use super::sampling::Sampling;
 use super::sequence::SwitchIds;
 use super::source::LatentSource;
@@ -132,11 +132,42 @@ pub(crate) fn decode_named(
     names: Vec<usize>,
     hooks: &mut Hooks,
 ) -> Result<Vec<Trace>> {
+    let none = vec![Watched::default(); requests.len()];
+    let done = decode_watched(how, requests, names, &none, hooks)?;
+    Ok(done.into_iter().map(|decoded| decoded.trace).collect())
+}
+
+/// What is wanted of one row beside its decode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    /// A token whose lead over the others is recorded ([`Decoded::margins`]).
+    pub token: Option<u32>,
+    /// `<swi>` is emitted at this visible response position, whatever the model says.
+    pub force_at: Option<usize>,
+}
+
+/// The same with something watched in each row.
+///
+/// # Errors
+/// As [`decode_named`].
+pub(crate) fn decode_watched(
+    how: Decode,
+    requests: &[Request],
+    names: Vec<usize>,
+    watched: &[Watched],
+    hooks: &mut Hooks,
+) -> Result<Vec<Decoded>> {
     ensure!(names.len() == requests.len(), "{} names for {} requests", names.len(), requests.len());
+    ensure!(watched.len() == requests.len(), "{} rows to watch for {} requests", watched.len(), requests.len());
     let stream = prefill(how, requests, names, hooks)?;
-    let rows = requests.iter().map(|r| Row::new(r, r.rollout, how.settings.switching)).collect();
-    let done = continue_rows(how, stream, rows, &mut Branch::whole(hooks))?;
-    Ok(done.into_iter().map(|row| row.decoded().trace).collect())
+    let start = |(request, watched): (&Request, &Watched)| {
+        let mut row = Row::new(request, request.rollout, how.settings.switching);
+        row.watch = watched.token;
+        row.force_at = watched.force_at.or(row.force_at);
+        row
+    };
+    let rows = requests.iter().zip(watched).map(start).collect();
+    Ok(continue_rows(how, stream, rows, &mut Branch::whole(hooks))?.into_iter().map(Row::decoded).collect())
 }
 
 /// Feeds the prompts.

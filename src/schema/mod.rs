@@ -79,6 +79,7 @@ const fn known<R: Named>(name: &'static str) -> KnownRows {
 pub(crate) const RAW: &[&str] = &[
     Observation::NAME,
     Observation::STEPS,
+    Observation::HOOKS,
     PatchedPlaceRow::NAME,
     PatchedNodeRow::NAME,
     CalibrationDrawRow::NAME,

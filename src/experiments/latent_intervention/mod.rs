@@ -7,10 +7,10 @@
 //! give none are left out (its n says so).
 
 mod arithmetic;
-mod check;
+pub(super) mod check;
 mod known_value;
 mod observe;
-mod record;
+pub(super) mod record;
 mod table;
 
 use anyhow::{Context, Result, ensure};

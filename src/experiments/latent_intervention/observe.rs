@@ -8,12 +8,12 @@ use super::Config;
 use super::arithmetic::{Arithmetic, of_task};
 use super::check::check;
 use super::known_value::{Exchange, plan};
-use super::record::Record;
+use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
 use crate::latent::Channel;
 use crate::machine::Compute;
 use crate::model::Activation;
-use crate::schema::{KnownValueRow, Observation};
+use crate::schema::{At, KnownValueRow, Observation};
 use crate::store::Journal;
 use crate::study::modes::{self, Action, Cell, forces};
 use crate::study::sweep::{Continuation, Sweep, What};
@@ -48,6 +48,20 @@ impl Asked {
     pub fn draws(&self) -> usize {
         if matches!(self.cell.action, Action::NullSeed) { 2 } else { self.cell.draws }
     }
+
+    /// What all of its observations say. `blank` is what those of the run have in common.
+    fn template(&self, blank: &Observation) -> Template {
+        let at = match self.at {
+            Channel::Both => At::Both,
+            Channel::Embedding => At::Embedding,
+            Channel::Kv => At::Kv,
+        };
+        let Cell { mode, dose, steps, .. } = self.cell.clone();
+        Template {
+            says: Observation { mode, dose, steps, later: self.later, at, ..blank.clone() },
+            draws: self.draws(),
+        }
+    }
 }
 
 /// What some modes need beside the normal run.
@@ -76,8 +90,9 @@ pub fn observe(
     }
     let given = given(causal, sweep, asked, arithmetic)?;
     let identity = study.identity(sweep.normal.len());
-    let of = (identity, weights, Compute::of(&study.subject.model));
-    let record = Record::new(asked, sweep, &given.plans, of, journal)?;
+    let blank = blank(&identity, weights, Compute::of(&study.subject.model), sweep.blocks);
+    let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
+    let record = Record::new(cells, sweep.own().count(), &given.plans, journal)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
             Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],

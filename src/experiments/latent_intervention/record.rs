@@ -6,13 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 
 use super::known_value::Exchange;
-use super::observe::Asked;
-use crate::interventions::Firings;
-use crate::latent::Channel;
+use crate::interventions::{Firings, Later, Steps};
 use crate::machine::Compute;
 use crate::schema::{At, BlockOrigin, Identity, Observation};
 use crate::store::Journal;
-use crate::study::sweep::{Outcome, Sweep};
+use crate::study::sweep::Outcome;
 
 /// Cell, draw, problem.
 pub type Key = (usize, usize, usize);
@@ -20,14 +18,50 @@ pub type Key = (usize, usize, usize);
 /// Digits of the weights' hash that an observation carries.
 const DIGITS: usize = 16;
 
+/// One cell: what all of its observations say, and how many draws it has.
+pub(crate) struct Template {
+    pub says: Observation,
+    pub draws: usize,
+}
+
+/// An observation that says only what all of a run have in common.
+pub(crate) fn blank(identity: &Identity, weights: &str, dtype: Compute, blocks: BlockOrigin) -> Observation {
+    Observation {
+        identity: identity.clone(),
+        weights: weights.chars().take(DIGITS).collect(),
+        dtype: dtype.name().to_owned(),
+        cell: 0,
+        mode: String::new(),
+        dose: None,
+        steps: Steps::All,
+        later: Later::Recompute,
+        at: At::Both,
+        blocks,
+        hook: None,
+        heads: None,
+        place: None,
+        draw: 0,
+        problem: 0,
+        correct: false,
+        answer: None,
+        margin: None,
+        switched: false,
+        latent_calls: 0,
+        identical: false,
+        forked: false,
+        firings: 0,
+        moved: 0.0,
+        predicted: None,
+        chance: None,
+        operand_predicted: None,
+        operand_chance: None,
+    }
+}
+
 /// Where observations go. Threads may share it.
 pub(crate) struct Record<'a> {
-    asked: &'a [Asked],
+    cells: Vec<Template>,
     plans: &'a [BTreeMap<usize, Exchange>],
-    identity: Identity,
-    weights: String,
-    dtype: &'static str,
-    blocks: BlockOrigin,
     /// That are observed by this process.
     problems: usize,
     /// What is written, and its keys.
@@ -40,31 +74,23 @@ impl<'a> Record<'a> {
     /// # Errors
     /// Observations of another run, by what differs.
     pub fn new(
-        asked: &'a [Asked],
-        sweep: &Sweep,
+        cells: Vec<Template>,
+        problems: usize,
         plans: &'a [BTreeMap<usize, Exchange>],
-        (identity, weights, dtype): (Identity, &str, Compute),
         journal: Journal<Observation>,
     ) -> Result<Self> {
-        let weights = weights.chars().take(DIGITS).collect();
-        let written = Mutex::new((journal, BTreeSet::new()));
-        let (blocks, problems) = (sweep.blocks, sweep.own().count());
-        let record = Self { asked, plans, identity, weights, dtype: dtype.name(), blocks, problems, written };
+        let record = Self { cells, plans, problems, written: Mutex::new((journal, BTreeSet::new())) };
         let mut written = record.lock();
         let (journal, keys) = &mut *written;
         for there in journal.rows() {
+            let checkpoint = &there.identity.checkpoint;
             if let Some(difference) = record.differs(there) {
                 anyhow::bail!(
-                    "{}: the observations of the run that was stopped are of {difference}; go on with its settings, or start \
-                     over without --resume",
-                    record.identity.checkpoint
+                    "{checkpoint}: the observations of the run that was stopped are of {difference}; go on with its settings, or \
+                     start over without --resume"
                 );
             }
-            ensure!(
-                keys.insert(there.key()),
-                "{}: an observation is there twice: {there:?}",
-                record.identity.checkpoint
-            );
+            ensure!(keys.insert(there.key()), "{checkpoint}: an observation is there twice: {there:?}");
         }
         drop(written);
         Ok(record)
@@ -76,10 +102,10 @@ impl<'a> Record<'a> {
 
     /// What an observation says of itself that this run would not: `seed 3, this run of seed 0`.
     fn differs(&self, there: &Observation) -> Option<String> {
-        let Some(asked) = self.asked.get(there.cell).filter(|a| there.draw < a.draws()) else {
+        let Some(cell) = self.cells.get(there.cell).filter(|cell| there.draw < cell.draws) else {
             return Some(format!("draw {} of `{}`, which this run does not ask for", there.draw, there.mode));
         };
-        let ours = self.described(asked);
+        let ours = &cell.says;
         let parts = |o: &Observation| {
             let Identity { checkpoint, dataset, n, seed } = &o.identity;
             [
@@ -95,46 +121,14 @@ impl<'a> Record<'a> {
                 ("later", o.later.to_string()),
                 ("at", o.at.to_string()),
                 ("blocks", format!("{:?}", o.blocks)),
+                ("hook", format!("{:?}", o.hook)),
+                ("heads", format!("{:?}", o.heads)),
+                ("place", format!("{:?}", o.place)),
             ]
         };
-        let mut pairs = parts(there).into_iter().zip(parts(&ours));
+        let mut pairs = parts(there).into_iter().zip(parts(ours));
         let ((name, theirs), (_, ours)) = pairs.find(|(a, b)| a != b)?;
         Some(format!("{name} {theirs}, this run of {name} {ours}"))
-    }
-
-    /// What all observations of a cell say.
-    fn described(&self, Asked { cell, later, at }: &Asked) -> Observation {
-        Observation {
-            identity: self.identity.clone(),
-            weights: self.weights.clone(),
-            dtype: self.dtype.to_owned(),
-            cell: 0,
-            mode: cell.mode.clone(),
-            dose: cell.dose,
-            steps: cell.steps,
-            later: *later,
-            at: match at {
-                Channel::Both => At::Both,
-                Channel::Embedding => At::Embedding,
-                Channel::Kv => At::Kv,
-            },
-            blocks: self.blocks,
-            draw: 0,
-            problem: 0,
-            correct: false,
-            answer: None,
-            margin: None,
-            switched: false,
-            latent_calls: 0,
-            identical: false,
-            forked: false,
-            firings: 0,
-            moved: 0.0,
-            predicted: None,
-            chance: None,
-            operand_predicted: None,
-            operand_chance: None,
-        }
     }
 
     pub fn holds(&self, key: Key) -> bool {
@@ -144,7 +138,7 @@ impl<'a> Record<'a> {
     /// Whether every problem of every draw of a cell is there.
     pub(crate) fn holds_all(&self, cell: usize) -> bool {
         let there = self.lock().1.range((cell, 0, 0)..(cell + 1, 0, 0)).count();
-        there == self.asked[cell].draws() * self.problems
+        there == self.cells[cell].draws * self.problems
     }
 
     /// Writes what is not there yet, on disk when this returns.
@@ -170,7 +164,7 @@ impl<'a> Record<'a> {
         forked: bool,
         firings: Firings,
     ) -> Observation {
-        let about = self.described(&self.asked[cell]);
+        let about = self.cells[cell].says.clone();
         let known = about.mode == crate::schema::KnownValueRow::MODE;
         let exchange = self.plans.get(draw).and_then(|plan| plan.get(&problem)).filter(|_| known);
         let by_operand = exchange.and_then(|e| e.by_operand.as_ref());

@@ -6,7 +6,7 @@ use crate::stats::by_problem::cell;
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
     let mut out = String::from(
-        "| mode | steps | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
+        "| mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in rows {
@@ -14,7 +14,7 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
         out += &format!(
             "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {} | {:.2} |\n",
             r.mode,
-            r.steps,
+            r.acts_at(),
             r.later,
             r.at,
             r.draws,

@@ -97,6 +97,15 @@ pub struct Observation {
     pub at: At,
     /// Whether the model opened its blocks itself.
     pub blocks: BlockOrigin,
+    /// Of `hook_intervention`: the hook point whose values are replaced; absent where it is the latent input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
+    /// With `hook`: its heads (`all`, `0`, `0+3`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<String>,
+    /// With `hook`: `latent` (`steps` says which), `prompt`, `text`, `text[t]` or `pos[p]` (`steps` then says nothing).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     pub draw: usize,
     pub problem: usize,
     pub correct: bool,
@@ -132,6 +141,8 @@ impl Named for Observation {
 impl Observation {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "observations_steps";
+    /// The file of interventions at hook points.
+    pub const HOOKS: &'static str = "hook_observations";
 
     /// What tells observations of a run apart, and the order in which they are kept.
     pub fn key(&self) -> (usize, usize, usize) {
@@ -152,6 +163,13 @@ pub struct InterventionRow {
     pub at: At,
     /// Whether the model opened its blocks itself.
     pub blocks: BlockOrigin,
+    /// As in [`Observation`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     pub draws: usize,
     /// Problems × draws; intervals resample problems.
     pub accuracy: Estimate,
@@ -187,6 +205,19 @@ impl Named for InterventionRow {
 impl InterventionRow {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "latent_intervention_steps";
+    /// The file of interventions at hook points.
+    pub const HOOKS: &'static str = "hook_intervention";
+
+    /// Where it acts: latent steps, with the hook point, its heads and other positions where they are named.
+    pub fn acts_at(&self) -> String {
+        let Some(hook) = &self.hook else { return self.steps.to_string() };
+        let heads = self.heads.as_deref().filter(|heads| *heads != "all");
+        let heads = heads.map_or_else(String::new, |heads| format!(" head {heads}"));
+        match self.place.as_deref() {
+            None | Some("latent") => format!("{hook}{heads}, latent {}", self.steps),
+            Some(place) => format!("{hook}{heads}, {place}"),
+        }
+    }
 
     /// The verdict that answers are right less often than in the normal run: the exact test, corrected for the interventions
     /// that ran with it.

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use burn::tensor::{Tensor, TensorData};
 
 use super::readout::logits;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
@@ -193,14 +192,7 @@ fn replaced(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch])
         let from = (place.batch * length + place.index) * width;
         data[from + part.start..from + part.end].copy_from_slice(new);
     }
-    Ok(match value {
-        Activation::Rank3(old) => Activation::Rank3(like(data, &old)),
-        Activation::Rank4(old) => Activation::Rank4(like(data, &old)),
-    })
-}
-
-fn like<const R: usize>(data: Vec<f32>, old: &Tensor<R>) -> Tensor<R> {
-    Tensor::from_data(TensorData::new(data, old.dims()), (&old.device(), old.dtype()))
+    Ok(value.with_values(data))
 }
 
 /// Values of one position: `[B, L, ..]`, everything after the second axis.
