@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
+use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, pair_file, study};
 use crate::common::known::{Kind, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::attention_to_latents;
@@ -261,19 +261,6 @@ fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
 fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
     let (file, folder) = pair_file(seed);
     (study(which, 10, seed), Patching { pairs_file: Some(file), ..Patching::default() }, folder)
-}
-
-fn pair_file(seed: u64) -> (std::path::PathBuf, tempfile::TempDir) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("pairs.jsonl");
-    let letters = ["a", "b", "c", "d", "e"];
-    let line = |i: usize| {
-        let (x, y) = (letters[i % 5], letters[(i + seed as usize) % 5]);
-        let (v, w) = (i % 7, (i + 1 + i % 5) % 7);
-        format!("{{\"clean\": \"{x} {y} s {v} :\", \"corrupt\": \"{x} {y} s {w} :\"}}\n")
-    };
-    std::fs::write(&file, (0..28).map(line).collect::<String>()).expect("a pair file");
-    (file, folder)
 }
 
 #[test]

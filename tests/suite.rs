@@ -10,6 +10,7 @@ mod cli;
 mod common;
 mod compare;
 mod coverage;
+mod edges;
 mod edits;
 mod experiments;
 mod extend;

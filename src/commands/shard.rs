@@ -22,7 +22,7 @@ pub struct ShardArgs {
     /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
     /// shards together. A problem goes with the others of its batch (--batch), so there are at most as many shards as batches.
     /// `intervene` shares latent_intervention and switch_benefit by problem, activation_patching and head_patching by pair, and
-    /// makes the same tables as one process after the merge; attribution_patching, steering and hook_intervention
+    /// makes the same tables as one process after the merge; attribution_patching, edge_attribution, steering and hook_intervention
     /// cannot be shared. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
     #[arg(long, value_name = "i/n|auto")]
     shard: Option<ShardArg>,

@@ -173,7 +173,7 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, steering, hook_intervention, normal_run;
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, edge_attribution, steering, hook_intervention, normal_run;
     sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
@@ -182,7 +182,8 @@ const OF_RESPONSES: &[&str] =
     &["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens", "exit_probability"];
 
 /// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
-pub(crate) const ON_REQUEST: [&str; 4] = ["normal_run", "attribution_patching", "steering", "hook_intervention"];
+pub(crate) const ON_REQUEST: [&str; 5] =
+    ["normal_run", "attribution_patching", "edge_attribution", "steering", "hook_intervention"];
 
 #[cfg(test)]
 mod tests {

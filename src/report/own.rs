@@ -8,7 +8,7 @@ use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
-    AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, DirectLogitRow, HeadPatchRow, InterventionRow,
+    AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, DirectLogitRow, EdgeRow, HeadPatchRow, InterventionRow,
     KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow,
     ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
@@ -25,6 +25,7 @@ const NO_TABLE: &[&str] = &[
     AttentionRow::NAME,
     HeadPatchRow::NAME,
     AttributionRow::NAME,
+    EdgeRow::NAME,
 ];
 
 const LADDER: &[&str] = columns!(InterventionRow:

@@ -33,8 +33,9 @@ pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
 pub use circuits::{
-    AttentionRow, AttributionAgreementRow, AttributionRow, Component, DirectLogitRow, Form, FormsRow, GradientAt,
-    HeadPatchRow, Part, PatchMode, PatchedNodeRow, Steered, SteeringRow, SteeringTrial, Target, agreement,
+    AttentionRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component, DirectLogitRow, EdgeRow,
+    Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Steered, SteeringRow, SteeringTrial,
+    Target, agreement,
 };
 pub(crate) use circuits::{Predicted, agreements, attributions, shares, steerings};
 pub use entropy::EntropyRow;

@@ -7,6 +7,8 @@
 //! | L2H0 | at `#`: reads the state of the last latent (of the inert model: the digit) | reads the result |
 //! | L3H0 | the decoy: at `#` it looks at the last latent, copies its state to where nothing reads | looks, is not used |
 
+use std::path::PathBuf;
+
 use switchyard::calibration::known::{self, Built};
 use switchyard::study::Study;
 
@@ -22,4 +24,18 @@ pub const COUNTS: usize = known::COUNTS;
 /// A study of a model with the decoy.
 pub fn study(which: Kind, n: usize, seed: u64) -> Study {
     of(&Built { decoy: Some(DECOY), ..Built::new(which) }, n, seed)
+}
+
+/// Pairs of prompts that differ in the digit: `a b s v :` against `a b s w :`.
+pub fn pair_file(seed: u64) -> (PathBuf, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("pairs.jsonl");
+    let letters = ["a", "b", "c", "d", "e"];
+    let line = |i: usize| {
+        let (x, y) = (letters[i % 5], letters[(i + seed as usize) % 5]);
+        let (v, w) = (i % 7, (i + 1 + i % 5) % 7);
+        format!("{{\"clean\": \"{x} {y} s {v} :\", \"corrupt\": \"{x} {y} s {w} :\"}}\n")
+    };
+    std::fs::write(&file, (0..28).map(line).collect::<String>()).expect("a pair file");
+    (file, folder)
 }

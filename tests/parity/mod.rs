@@ -2,6 +2,7 @@
 
 mod adapter;
 mod attribution;
+mod edges;
 mod formats;
 mod gradients;
 mod hooks;

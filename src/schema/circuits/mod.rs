@@ -2,6 +2,7 @@
 //! steps and tokens of a clause count from 1, as in hook names.
 
 mod attribution;
+mod edges;
 mod patching;
 mod steering;
 
@@ -13,6 +14,7 @@ use crate::stats::{Estimate, FEWEST};
 
 pub use attribution::{AttributionAgreementRow, AttributionRow, GradientAt};
 pub(crate) use attribution::{Predicted, agreements, attributions};
+pub use edges::{Circuit, CircuitRow, EdgeRow};
 pub(crate) use patching::shares;
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
 pub(crate) use steering::steerings;

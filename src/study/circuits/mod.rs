@@ -4,11 +4,15 @@
 //! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Steps and tokens
 //! of a clause count from 1 where they are named, as in hook names (`latent[1,3]`).
 
+pub mod alive;
+pub mod edges;
 pub mod gradient;
 pub mod pairs;
 pub mod patch;
 pub mod places;
+pub mod pulls;
 pub mod readout;
+pub mod rewire;
 pub mod rows;
 
 pub use rows::{At, Block, Role, Written, written};

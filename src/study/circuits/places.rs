@@ -37,6 +37,22 @@ pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<(Place, Vec<usiz
     out
 }
 
+/// Every position of a pair under the name of its place: those of [`named`], and `prompt`, `text` and `earlier` (latents of earlier
+/// blocks) for the rest.
+pub fn whole(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
+    let rest = |step: &Step| match step {
+        Step::Prompt => "prompt",
+        Step::Text(_) => "text",
+        Step::Latent { .. } => "earlier",
+    };
+    let mut out: Vec<Place> =
+        pair.clean.steps.iter().map(|step| Place { name: rest(step).into(), back: None }).collect();
+    for (place, positions) in named(pair, ids, blocks) {
+        positions.iter().for_each(|&position| out[position] = place.clone());
+    }
+    out
+}
+
 /// Every position by its number.
 pub fn every(pair: &Pair) -> Vec<(Place, Vec<usize>)> {
     (0..pair.clean.ids.len()).map(|i| (Place { name: format!("position[{i}]"), back: None }, vec![i])).collect()

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use burn::tensor::Tensor;
 
-use crate::model::Decoder;
+use crate::model::{Decoder, Linear};
 
 /// A token to explain at one position, and the best other one that could be drawn there.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,15 @@ pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
 /// # Errors
 /// No such layer, and a device that cannot hand its data over.
 pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
-    let weight = model.layers[layer].self_attn.o_proj.floats(&model.device())?;
+    matrix(model, &model.layers[layer].self_attn.o_proj)
+}
+
+/// A matrix on the host, `[d_in, d_out]`.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub(super) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2<f32>> {
+    let weight = linear.floats(&model.device())?;
     let [rows, columns] = weight.dims();
     Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
 }
@@ -71,6 +79,6 @@ pub fn logits(model: &Decoder, hidden: Tensor<2>) -> Result<Vec<Vec<f32>>> {
     Ok(logits.chunks(vocab).map(<[f32]>::to_vec).collect())
 }
 
-fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {
+pub(super) fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {
     x.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading weights: {e:?}"))
 }

@@ -1,0 +1,216 @@
+//! Which edges carry the value: a circuit, found by gradients and tested by running it alone.
+//!
+//! An edge is one term of the sum that a head (its query, key or value), an MLP, the next latent's input or the logits read from the
+//! stream: (sender → receiver) at one place of the row ([`crate::study::circuits::edges`]). Pairs, forms and places are those of
+//! `head_patching`; positions outside its places make places of their own, so that no edge is left out. Half of the pairs serve to
+//! find the circuit, the other half to test it:
+//! - `score`: gradient at the receiver's input × (clean − corrupt) of the sender, the gradient being the mean over `steps` runs between
+//!   the two (EAP with integrated gradients, Syed et al. 2023, Hanna et al. 2024), through the recurrence.
+//! - the circuit: the fewest edges of largest |score| that alone bring `share` of the difference; without those that lie on no way
+//!   from a difference to the read-out.
+//! - the tests: the clean rows run with these edges alone, the corrupt run's value standing on all others (resample ablation). `found`:
+//!   faithfulness. `rest`: what all others do without them; near 0 where the circuit is complete. `less_one`: the circuit without
+//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. `top`: so many from the top of the ranking.
+//!
+//! Misleads: a circuit says what suffices for the difference between these pairs, not how the model works elsewhere; what both
+//! rows share (the counter of a block, say) is in the ablated values too, and needs no edge. Scores are first order: where a gate is
+//! all or nothing, few `steps` miss it. Greedy choice keeps doubles: two edges that do the same are both in it, and `less_one` then
+//! finds neither needed. A hand-over from one position to another is not an edge but a head.
+
+mod circuit;
+mod scores;
+mod table;
+mod trial;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Files, Fit};
+use crate::schema::{CircuitRow, EdgeRow, Form, Named};
+use crate::stats::{Bootstrap, Estimate};
+use crate::study::circuits::alive::Edge;
+use crate::study::circuits::edges::Weights;
+use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
+use crate::study::circuits::places::{Place, whole};
+use crate::study::{Causal, DoesNotApply, Study};
+use circuit::ranked;
+use scores::{Edges, Recorded};
+pub use table::table;
+use trial::Trial;
+
+/// What it asks.
+pub const ABOUT: &str = "which edges between heads, MLPs and latents carry the value: a circuit, run alone";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Pairs that are drawn; not all are usable.
+    pub candidates: usize,
+    /// Usable pairs, at most; half of them find the circuit.
+    pub pairs: usize,
+    /// A file of pairs instead of the task's, as in `head_patching`.
+    pub pairs_file: Option<PathBuf>,
+    pub forms: Vec<Form>,
+    /// Blocks (of text, clauses) before the read-out whose places are told apart.
+    pub blocks: usize,
+    /// Runs of integrated gradients; 0: the gradient of the corrupt run.
+    pub steps: usize,
+    /// Share of the difference that the circuit must bring.
+    pub share: f64,
+    /// Random circuits.
+    pub random: usize,
+    /// Edges of the circuit that are taken out one at a time, at most.
+    pub removed: usize,
+    /// Edges outside the circuit that are written down.
+    pub others: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            candidates: 300,
+            pairs: 48,
+            pairs_file: None,
+            forms: Form::ALL.to_vec(),
+            blocks: 2,
+            steps: 16,
+            share: 0.8,
+            random: 20,
+            removed: 40,
+            others: 200,
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        let share = self.share;
+        ensure!(share > 0.0 && share < 1.0, "edge_attribution.share must lie between 0 and 1, found {share}");
+        ensure!(self.random > 0, "edge_attribution.random must be at least 1: a circuit alone says nothing");
+        ensure!(!self.forms.is_empty(), "edge_attribution.forms is empty: name latents or text");
+        Ok(())
+    }
+}
+
+/// Makes its pairs from a generated task or a file.
+///
+/// # Errors
+/// Settings that say nothing to do.
+pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+    config.check()?;
+    let missing = no_pairs(&causal.study.subject, "edge_attribution", config.pairs_file.as_deref());
+    Ok(missing.map_or(Fit::Yes, Fit::No))
+}
+
+/// Finds and tests the circuits and writes them.
+///
+/// # Errors
+/// As [`rows`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(EdgeRow::NAME)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("edge attribution");
+    let (edges, circuits) = rows(causal.study, config)?;
+    files.save(CircuitRow::NAME, &circuits)?;
+    files.save(EdgeRow::NAME, &edges)?;
+    Ok(table(&edges, &circuits))
+}
+
+/// Edges and circuits of every form, in memory.
+///
+/// # Errors
+/// No pairs to make, fewer than four usable ones in every form, and as the model's.
+pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
+    config.check()?;
+    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
+    let given: Option<&[Prompts]> = given.as_deref();
+    let weights = Weights::of(&study.subject.model)?;
+    let (mut edges, mut circuits) = (vec![], vec![]);
+    for &form in &config.forms {
+        let pairs = of_form(study, form, given, config.candidates, config.pairs)?;
+        if pairs.len() < 4 {
+            continue;
+        }
+        let (more, tested) = of_pairs(study, config, &weights, form, &pairs)?;
+        edges.extend(more);
+        circuits.extend(tested);
+    }
+    ensure!(
+        !circuits.is_empty(),
+        DoesNotApply::because(format!(
+            "{}: fewer than four of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
+             as text",
+            study.subject.name, config.candidates
+        ))
+    );
+    Ok((edges, circuits))
+}
+
+fn of_pairs(
+    study: &Study,
+    config: &Config,
+    weights: &Weights,
+    form: Form,
+    pairs: &[Pair],
+) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
+    let by_name: Vec<Vec<Place>> =
+        pairs.iter().map(|pair| whole(pair, study.subject.corpus.switch, config.blocks)).collect();
+    let places: Vec<Place> = by_name.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let index: BTreeMap<&Place, usize> = places.iter().enumerate().map(|(i, place)| (place, i)).collect();
+    let numbered: Vec<Vec<usize>> =
+        by_name.iter().map(|names| names.iter().map(|name| index[name]).collect()).collect();
+    let edges = Edges { subject: &study.subject, weights, places: places.len(), threads: study.threads };
+    // Every second pair finds, the others test.
+    let (mut finds, mut tests) = (vec![], vec![]);
+    for (i, recorded) in edges.recorded(pairs, &numbered)?.into_iter().enumerate() {
+        if i % 2 == 0 { finds.push(recorded) } else { tests.push(recorded) }
+    }
+    let scores = edges.scores(&finds, config.steps)?;
+    let ranked = ranked(&edges, &scores);
+    let found = edges.smallest(&finds, &ranked, config.share)?;
+    let identity = study.identity(tests.len());
+    let trial = Trial { edges: &edges, tests: &tests, ranked: &ranked, found: &found, identity: &identity, form };
+    let needed = trial.needed(config.removed)?;
+    let circuits = trial.circuits(config.random, needed.as_ref())?;
+    let needed = needed.map(|needed| needed.of_edges).unwrap_or_default();
+    let row = |rank: usize, edge: &Edge| -> Result<EdgeRow> {
+        let &(place, receiver, sender) = edge;
+        let Place { name, back } = &places[place];
+        let moved = scores.iter().map(|of_pair| of_pair[place][[receiver, sender]]).collect::<Vec<_>>();
+        Ok(EdgeRow {
+            identity: study.identity(finds.len()),
+            form,
+            sender: weights.graph.senders()[sender].label(),
+            receiver: weights.graph.receivers()[receiver].label(),
+            place: name.clone(),
+            back: *back,
+            score: share(study.seed, &moved, &finds)?,
+            rank,
+            in_circuit: found.contains(edge),
+            needed: needed.get(edge).copied(),
+        })
+    };
+    let (mut rows, mut others) = (vec![], 0);
+    for (i, (edge, _)) in ranked.iter().enumerate() {
+        others += usize::from(!found.contains(edge));
+        if found.contains(edge) || others <= config.others {
+            rows.push(row(i + 1, edge)?);
+        }
+    }
+    Ok((rows, circuits))
+}
+
+/// Σ moved / Σ whole of some pairs; the interval resamples pairs.
+fn share(seed: u64, moved: &[f64], pairs: &[Recorded]) -> Result<Estimate> {
+    Bootstrap::seeded(seed).units(moved.len(), |counts| {
+        let sum = |of: &dyn Fn(usize) -> f64| -> f64 {
+            counts.iter().enumerate().map(|(i, &times)| f64::from(times) * of(i)).sum()
+        };
+        sum(&|i| moved[i]) / sum(&|i| pairs[i].whole())
+    })
+}

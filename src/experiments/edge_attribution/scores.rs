@@ -1,0 +1,130 @@
+//! The score of every edge in every pair (EAP with integrated gradients). Knows pairs and runs; nothing of circuits.
+
+use anyhow::Result;
+use ndarray::Array2;
+
+use crate::parallel;
+use crate::study::Subject;
+use crate::study::circuits::edges::Weights;
+use crate::study::circuits::gradient::Aimed;
+use crate::study::circuits::pairs::Pair;
+use crate::study::circuits::pulls::pulls;
+use crate::study::circuits::rewire::{Rewired, leads, outputs};
+use crate::study::sweep::not_stopped;
+
+/// A pair with what its two runs put out.
+pub struct Recorded<'p> {
+    pub pair: &'p Pair,
+    /// To which place each position belongs.
+    pub places: Vec<usize>,
+    /// What every sender puts out in the corrupt run and in the clean one, `[senders, D]` a position.
+    pub corrupt: Vec<Array2<f32>>,
+    pub clean: Vec<Array2<f32>>,
+    /// The lead in the corrupt run and in the clean one.
+    pub leads: [f64; 2],
+}
+
+impl Recorded<'_> {
+    pub fn whole(&self) -> f64 {
+        self.leads[1] - self.leads[0]
+    }
+
+    /// The clean run with the corrupt run's values on a share of each edge.
+    pub fn rewired<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+        let Pair { clean, says, .. } = self.pair;
+        Rewired { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
+    }
+}
+
+/// What edges are measured with.
+pub struct Edges<'a> {
+    pub subject: &'a Subject,
+    pub weights: &'a Weights,
+    /// Places that pairs have, all together.
+    pub places: usize,
+    pub threads: usize,
+}
+
+impl Edges<'_> {
+    /// `[receivers, senders]` by place, all alike.
+    pub fn shares(&self, value: f32) -> Vec<Array2<f32>> {
+        let graph = self.weights.graph;
+        vec![Array2::from_elem((graph.receivers().len(), graph.senders().len()), value); self.places]
+    }
+
+    /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
+    ///
+    /// # Errors
+    /// As the model's.
+    pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<Recorded<'p>>> {
+        let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
+        let done = parallel::run(&parallel::cut(&items, self.threads), |part| {
+            part.iter().map(|&(pair, places)| self.one(pair, places)).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<Recorded<'p>> {
+        let both = outputs(self.subject, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?;
+        let mut both = both.into_iter();
+        let (corrupt, clean) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
+        let mut out = Recorded { pair, places: places.to_vec(), corrupt, clean, leads: [0.0; 2] };
+        let (none, all) = (self.shares(1.0), self.shares(0.0));
+        let found = leads(self.subject, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
+        out.leads.copy_from_slice(&found);
+        Ok(out)
+    }
+
+    /// Of every pair, by place `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place; the
+    /// gradient is the mean over `steps` runs whose token embeddings lie between the two rows, at the middles of as many equal parts of
+    /// the way. 0 steps: that of the corrupt run.
+    ///
+    /// # Errors
+    /// As the model's.
+    pub fn scores(&self, recorded: &[Recorded], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
+        let shares: Vec<f64> = match steps {
+            0 => vec![0.0],
+            _ => (0..steps).map(|step| (step as f64 + 0.5) / steps as f64).collect(),
+        };
+        let parts = parallel::run(&parallel::cut(recorded, self.threads), |part| {
+            let mut out = vec![];
+            for some in part.chunks(8) {
+                let mut sums: Vec<Vec<Array2<f64>>> =
+                    some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
+                for &share in &shares {
+                    not_stopped()?;
+                    self.add(some, share, 1.0 / shares.len() as f64, &mut sums)?;
+                }
+                out.extend(sums);
+            }
+            Ok(out)
+        })?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    fn add(&self, some: &[Recorded], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
+        let aimed: Vec<Aimed> = some.iter().map(|r| on_the_way(r.pair, share)).collect();
+        let graph = self.weights.graph;
+        let reads: Vec<usize> = graph.receivers().into_iter().map(|receiver| graph.reads(receiver)).collect();
+        let Subject { model, reasoning, .. } = self.subject;
+        let found = pulls(model, &reasoning.source, self.weights, &aimed)?;
+        for ((r, pulls), sums) in some.iter().zip(found).zip(sums) {
+            for (position, pull) in pulls.iter().enumerate() {
+                let difference = &r.clean[position] - &r.corrupt[position];
+                let product = pull.dot(&difference.t());
+                let sum = &mut sums[r.places[position]];
+                for (receiver, &reads) in reads.iter().enumerate() {
+                    for sender in 0..reads {
+                        sum[[receiver, sender]] += factor * f64::from(product[[receiver, sender]]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The corrupt row, a share of the way to the clean one.
+fn on_the_way(Pair { clean, corrupt, says, .. }: &Pair, share: f64) -> Aimed<'_> {
+    Aimed { row: corrupt, says: *says, toward: Some((clean, share)) }
+}

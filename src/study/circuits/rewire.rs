@@ -1,0 +1,220 @@
+//! Runs in which every edge carries its own mixture of two runs: what the run itself computes, and what its sender put out in
+//! another run. With the other run's value on all edges but a few, only the circuit of those few is run.
+//!
+//! Hooks build the input of every reader anew at `hook_q`, `hook_k`, `hook_v`, before the MLP and before the head:
+//! `x_v = Σ_u (own_u + share_{uv} · (other_u − own_u))` over all senders u that wrote before v. The final norm feeds the next latent,
+//! so that edges into a latent input are among them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use ndarray::{Array1, Array2, ArrayView1, aview1};
+
+use super::edges::{Graph, Receiver, Sender, Weights, columns};
+use super::patch::{Held, record};
+use super::readout::logits;
+use crate::latent::Sequence;
+use crate::model::hooks::{Place, Site};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::study::Subject;
+
+/// One run.
+#[derive(Clone, Copy)]
+pub struct Rewired<'a> {
+    pub row: &'a Sequence,
+    /// What every sender put out in the other run: `[senders, D]` a position.
+    pub other: &'a [Array2<f32>],
+    /// To which entry of `shares` each position belongs.
+    pub places: &'a [usize],
+    /// `[receivers, senders]`: how much of the other run's value an edge carries, 0 to 1.
+    pub shares: &'a [Array2<f32>],
+    /// The lead is the logit of the first minus that of the second, at the row's end.
+    pub says: [u32; 2],
+}
+
+/// What every sender of some rows puts out: `[senders, D]` a position.
+///
+/// # Errors
+/// As the model's.
+pub fn outputs(subject: &Subject, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
+    let graph = weights.graph;
+    let mut points = vec![HookPoint::new(Kind::Embed)];
+    points.extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, Kind::Z), HookPoint::at(l, Kind::MlpOut)]));
+    let held = record(subject, rows, &points, |_, _| true)?;
+    let of_row = |(row, held): (&Sequence, &Held)| {
+        (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
+    };
+    rows.iter().zip(&held).map(of_row).collect()
+}
+
+fn at_position(weights: &Weights, held: &Held, position: usize) -> Result<Array2<f32>> {
+    let graph = weights.graph;
+    let at = |point: HookPoint| held.get(&(point, position)).with_context(|| format!("nothing stood at `{point}`"));
+    let mut out = Array2::zeros((graph.senders().len(), weights.width));
+    for (i, sender) in graph.senders().into_iter().enumerate() {
+        match sender {
+            Sender::Input => out.row_mut(i).assign(&aview1(at(HookPoint::new(Kind::Embed))?)),
+            Sender::Head(layer, head) => {
+                let z = at(HookPoint::at(layer, Kind::Z))?;
+                let own = &z[head * weights.head_dim..(head + 1) * weights.head_dim];
+                out.row_mut(i).assign(&weights.written(layer, head, own));
+            }
+            Sender::Mlp(layer) => out.row_mut(i).assign(&aview1(at(HookPoint::at(layer, Kind::MlpOut))?)),
+        }
+    }
+    Ok(out)
+}
+
+/// The lead at the end of each run, in one batch.
+///
+/// # Errors
+/// As the model's.
+pub fn leads(subject: &Subject, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f64>> {
+    let wires = &Wires { weights, runs, own: RefCell::default() };
+    let layers = weights.graph.layers;
+    let mut hooks = Hooks::none();
+    hooks.observe(&all_of(HookPoint::new(Kind::Embed)), layers, move |site, value| wires.embedded(site, value))?;
+    for layer in 0..layers {
+        for kind in [Kind::Q, Kind::K, Kind::V] {
+            let at = HookPoint::at(layer, kind);
+            hooks.replace(&all_of(at), layers, move |site, value| wires.projected(site, value, layer))?;
+        }
+        let z = HookPoint::at(layer, Kind::Z);
+        hooks.observe(&all_of(z), layers, move |site, value| wires.headed(site, value, layer))?;
+        let before_mlp = HookPoint::at(layer, Kind::Ln2Normalized);
+        hooks.replace(&all_of(before_mlp), layers, move |site, value| {
+            let norm = &weights.before_mlp[layer];
+            wires.normalised(site, value, |_| Receiver::Mlp(layer), |x| norm.unit(x))
+        })?;
+        let out = HookPoint::at(layer, Kind::MlpOut);
+        hooks.observe(&all_of(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
+    }
+    hooks.replace(&all_of(HookPoint::new(Kind::LnFinalNormalized)), layers, move |site, value| {
+        wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
+    })?;
+    let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
+    let all = subject.unroll(&rows, &mut hooks)?;
+    drop(hooks);
+    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
+    let logits = logits(&subject.model, all.hidden_at(&ends)?)?;
+    let lead = |(run, logits): (&Rewired, &Vec<f32>)| {
+        let [clean, corrupt] = run.says.map(|token| f64::from(logits[token as usize]));
+        clean - corrupt
+    };
+    Ok(runs.iter().zip(&logits).map(lead).collect())
+}
+
+fn all_of(point: HookPoint) -> HookSpec {
+    HookSpec { pattern: point.to_string(), select: Select::All }
+}
+
+/// The runs of one batch, and what their senders have put out at the positions of the present call.
+struct Wires<'a> {
+    weights: &'a Weights,
+    runs: &'a [Rewired<'a>],
+    /// By row and position, `[senders, D]`.
+    own: RefCell<HashMap<(usize, usize), Array2<f32>>>,
+}
+
+impl Wires<'_> {
+    fn graph(&self) -> Graph {
+        self.weights.graph
+    }
+
+    /// A new call: nothing but the embeddings has been written at its positions.
+    fn embedded(&self, site: &Site, value: &Activation) -> Result<()> {
+        let empty = || Array2::zeros((self.graph().senders().len(), self.weights.width));
+        *self.own.borrow_mut() = site.places.iter().map(|p| ((p.batch, p.position), empty())).collect();
+        self.sent(site, value, Sender::Input)
+    }
+
+    /// Keeps what a sender wrote.
+    fn sent(&self, site: &Site, value: &Activation, sender: Sender) -> Result<()> {
+        let (data, dims) = (value.to_vec()?, value.dims());
+        for place in site.places {
+            let from = (place.batch * dims[1] + place.index) * dims[2];
+            self.keep(place, sender, ArrayView1::from(&data[from..from + dims[2]]))?;
+        }
+        Ok(())
+    }
+
+    fn headed(&self, site: &Site, value: &Activation, layer: usize) -> Result<()> {
+        let (data, dims) = (value.to_vec()?, value.dims());
+        for place in site.places {
+            for head in 0..dims[2] {
+                let from = ((place.batch * dims[1] + place.index) * dims[2] + head) * dims[3];
+                let written = self.weights.written(layer, head, &data[from..from + dims[3]]);
+                self.keep(place, Sender::Head(layer, head), written.view())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self, place: &Place, sender: Sender, out: ArrayView1<f32>) -> Result<()> {
+        let mut own = self.own.borrow_mut();
+        let own = own.get_mut(&(place.batch, place.position)).context("a position that was not embedded")?;
+        own.row_mut(self.graph().sender(sender)).assign(&out);
+        Ok(())
+    }
+
+    /// What a receiver reads at a place, `[D]`.
+    fn input(&self, place: &Place, receiver: Receiver) -> Result<Array1<f32>> {
+        let own = self.own.borrow();
+        let own = own.get(&(place.batch, place.position)).context("a position that was not embedded")?;
+        let run = &self.runs[place.batch];
+        let other = &run.other[place.position];
+        let shares = run.shares[run.places[place.position]].row(self.graph().receiver(receiver));
+        let mut x = Array1::zeros(self.weights.width);
+        for sender in 0..self.graph().reads(receiver) {
+            let share = shares[sender];
+            x += &own.row(sender);
+            if share != 0.0 {
+                x.scaled_add(share, &(&other.row(sender) - &own.row(sender)));
+            }
+        }
+        Ok(x)
+    }
+
+    /// `hook_q`, `hook_k` or `hook_v`, each head from its own input.
+    fn projected(&self, site: &Site, value: Activation, layer: usize) -> Result<Activation> {
+        let (mut data, dims) = (value.to_vec()?, value.dims());
+        let (matrix, receiver): (_, fn(usize, usize) -> Receiver) = match site.point.kind {
+            Kind::Q => (&self.weights.query[layer], Receiver::Query),
+            Kind::K => (&self.weights.key[layer], Receiver::Key),
+            _ => (&self.weights.value[layer], Receiver::Value),
+        };
+        for place in site.places {
+            for head in 0..dims[2] {
+                let x = self.input(place, receiver(layer, head))?;
+                let normed = self.weights.before_attention[layer].forward(x.view());
+                let from = ((place.batch * dims[1] + place.index) * dims[2] + head) * dims[3];
+                let new = normed.dot(&columns(matrix, head, dims[3]));
+                data[from..from + dims[3]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
+            }
+        }
+        Ok(value.with_values(data))
+    }
+
+    /// A norm's output before its weight.
+    fn normalised(
+        &self,
+        site: &Site,
+        value: Activation,
+        receiver: impl Fn(&Place) -> Receiver,
+        norm: impl Fn(ArrayView1<f32>) -> Array1<f32>,
+    ) -> Result<Activation> {
+        let (mut data, dims) = (value.to_vec()?, value.dims());
+        for place in site.places {
+            let new = norm(self.input(place, receiver(place))?.view());
+            let from = (place.batch * dims[1] + place.index) * dims[2];
+            data[from..from + dims[2]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
+        }
+        Ok(value.with_values(data))
+    }
+
+    /// Who reads what stands after the last block.
+    fn last_of(&self, place: &Place) -> Receiver {
+        if self.runs[place.batch].row.is_latent(place.position + 1) { Receiver::Latent } else { Receiver::Logits }
+    }
+}

@@ -1,0 +1,238 @@
+//! Edges and circuits: runs with rewired edges, their gradients against real patches of one edge, and the circuit of a hand-built
+//! model.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ndarray::Array2;
+
+use crate::common::circuit_models::{DECOY, pair_file};
+use crate::common::known::{Kind, of};
+use switchyard::calibration::known::Built;
+use switchyard::experiments::edge_attribution::{self, Config};
+use switchyard::latent::Switching;
+use switchyard::schema::{Circuit, EdgeRow, Form};
+use switchyard::study::Study;
+use switchyard::study::circuits::alive::{Edge, alive};
+use switchyard::study::circuits::edges::Weights;
+use switchyard::study::circuits::gradient::Aimed;
+use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
+use switchyard::study::circuits::patch::{Node, Patch, leads as patched};
+use switchyard::study::circuits::pulls::pulls;
+use switchyard::study::circuits::rewire::{Rewired, leads, outputs};
+
+fn micro() -> Study {
+    Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(4), 0).expect("the micro fixture")
+}
+
+fn some_pairs(study: &Study) -> Vec<Pair> {
+    let mut pairs =
+        decoded(study, &of_task(&study.subject, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
+    pairs.extend(as_text(study, 40, 2).expect("pairs of text"));
+    assert!(pairs.len() == 5);
+    pairs
+}
+
+/// A pair with every position as a place of its own.
+struct Wired<'p> {
+    pair: &'p Pair,
+    places: Vec<usize>,
+    clean: Vec<Array2<f32>>,
+    corrupt: Vec<Array2<f32>>,
+}
+
+impl<'p> Wired<'p> {
+    fn of(study: &Study, weights: &Weights, pair: &'p Pair) -> Self {
+        let rows = [pair.clean.clone(), pair.corrupt.clone()];
+        let mut both = outputs(&study.subject, weights, &rows).expect("outputs");
+        let (corrupt, clean) = (both.pop().expect("a run"), both.pop().expect("a run"));
+        Self { pair, places: (0..pair.clean.ids.len()).collect(), clean, corrupt }
+    }
+
+    fn shares(&self, weights: &Weights, all: f32) -> Vec<Array2<f32>> {
+        let graph = weights.graph;
+        vec![Array2::from_elem((graph.receivers().len(), graph.senders().len()), all); self.places.len()]
+    }
+
+    /// The clean run with shares of the corrupt one on its edges.
+    fn circuit<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+        let Pair { clean, says, .. } = self.pair;
+        Rewired { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
+    }
+
+    /// The corrupt run with shares of the clean one.
+    fn edge_patch<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+        let Pair { corrupt, says, .. } = self.pair;
+        Rewired { row: corrupt, other: &self.clean, places: &self.places, shares, says: *says }
+    }
+}
+
+/// With its own values on all edges a run is itself; with the other run's on all, it says what the other run says.
+#[test]
+fn all_edges_make_the_run_and_none_the_other() {
+    let study = micro();
+    let weights = Weights::of(&study.subject.model).expect("weights");
+    for pair in &some_pairs(&study) {
+        let wired = Wired::of(&study, &weights, pair);
+        let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
+        let found = leads(&study.subject, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
+        let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
+        let rows = [&pair.clean, &pair.corrupt];
+        for (found, row) in found.iter().zip(rows) {
+            let true_lead = patched(&study.subject, row, &as_it_is, pair.says).expect("a lead")[0];
+            assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
+        }
+        assert!(found[0] > 0.0 && found[1] < 0.0);
+    }
+}
+
+/// The gradient at an edge's receiver × the sender's difference is the slope of the lead as the edge is patched for real, of edges of
+/// every kind: into queries, keys, values, MLPs, latent inputs and the logits.
+#[test]
+fn scores_are_slopes_of_real_edge_patches() {
+    const STEP: f32 = 0.02;
+    let study = micro();
+    let weights = Weights::of(&study.subject.model).expect("weights");
+    let graph = weights.graph;
+    let (mut compared, mut kinds) = (0, BTreeSet::new());
+    for pair in &some_pairs(&study)[1..4] {
+        let wired = Wired::of(&study, &weights, pair);
+        let aimed = Aimed { row: &pair.corrupt, says: pair.says, toward: None };
+        let pulls = pulls(&study.subject.model, &study.subject.reasoning.source, &weights, &[aimed])
+            .expect("gradients")
+            .remove(0);
+        let mut scores: Vec<(Edge, f64)> = vec![];
+        for (position, pull) in pulls.iter().enumerate() {
+            let product = pull.dot(&(&wired.clean[position] - &wired.corrupt[position]).t());
+            for (receiver, reads) in graph.receivers().into_iter().map(|r| graph.reads(r)).enumerate() {
+                scores.extend((0..reads).map(|s| ((position, receiver, s), f64::from(product[[receiver, s]]))));
+            }
+        }
+        // The largest of every kind of receiver.
+        scores.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+        let kind = |edge: &Edge| {
+            let label = graph.receivers()[edge.1].label();
+            label.rsplit('.').next().unwrap_or_default().split(' ').next().unwrap_or_default().to_owned()
+        };
+        let mut seen: Vec<String> = vec![];
+        let few = scores.iter().filter(|(edge, _)| {
+            seen.push(kind(edge));
+            seen.iter().filter(|k| **k == kind(edge)).count() <= 8
+        });
+        let few: Vec<(Edge, f64)> = few.copied().collect();
+        let shares: Vec<Vec<Array2<f32>>> = few
+            .iter()
+            .flat_map(|&((position, receiver, sender), _)| {
+                [STEP, -STEP].map(|step| {
+                    let mut shares = wired.shares(&weights, 0.0);
+                    shares[position][[receiver, sender]] = step;
+                    shares
+                })
+            })
+            .collect();
+        let runs: Vec<Rewired> = shares.iter().map(|shares| wired.edge_patch(shares)).collect();
+        let found = leads(&study.subject, &weights, &runs).expect("leads");
+        for ((edge, score), two) in few.iter().zip(found.chunks_exact(2)) {
+            let slope = (two[0] - two[1]) / f64::from(2.0 * STEP);
+            let (from, to) = (graph.senders()[edge.2].label(), graph.receivers()[edge.1].label());
+            let off = (slope - score).abs();
+            assert!(off < 0.005 + 0.03 * score.abs(), "{from} → {to} at {}: slope {slope}, score {score}", edge.0);
+            kinds.insert(kind(edge));
+            compared += 1;
+        }
+    }
+    assert!(compared > 100, "{compared}");
+    let expected = ["MLP", "k", "latent", "logits", "q", "v"].map(str::to_owned);
+    assert_eq!(kinds, BTreeSet::from(expected), "{compared} edges");
+}
+
+/// Edges that lie on no way from a difference to the read-out change nothing.
+#[test]
+fn a_circuit_computes_the_same_without_its_dead_edges() {
+    let study = micro();
+    let weights = Weights::of(&study.subject.model).expect("weights");
+    let graph = weights.graph;
+    let (mut dropped, mut moved) = (0, 0);
+    for (number, pair) in some_pairs(&study).iter().enumerate() {
+        let wired = Wired::of(&study, &weights, pair);
+        // Every third edge, another third for each pair.
+        let mut circuit: BTreeSet<Edge> = BTreeSet::new();
+        for position in 0..wired.places.len() {
+            for (receiver, reads) in graph.receivers().into_iter().map(|r| graph.reads(r)).enumerate() {
+                let kept = |s: &usize| (position * 7 + receiver * 5 + s * 3 + number) % 3 == 0;
+                circuit.extend((0..reads).filter(kept).map(|sender| (position, receiver, sender)));
+            }
+        }
+        let living = alive(graph, &[(pair, &wired.places)], &circuit);
+        assert!(living.is_subset(&circuit));
+        let shares = |circuit: &BTreeSet<Edge>| {
+            let mut shares = wired.shares(&weights, 1.0);
+            circuit.iter().for_each(|&(position, receiver, sender)| shares[position][[receiver, sender]] = 0.0);
+            shares
+        };
+        let (all, some, none) = (shares(&circuit), shares(&living), wired.shares(&weights, 1.0));
+        let runs = [wired.circuit(&all), wired.circuit(&some), wired.circuit(&none)];
+        let found = leads(&study.subject, &weights, &runs).expect("leads");
+        assert!((found[0] - found[1]).abs() < 1e-4, "{} with dead edges, {} without", found[0], found[1]);
+        dropped += circuit.len() - living.len();
+        moved += usize::from((found[0] - found[2]).abs() > 0.01);
+    }
+    assert!(dropped > 100 && moved > 2, "{dropped} dropped, {moved} moved");
+}
+
+/// One latent step, as for integrated gradients: two gates one behind the other hide the writer from a few steps.
+#[test]
+fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
+    let (file, _folder) = pair_file(5);
+    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Kind::Working) };
+    let study = of(&built, 10, 5);
+    let config = Config {
+        pairs_file: Some(file),
+        forms: vec![Form::Latents],
+        pairs: 12,
+        steps: 200,
+        random: 10,
+        ..Config::default()
+    };
+    let (edges, circuits) = edge_attribution::rows(&study, &config).expect("rows");
+    let found: Vec<&EdgeRow> = edges.iter().filter(|e| e.in_circuit).collect();
+    let said: Vec<String> = found.iter().map(|e| format!("{} → {} at {}", e.sender, e.receiver, e.place)).collect();
+    let has = |from: &str, to: &str, place: &str| {
+        found.iter().any(|e| (e.sender.as_str(), e.place.as_str()) == (from, place) && e.receiver.starts_with(to))
+    };
+    assert!(has("input", "L0H0.v", "source"), "the writer takes the digit: {said:?}");
+    assert!(has("L0H0", "", "swi"), "and writes it at <swi>: {said:?}");
+    assert!(found.iter().any(|e| e.receiver == "latent" && e.place == "swi"), "the latent takes it: {said:?}");
+    assert!(found.iter().any(|e| e.receiver == "L2H0.v" && e.place == "latent[1]"), "the reader takes it: {said:?}");
+    assert!(has("L2H0", "logits", "readout"), "and brings it to the answer: {said:?}");
+    let decoy = |e: &EdgeRow| e.sender == "L3H0" || e.receiver.starts_with("L3H0.");
+    assert!(!found.iter().any(|e| decoy(e)), "{said:?}");
+    assert!(edges.iter().filter(|e| decoy(e)).all(|e| e.score.value.abs() < 0.02));
+
+    let row = |circuit: Circuit| circuits.iter().find(|c| c.circuit == circuit).expect("a row");
+    let effect = |circuit| row(circuit).effect;
+    assert!((effect(Circuit::All).value - 1.0).abs() < 1e-3, "{}", effect(Circuit::All));
+    assert!(effect(Circuit::Found).low > 0.6, "{}", effect(Circuit::Found));
+    assert!(effect(Circuit::Rest).value.abs() < 0.3, "{}", effect(Circuit::Rest));
+    let random = row(Circuit::Random);
+    assert!(random.extreme.expect("the largest") < 0.3, "{random:?}");
+    let needed = |from: &str, to: &str| {
+        found.iter().find(|e| (e.sender.as_str(), e.receiver.as_str()) == (from, to)).and_then(|e| e.needed)
+    };
+    assert!(needed("L2H0", "logits").is_none_or(|lost| lost.low > 0.5), "{:?}", needed("L2H0", "logits"));
+    assert!(row(Circuit::LessOne).needed.expect("a share").value > 0.3, "{:?}", row(Circuit::LessOne));
+    println!("{} edges of {}: {}", found.len(), random.of, said.join(", "));
+}
+
+#[test]
+fn settings_that_say_nothing_are_refused() {
+    let study = micro();
+    for (config, says) in [
+        (Config { share: 1.0, ..Config::default() }, "share"),
+        (Config { random: 0, ..Config::default() }, "random"),
+        (Config { forms: vec![], ..Config::default() }, "forms"),
+    ] {
+        let error = edge_attribution::rows(&study, &config).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
