@@ -159,7 +159,7 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
         let mut circuit: BTreeSet<Edge> = BTreeSet::new();
         for position in 0..wired.places.len() {
             for (receiver, reads) in graph.receivers().into_iter().map(|r| graph.reads(r)).enumerate() {
-                let kept = |s: &usize| (position * 7 + receiver * 5 + s * 3 + number) % 3 == 0;
+                let kept = |s: &usize| (position * 7 + receiver * 5 + s * 3 + number).is_multiple_of(3);
                 circuit.extend((0..reads).filter(kept).map(|sender| (position, receiver, sender)));
             }
         }

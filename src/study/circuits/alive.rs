@@ -46,8 +46,8 @@ impl Way<'_> {
                 row.ids[p] != self.pair.corrupt.ids[p]
             };
             for layer in 0..graph.layers {
-                for group in 0..graph.groups {
-                    seen[layer][group] |= self.hears(&out[p], p, Receiver::Key(layer, group))
+                for (group, seen) in seen[layer].iter_mut().enumerate() {
+                    *seen |= self.hears(&out[p], p, Receiver::Key(layer, group))
                         || self.hears(&out[p], p, Receiver::Value(layer, group));
                 }
                 for head in 0..graph.heads {
@@ -103,8 +103,8 @@ impl Way<'_> {
                         read[layer][head * graph.groups / graph.heads] = true;
                     }
                 }
-                for group in 0..graph.groups {
-                    if read[layer][group] {
+                for (group, &read) in read[layer].iter().enumerate() {
+                    if read {
                         need(Receiver::Key(layer, group), &mut asked);
                         need(Receiver::Value(layer, group), &mut asked);
                     }
