@@ -23,8 +23,10 @@ fn each_cell_is_the_row_that_it_names() {
     let folder = micro();
     let table = compare::table(&[micro()]).expect("a table");
     let names: Vec<&Cell> = table.rows().iter().map(|row| &row[0]).collect();
-    let expected = ["sft", "grpo_start", "grpo", "grpo_step20", "grpo_step40", "grpo_step60"];
-    let expected = expected.map(|name| Cell::Text(format!("micro/{name}")));
+    let interventions = "sft grpo_start grpo fixed_embedding pause coconut codi colar swireasoning soft_thinking";
+    let accuracies = "grpo_step20 grpo_step40 grpo_step60";
+    let expected = interventions.split(' ').chain(accuracies.split(' '));
+    let expected: Vec<Cell> = expected.map(|name| Cell::Text(format!("micro/{name}"))).collect();
     assert_eq!(names, expected.iter().collect::<Vec<_>>());
     for checkpoint in ["sft", "grpo"] {
         let organism = format!("micro/{checkpoint}");

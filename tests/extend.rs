@@ -13,8 +13,19 @@ const ADDED: [(&str, &str, &str, &str); 4] = [
     ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),
 ];
 
+/// Makes `to` the same as `from`, but for the stranger's files: what has been moved or deleted since the last time goes.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(to).expect("a copy").map(|entry| entry.expect("an entry")) {
+        let name = entry.file_name();
+        let theirs =
+            name == "together.rs" || ADDED.iter().any(|(file, ..)| name.to_str() == Some(&format!("{file}.rs")));
+        if theirs || from.join(&name).exists() {
+            continue;
+        }
+        let gone = if entry.path().is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        gone.expect("removed");
+    }
     for entry in fs::read_dir(from).expect("sources").map(|entry| entry.expect("an entry")) {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         if from.is_dir() { copy(&from, &to) } else { write(&to, &fs::read(&from).expect("a source")) }
