@@ -163,6 +163,9 @@ pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
                 AnyValue::Null => Value::Null,
                 AnyValue::Boolean(b) => Value::Bool(b),
                 AnyValue::Int64(i) => i.into(),
+                // Columns that are written as a frame, not as rows: the entropies of an annotation.
+                AnyValue::UInt32(i) => i.into(),
+                AnyValue::Float32(x) => Number::from_f64(x.into()).map_or(Value::Null, Value::Number),
                 AnyValue::Float64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),
                 AnyValue::String(s) => s.into(),
                 AnyValue::StringOwned(s) => s.as_str().into(),
