@@ -46,6 +46,13 @@ pub enum Fit {
     No(String),
 }
 
+impl From<Option<String>> for Fit {
+    /// From what is missing, if anything.
+    fn from(missing: Option<String>) -> Self {
+        missing.map_or(Fit::Yes, Fit::No)
+    }
+}
+
 /// What is measured of the checkpoint that GRPO started from where nobody names phases or experiments: what claims about RL
 /// compare. The others cost minutes and ask nothing about RL.
 const OF_GRPO_START: &[&str] = &[

@@ -59,13 +59,13 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
     for (key, name, values) in rows.chain(extra) {
         let mut cells = vec![Cell::Text(name)];
         for (at, column) in block.columns.iter().enumerate() {
-            cells.push(values.map_or_else(|| Cell::Missing(String::new()), |v| Cell::Published(v[at])));
+            cells.push(values.map_or_else(Cell::nothing, |v| Cell::Published(v[at])));
             if shows_ours(label, &column.key) {
                 for ours in &subjects {
                     let estimate = ours.cells.get(label, &key, &column.key).filter(|_| !repeats(label, &key, folder));
                     let estimate = estimate.map(|e| e.scaled(column.unit.per_share()));
                     found += usize::from(estimate.is_some());
-                    cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
+                    cells.push(Cell::measured(estimate));
                 }
             }
         }

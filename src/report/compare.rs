@@ -96,18 +96,18 @@ impl Organism<'_> {
         let name = if self.checkpoint.is_empty() { "model" } else { self.checkpoint };
         let mut cells = vec![
             Cell::Text(format!("{}/{name}", self.folder.name)),
-            measured(free.map(|row| row.accuracy)),
-            measured(free.map(|row| row.switch_rate)),
-            self.latents_a_token().map_or_else(missing, Cell::Text),
+            Cell::measured(free.map(|row| row.accuracy)),
+            Cell::measured(free.map(|row| row.switch_rate)),
+            self.latents_a_token().map_or_else(Cell::nothing, Cell::Text),
         ];
-        cells.extend(MODES.map(|mode| measured(self.mode(mode))));
-        cells.extend([Holds::Value, Holds::Operand].map(|holds| measured(self.known(holds))));
+        cells.extend(MODES.map(|mode| Cell::measured(self.mode(mode))));
+        cells.extend([Holds::Value, Holds::Operand].map(|holds| Cell::measured(self.known(holds))));
         let (step, there) = self.decisive_step();
         cells.extend([step, there]);
         let exits: Vec<&ExitRow> = self.rows::<ExitRow>().iter().filter(|row| row.group == ExitGroup::All).collect();
-        cells.push(measured(exits.iter().min_by_key(|row| row.step).map(|row| row.p_exit)));
-        cells.push(measured(exits.iter().max_by_key(|row| row.step).map(|row| row.p_exit)));
-        cells.push(measured(self.k_min()));
+        cells.push(Cell::measured(exits.iter().min_by_key(|row| row.step).map(|row| row.p_exit)));
+        cells.push(Cell::measured(exits.iter().max_by_key(|row| row.step).map(|row| row.p_exit)));
+        cells.push(Cell::measured(self.k_min()));
         let (score, at) = self.value_probe();
         cells.extend([score, at, Cell::Text(self.verdicts())]);
         cells
@@ -145,12 +145,12 @@ impl Organism<'_> {
         }
         let worst = single.iter().min_by(|(_, a), (_, b)| a.accuracy_change.value.total_cmp(&b.accuracy_change.value));
         match worst {
-            None => (missing(), missing()),
+            None => (Cell::nothing(), Cell::nothing()),
             Some((_, row)) if row.p_holm > 1.0 - LEVEL => {
-                (Cell::Missing("none".into()), measured(row.diagnostic_accuracy))
+                (Cell::Missing("none".into()), Cell::measured(row.diagnostic_accuracy))
             }
             Some((step, row)) => {
-                (Cell::Text(format!("{} of {}", Nth::of(*step), single.len())), measured(row.diagnostic_accuracy))
+                (Cell::Text(format!("{} of {}", Nth::of(*step), single.len())), Cell::measured(row.diagnostic_accuracy))
             }
         }
     }
@@ -166,10 +166,10 @@ impl Organism<'_> {
         let own = read.filter_map(|row| Some((row, row.value()?.strip_prefix("s_j@")?)));
         let score = |row: &ProbeRow| row.balanced_accuracy.value;
         match own.max_by(|(a, _), (b, _)| score(a).total_cmp(&score(b))) {
-            None => (missing(), missing()),
+            None => (Cell::nothing(), Cell::nothing()),
             Some((row, step)) => {
                 let at = format!("layer {}, step {step} (chance {:.2})", row.layer, row.chance);
-                (measured(Some(row.balanced_accuracy)), Cell::Text(at))
+                (Cell::measured(Some(row.balanced_accuracy)), Cell::Text(at))
             }
         }
     }
@@ -188,12 +188,4 @@ impl Organism<'_> {
         let [reproduced, not, open] = [Verdict::Reproduced, Verdict::NotReproduced, Verdict::Undecided].map(count);
         format!("{reproduced} / {not} / {open}")
     }
-}
-
-fn measured(estimate: Option<Estimate>) -> Cell {
-    estimate.map_or_else(missing, Cell::Measured)
-}
-
-fn missing() -> Cell {
-    Cell::Missing(String::new())
 }

@@ -54,14 +54,14 @@ fn cells(folder: &Folder, checkpoint: &str) -> Vec<Cell> {
     let of = |mode: &str| row(folder, checkpoint, mode);
     let mut cells = vec![
         Cell::Text(checkpoint.to_owned()),
-        source.map_or_else(missing, |source| Cell::Text(source.replace('_', " "))),
-        of("resample").map_or_else(missing, |row| Cell::Text(verdict(row).to_owned())),
-        measured(of(NORMAL).map(|row| row.accuracy)),
+        source.map_or_else(Cell::nothing, |source| Cell::Text(source.replace('_', " "))),
+        of("resample").map_or_else(Cell::nothing, |row| Cell::Text(verdict(row).to_owned())),
+        Cell::measured(of(NORMAL).map(|row| row.accuracy)),
     ];
-    cells.extend(MODES.map(|mode| measured(of(mode).map(|row| row.accuracy_change))));
-    cells.push(measured(of("resample").map(|row| row.answer_changed)));
+    cells.extend(MODES.map(|mode| Cell::measured(of(mode).map(|row| row.accuracy_change))));
+    cells.push(Cell::measured(of("resample").map(|row| row.answer_changed)));
     let known = folder.rows::<KnownValueRow>(checkpoint).iter().find(|row| row.steps == Steps::All);
-    cells.push(measured(known.map(|row| row.above_chance)));
+    cells.push(Cell::measured(known.map(|row| row.above_chance)));
     cells
 }
 
@@ -79,14 +79,6 @@ fn verdict(resample: &InterventionRow) -> &'static str {
     } else {
         "undecided"
     }
-}
-
-fn measured(estimate: Option<Estimate>) -> Cell {
-    estimate.map_or_else(missing, Cell::Measured)
-}
-
-fn missing() -> Cell {
-    Cell::Missing(String::new())
 }
 
 #[cfg(test)]

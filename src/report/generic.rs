@@ -109,12 +109,11 @@ fn digits(rows: &[&FlatRow], key: &str) -> usize {
 }
 
 fn cell(row: &FlatRow, found: &Found) -> Cell {
-    let missing = || Cell::Missing(String::new());
     match found.kind {
-        ColumnKind::Measured(_) => estimate(row, &found.key).map_or_else(missing, Cell::Measured),
-        ColumnKind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(missing, Cell::Count),
+        ColumnKind::Measured(_) => Cell::measured(estimate(row, &found.key)),
+        ColumnKind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(Cell::nothing, Cell::Count),
         _ => match row.get(&found.key) {
-            None | Some(Value::Null) => missing(),
+            None | Some(Value::Null) => Cell::nothing(),
             Some(Value::Number(x)) if x.is_f64() => Cell::Text(small(x.as_f64().unwrap_or(f64::NAN))),
             Some(_) => Cell::Text(shown(row, &found.key)),
         },

@@ -47,6 +47,18 @@ pub enum Cell {
     Missing(String),
 }
 
+impl Cell {
+    /// An estimate, or nothing where there is none.
+    pub(super) fn measured(estimate: Option<Estimate>) -> Self {
+        estimate.map_or_else(Self::nothing, Self::Measured)
+    }
+
+    /// Nothing, without a reason.
+    pub(super) fn nothing() -> Self {
+        Self::Missing(String::new())
+    }
+}
+
 /// A table with a label to cite it by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
@@ -122,7 +134,7 @@ impl Table {
             for (column, &value) in block.columns.iter().zip(&row.values) {
                 cells.push(Cell::Published(value));
                 let estimate = ours(&row.key, &column.key).map(|e| e.scaled(column.unit.per_share()));
-                cells.push(estimate.map_or_else(|| Cell::Missing(String::new()), Cell::Measured));
+                cells.push(Cell::measured(estimate));
             }
             table.push(cells)?;
         }

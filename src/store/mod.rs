@@ -3,6 +3,7 @@
 
 mod atomic;
 mod flat;
+mod folder;
 mod frame;
 mod hash;
 mod journal;
@@ -17,6 +18,7 @@ mod rows;
 pub(crate) use atomic::write_atomic;
 pub(crate) use flat::FlatRow;
 pub use flat::flatten;
+pub(crate) use folder::copy_folder;
 pub(crate) use hash::{hex, sha256};
 pub use journal::Journal;
 pub(crate) use lock::Lock;

@@ -1,9 +1,8 @@
 //! What a check consists of. Each part runs the same on the CPU and on the device, in this process: a GPU's kernels are compiled once.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::Device;
 use clap::{Args, Parser};
 
@@ -19,7 +18,7 @@ use crate::report::folder::Folder;
 use crate::report::paper::Paper;
 use crate::report::verdicts;
 use crate::schema::METRICS;
-use crate::store::read_flat;
+use crate::store::{copy_folder, read_flat};
 use crate::train::pipeline::{Ended, Options, run};
 use crate::train::sft::sum;
 use crate::world::World;
@@ -143,27 +142,13 @@ fn grpo(setting: &Setting) -> Result<Vec<Compared>> {
     train(&TRAINED, &Machine::default().device, 1, &start, &before)?;
     for (who, device) in setting.both() {
         let run = setting.at(who, phase);
-        copy(&start, &run)?;
+        copy_folder(&start, &run)?;
         train(&TRAINED, &device, 1, &run, &[phase])?;
     }
     let [ours, theirs] = ["device", "cpu"].map(|who| setting.at(who, phase).join(phase));
     let updates = sum(&read_flat(&ours.join(format!("{METRICS}.parquet")))?, "updates");
     ensure!(updates >= 6, "only {updates} optimiser steps: too few rollouts differ in their reward");
     rows::compare(&ours, &theirs, BOUND)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("{}: cannot make the folder", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot list", from.display()))? {
-        let entry = entry.with_context(|| format!("{}: cannot list", from.display()))?;
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to)?;
-        } else {
-            fs::copy(entry.path(), &to).with_context(|| format!("{}: cannot write", to.display()))?;
-        }
-    }
-    Ok(())
 }
 
 /// A program's arguments, as a user types them.

@@ -88,8 +88,7 @@ impl Config {
 /// Settings that say nothing to do.
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     config.check()?;
-    let missing = no_pairs(&causal.study.subject, "attribution_patching", config.pairs_file.as_deref());
-    Ok(missing.map_or(Fit::Yes, Fit::No))
+    Ok(no_pairs(&causal.study.subject, "attribution_patching", config.pairs_file.as_deref()).into())
 }
 
 /// The maps and how they agree with patches, in files.

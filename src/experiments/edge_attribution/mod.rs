@@ -102,8 +102,7 @@ impl Config {
 /// Settings that say nothing to do.
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     config.check()?;
-    let missing = no_pairs(&causal.study.subject, "edge_attribution", config.pairs_file.as_deref());
-    Ok(missing.map_or(Fit::Yes, Fit::No))
+    Ok(no_pairs(&causal.study.subject, "edge_attribution", config.pairs_file.as_deref()).into())
 }
 
 /// Finds and tests the circuits and writes them.

@@ -91,8 +91,7 @@ impl Config {
 /// Settings that say nothing to do.
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     config.check()?;
-    let missing = no_pairs(&causal.study.subject, "head_patching", config.pairs_file.as_deref());
-    Ok(missing.map_or(Fit::Yes, Fit::No))
+    Ok(no_pairs(&causal.study.subject, "head_patching", config.pairs_file.as_deref()).into())
 }
 
 /// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and maps.

@@ -149,7 +149,7 @@ impl Runs<'_> {
             for place in site.places {
                 for region in regions {
                     let Some((block, step)) = region.key(place) else { continue };
-                    let values = gather(&data, &held(point, &dims, place));
+                    let values = gather(&data, &point.kind.ranges(&dims, place));
                     let problem = chunk[place.row].problem;
                     banks.borrow_mut().entry(region.place()).or_default().insert((problem, block, step), values);
                 }
@@ -206,7 +206,7 @@ fn replace(
     let (dims, mut data) = (value.dims(), value.to_vec()?);
     for place in site.places {
         let Some((block, step)) = hooked.region.key(place) else { continue };
-        let own = hooked.heads.of(held(site.point, &dims, place));
+        let own = hooked.heads.of(site.point.kind.ranges(&dims, place));
         let old = gather(&data, &own);
         // Randomness and donors belong to the problem, not to the row of this batch.
         let at = Place { row: chunk[place.row].problem, step: Step::Latent { block, step }, ..*place };
@@ -222,20 +222,6 @@ fn replace(
         firings[place.row].moved += old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
     }
     Ok(value.with_values(data))
-}
-
-/// Where the values of one position lie in a tensor, head by head; one range where the point has no heads.
-fn held(point: HookPoint, dims: &[usize], place: &Place) -> Vec<Range<usize>> {
-    let run = |from: usize, width: usize| from..from + width;
-    match *dims {
-        // Heads before positions: `[B, H, L, T]`.
-        [_, h, l, t] if point.kind.position_axis() == 2 => {
-            (0..h).map(|head| run(((place.batch * h + head) * l + place.index) * t, t)).collect()
-        }
-        [_, l, h, w] => (0..h).map(|head| run(((place.batch * l + place.index) * h + head) * w, w)).collect(),
-        [_, l, w] => vec![run((place.batch * l + place.index) * w, w)],
-        _ => vec![],
-    }
 }
 
 fn gather(data: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {

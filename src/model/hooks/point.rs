@@ -83,10 +83,7 @@ impl Kind {
 
     /// The axis that counts positions of the span.
     pub(crate) fn position_axis(self) -> usize {
-        match self {
-            Kind::AttnScores | Kind::Pattern => 2,
-            _ => 1,
-        }
+        if self.is_attention() { 2 } else { 1 }
     }
 }
 

@@ -44,16 +44,18 @@ impl Kind {
         format!("[B, L, {}]", tail.join(", "))
     }
 
-    /// Where the values of one place lie in an activation of these axes, row-major: one range, for scores and pattern one a
-    /// head.
+    /// Where the values of one place lie in an activation of these axes, row-major: one range a head; one range where the point
+    /// has no heads.
     pub(crate) fn ranges(self, dims: &[usize], place: &Place) -> Vec<Range<usize>> {
-        if let ([_, heads, queries, keys], true) = (dims, self.is_attention()) {
-            let start = |head: usize| ((place.batch * heads + head) * queries + place.index) * keys;
-            return (0..*heads).map(|head| start(head)..start(head) + keys).collect();
+        let run = |number: usize, width: usize| number * width..(number + 1) * width;
+        match *dims {
+            [_, h, l, t] if self.is_attention() => {
+                (0..h).map(|head| run((place.batch * h + head) * l + place.index, t)).collect()
+            }
+            [_, l, h, w] => (0..h).map(|head| run((place.batch * l + place.index) * h + head, w)).collect(),
+            [_, l, w] => vec![run(place.batch * l + place.index, w)],
+            _ => vec![],
         }
-        let width: usize = dims.iter().skip(2).product();
-        let start = (place.batch * dims[1] + place.index) * width;
-        std::iter::once(start..start + width).collect()
     }
 }
 
@@ -63,7 +65,7 @@ mod tests {
     use crate::model::Step;
 
     #[test]
-    fn a_place_is_one_range_and_in_a_pattern_one_a_head() {
+    fn a_place_is_one_range_a_head() {
         let place = Place { batch: 1, index: 2, row: 7, position: 9, step: Step::Prompt };
         let at = |kind: Kind, dims: &[usize]| kind.ranges(dims, &place).into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(at(Kind::ResidPost, &[2, 3, 4]), (20..24).collect::<Vec<_>>());

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::resume;
 use crate::progress::say;
 use crate::recipe::Recipe;
+use crate::store::copy_folder;
 
 /// The phase that every method begins with.
 const BASE: &str = "base";
@@ -65,24 +66,8 @@ pub(super) fn take(from: &Path, to: &Path) -> Result<()> {
     );
     // Under a name that the next start removes, until it is whole.
     let partial = to.join(format!(".{BASE}.partial-{}", std::process::id()));
-    copy(&from.join(BASE), &partial)?;
+    copy_folder(&from.join(BASE), &partial)?;
     fs::rename(&partial, &base).with_context(|| format!("{}: cannot rename to {BASE}", partial.display()))?;
     say(&format!("base: taken over from {}", from.display()));
-    Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("{}: cannot make the folder", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot list", from.display()))? {
-        let entry = entry.with_context(|| format!("{}: cannot list", from.display()))?;
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), &target)
-                .and_then(|_| fs::File::open(&target)?.sync_all())
-                .with_context(|| format!("{}: cannot copy to {}", entry.path().display(), target.display()))?;
-        }
-    }
     Ok(())
 }

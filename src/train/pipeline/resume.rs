@@ -81,12 +81,13 @@ fn shown(value: Option<&toml::Value>) -> String {
 mod tests {
     use super::*;
 
+    fn recipe(set: &[&str]) -> Recipe {
+        Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).expect("a recipe")
+    }
+
     #[test]
     fn every_setting_that_differs_is_named_with_both_values() {
         let folder = tempfile::tempdir().expect("a folder");
-        let recipe = |set: &[&str]| {
-            Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).expect("a recipe")
-        };
         let held = toml::to_string(&recipe(&["base.steps=7"])).expect("TOML");
         let file = folder.path().join("recipe.toml");
         std::fs::write(&file, held).expect("written");
@@ -97,9 +98,6 @@ mod tests {
 
     #[test]
     fn what_comes_after_the_base_may_differ_and_is_a_setting() {
-        let recipe = |set: &[&str]| {
-            Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).expect("a recipe")
-        };
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("recipe.toml");
         std::fs::write(&file, toml::to_string(&recipe(&[])).expect("TOML")).expect("written");
