@@ -5,6 +5,8 @@
 //! process, and the parent says which case it was. A case is a function of its number alone:
 //! `SWITCHYARD_CASES=N..M cargo test --test suite malformed:: -- --include-ignored` runs some again.
 
+mod parsers;
+
 use std::ops::Range;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -12,102 +14,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use switchyard::grade::{equivalent, extract, grade};
-use switchyard::latent::Reasoning;
-use switchyard::loading::Opened;
-use switchyard::model::checkpoint::peft::Apply;
-use switchyard::recipe::Recipe;
-use switchyard::store::read_flat;
-use switchyard::text::read_problems;
+
+use parsers::{TARGETS, Target, place};
 
 const CASES: &str = "SWITCHYARD_CASES";
 const FOLDER: &str = "SWITCHYARD_FOLDER";
 const SLOWEST: Duration = Duration::from_secs(2);
 /// Of address space, in KiB.
 const MEMORY: usize = 2 << 20;
-
-/// A file that a user may name, and what reads it.
-struct Target {
-    /// Files of the repository: one is changed, the others (of the same folder) stay as they are.
-    folder: &'static str,
-    file: &'static str,
-    /// Whether it is changed as text.
-    text: bool,
-    /// Gets the folder and the changed file; whether it took them.
-    read: fn(&Path, &Path) -> bool,
-}
-
-const TARGETS: [Target; 17] = [
-    Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
-    Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
-    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
-    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer_config.json", text: true, read: vocabulary },
-    Target { folder: "fixtures/micro/sft/checkpoint", file: "reasoning.json", text: true, read: reasoning },
-    Target { folder: "fixtures/gguf", file: "tiny-q4_0.gguf", text: false, read: gguf },
-    Target { folder: "fixtures/gguf", file: "tiny-q8_0.gguf", text: false, read: gguf },
-    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_model.safetensors", text: false, read: adapter },
-    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_config.json", text: true, read: adapter },
-    Target { folder: "fixtures/problems", file: "gsm8k.jsonl", text: true, read: problems },
-    Target { folder: "fixtures/problems", file: "math.jsonl", text: true, read: problems },
-    Target { folder: "fixtures/problems", file: "prosqa.json", text: true, read: problems },
-    Target { folder: "src/presets", file: "micro.toml", text: true, read: recipe },
-    Target { folder: "src/presets", file: "smoke.toml", text: true, read: recipe },
-    Target { folder: "fixtures/rows", file: "known_value-sft.parquet", text: false, read: rows },
-    Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
-    Target { folder: "fixtures/grader", file: "pairs.jsonl", text: true, read: answers },
-];
-
-fn opened(model: &Path, adapter: Option<&Path>) -> bool {
-    let opened = Opened::open(&model.display().to_string(), adapter, Apply::Merged);
-    opened.is_ok_and(|opened| opened.load(&Device::flex()).is_ok())
-}
-
-fn folder(folder: &Path, _: &Path) -> bool {
-    opened(folder, None)
-}
-
-fn gguf(_: &Path, file: &Path) -> bool {
-    opened(file, None)
-}
-
-fn adapter(folder: &Path, _: &Path) -> bool {
-    opened(Path::new("fixtures/tiny/qwen3_tied"), Some(folder))
-}
-
-fn vocabulary(folder: &Path, _: &Path) -> bool {
-    Opened::open(&folder.display().to_string(), None, Apply::Merged).is_ok_and(|opened| {
-        let ids = opened.text().and_then(|vocabulary| vocabulary.encode("a = 5 ; # 2 <swi>"));
-        ids.is_ok_and(|ids| opened.text().is_ok_and(|vocabulary| vocabulary.decode(&ids).is_ok()))
-    })
-}
-
-fn reasoning(folder: &Path, _: &Path) -> bool {
-    Reasoning::read(folder).is_ok()
-}
-
-fn problems(_: &Path, file: &Path) -> bool {
-    read_problems(file).is_ok()
-}
-
-fn recipe(_: &Path, file: &Path) -> bool {
-    Recipe::resolve(&file.display().to_string(), &[]).is_ok()
-}
-
-fn rows(_: &Path, file: &Path) -> bool {
-    read_flat(file).is_ok()
-}
-
-fn answers(_: &Path, file: &Path) -> bool {
-    let text = String::from_utf8_lossy(&std::fs::read(file).expect("just written")).into_owned();
-    let (gold, said) = text.split_once("\"pred\"").unwrap_or((&text, &text));
-    grade(gold, said);
-    extract(said);
-    equivalent(gold, said);
-    true
-}
 
 /// What the attack must notice: cases from [`CANARIES`] on, which are none of the project's code.
 const CANARIES: u64 = 1 << 40;
@@ -178,19 +94,13 @@ fn changed(seed: &[u8], text: bool, rng: &mut ChaCha8Rng) -> Vec<u8> {
 
 /// Seeds of all targets with their own folders, in which one file changes.
 fn workplace(temp: &Path) -> Vec<(PathBuf, PathBuf, Vec<u8>)> {
-    let place = |(number, target): (usize, &Target)| {
+    let own = |(number, target): (usize, &Target)| {
         let folder = temp.join(number.to_string());
-        std::fs::create_dir_all(&folder).expect("a folder");
-        for entry in std::fs::read_dir(target.folder).expect("seeds").map(|entry| entry.expect("a seed")) {
-            let small = entry.metadata().is_ok_and(|data| data.is_file() && data.len() < 2_000_000);
-            if small && !target.folder.ends_with("gguf") {
-                std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("a copy");
-            }
-        }
+        place(target, &folder);
         let seed = std::fs::read(Path::new(target.folder).join(target.file)).expect("a seed");
         (folder.clone(), folder.join(target.file), seed)
     };
-    TARGETS.iter().enumerate().map(place).collect()
+    TARGETS.iter().enumerate().map(own).collect()
 }
 
 /// One line of a corpus at a time where a whole file of them would be slow to no purpose.

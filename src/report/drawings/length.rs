@@ -5,49 +5,8 @@ use crate::report::cells::subject_key;
 use crate::report::figures::{Axis, BarChart, BarSeries, Ecdf, Figure, Histogram, Line, LineChart, Point};
 use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
-use crate::schema::{AccuracyRow, OutcomeRow};
+use crate::schema::{AccuracyRow, OutcomeRow, PhaseRow};
 use crate::stats::{Estimate, LEVEL, wilson};
-
-/// Accuracy against visible tokens: one mark per way of decoding.
-pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
-    let mut lines: Vec<Line> = vec![];
-    let mark = |tokens: Option<Estimate>, accuracy| Some(Point::new(tokens?.value, sound(accuracy)?));
-    for checkpoint in folder.of::<AccuracyRow>() {
-        for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
-            let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
-            if let Some(point) = found.and_then(|r| mark(r.visible_tokens, r.accuracy)) {
-                lines.push(Line::scatter(&format!("{}{name}", called(checkpoint)), vec![point]));
-            }
-        }
-    }
-    for row in folder.phases() {
-        let phase = called(&row.phase);
-        if !lines.iter().any(|l| l.name == phase)
-            && let Some(point) = mark(row.visible_tokens, row.accuracy)
-        {
-            lines.push(Line::scatter(&phase.replace('_', " "), vec![point]));
-        }
-    }
-    lines.truncate(8);
-    let panels = if lines.len() < 2 {
-        vec![]
-    } else {
-        vec![Figure::Lines(LineChart {
-            title: "Accuracy and length".into(),
-            x: Axis::new("visible tokens per problem"),
-            y: Axis::new("accuracy"),
-            lines,
-            marks: vec![],
-            levels: vec![],
-        })]
-    };
-    Drawing::new(
-        "fig:pareto",
-        "Accuracy–efficiency operating points",
-        panels,
-        "Bars: 95 % Wilson intervals of accuracy.",
-    )
-}
 
 /// Methods that write their reasoning or most of it, and methods that do not: a panel each.
 const METHODS: [(&str, &[&str]); 2] = [
@@ -55,22 +14,45 @@ const METHODS: [(&str, &[&str]); 2] = [
     ("Reasoning not in text", &["no_cot", "icot", "pause", "coconut", "codi", "colar", "fixed_embedding"]),
 ];
 
-/// Accuracy against passes of the model, text and latents alike: one mark a method.
-pub(super) fn passes(folder: &Folder) -> Option<Drawing> {
+/// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
+fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
     let mark = |method: &str| {
         let row = folder.phases().iter().find(|row| row.phase == method)?;
-        let point = Point::new(row.forward_passes?.value, sound(row.accuracy)?);
+        let point = Point::new(length(row)?.value, sound(row.accuracy)?);
         let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
         Some(Line::scatter(&name, vec![point]))
     };
-    let panel = |(title, methods): (&str, &[&str])| {
-        let lines: Vec<Line> = methods.iter().filter_map(|method| mark(method)).collect();
-        (lines.len() > 1).then(|| {
-            let (x, y) = (Axis::new("forward passes per problem"), Axis::new("accuracy"));
-            Figure::Lines(LineChart { title: title.into(), x, y, lines, marks: vec![], levels: vec![] })
-        })
-    };
-    let panels: Vec<Figure> = METHODS.into_iter().filter_map(panel).collect();
+    let panel = |(title, methods): (&str, &[&str])| marks(title, x, methods.iter().filter_map(|m| mark(m)).collect());
+    METHODS.into_iter().filter_map(panel).collect()
+}
+
+/// A panel of at least two marks.
+fn marks(title: &str, x: &str, lines: Vec<Line>) -> Option<Figure> {
+    let (x, y) = (Axis::new(x), Axis::new("accuracy"));
+    (lines.len() > 1)
+        .then(|| Figure::Lines(LineChart { title: title.into(), x, y, lines, marks: vec![], levels: vec![] }))
+}
+
+/// Accuracy against visible tokens: one mark a method, and one per way of decoding a checkpoint.
+pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
+    let x = "visible tokens per problem";
+    let mut ways: Vec<Line> = vec![];
+    // What a phase passes through on its way would hide its end.
+    for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(|c| !c.contains("_step") && !c.contains("_start")) {
+        for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
+            let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
+            let point = found.and_then(|r| Some(Point::new(r.visible_tokens?.value, sound(r.accuracy)?)));
+            ways.extend(point.map(|p| Line::scatter(&format!("{}{name}", called(checkpoint)), vec![p])));
+        }
+    }
+    let panels = by_method(folder, x, |row| row.visible_tokens).into_iter().chain(marks("Ways of decoding", x, ways));
+    let note = "Bars: 95 % Wilson intervals of accuracy; the panels have different scales.";
+    Drawing::new("fig:pareto", "Accuracy–efficiency operating points", panels.collect(), note).map(Drawing::wide)
+}
+
+/// Accuracy against passes of the model, text and latents alike.
+pub(super) fn passes(folder: &Folder) -> Option<Drawing> {
+    let panels = by_method(folder, "forward passes per problem", |row| row.forward_passes);
     if panels.len() < METHODS.len() {
         return None;
     }

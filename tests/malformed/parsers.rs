@@ -1,0 +1,103 @@
+//! Every parser of a file that a user may name: for `tests/malformed.rs`, and for the targets of `fuzz/`.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use switchyard::grade::{equivalent, extract, grade};
+use switchyard::latent::Reasoning;
+use switchyard::loading::Opened;
+use switchyard::model::checkpoint::peft::Apply;
+use switchyard::recipe::Recipe;
+use switchyard::store::read_flat;
+use switchyard::text::read_problems;
+
+/// A file that a user may name, and what reads it.
+pub struct Target {
+    /// Files of the repository: one is changed, the others (of the same folder) stay as they are.
+    pub folder: &'static str,
+    pub file: &'static str,
+    /// Whether it is changed as text.
+    pub text: bool,
+    /// Gets the folder and the changed file; whether it took them.
+    pub read: fn(&Path, &Path) -> bool,
+}
+
+pub const TARGETS: [Target; 17] = [
+    Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
+    Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer_config.json", text: true, read: vocabulary },
+    Target { folder: "fixtures/micro/sft/checkpoint", file: "reasoning.json", text: true, read: reasoning },
+    Target { folder: "fixtures/gguf", file: "tiny-q4_0.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/gguf", file: "tiny-q8_0.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_model.safetensors", text: false, read: adapter },
+    Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_config.json", text: true, read: adapter },
+    Target { folder: "fixtures/problems", file: "gsm8k.jsonl", text: true, read: problems },
+    Target { folder: "fixtures/problems", file: "math.jsonl", text: true, read: problems },
+    Target { folder: "fixtures/problems", file: "prosqa.json", text: true, read: problems },
+    Target { folder: "src/presets", file: "micro.toml", text: true, read: recipe },
+    Target { folder: "src/presets", file: "smoke.toml", text: true, read: recipe },
+    Target { folder: "fixtures/rows", file: "known_value-sft.parquet", text: false, read: rows },
+    Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
+    Target { folder: "fixtures/grader", file: "pairs.jsonl", text: true, read: answers },
+];
+
+fn opened(model: &Path, adapter: Option<&Path>) -> bool {
+    let opened = Opened::open(&model.display().to_string(), adapter, Apply::Merged);
+    opened.is_ok_and(|opened| opened.load(&Device::flex()).is_ok())
+}
+
+fn folder(folder: &Path, _: &Path) -> bool {
+    opened(folder, None)
+}
+
+fn gguf(_: &Path, file: &Path) -> bool {
+    opened(file, None)
+}
+
+fn adapter(folder: &Path, _: &Path) -> bool {
+    opened(Path::new("fixtures/tiny/qwen3_tied"), Some(folder))
+}
+
+fn vocabulary(folder: &Path, _: &Path) -> bool {
+    Opened::open(&folder.display().to_string(), None, Apply::Merged).is_ok_and(|opened| {
+        let ids = opened.text().and_then(|vocabulary| vocabulary.encode("a = 5 ; # 2 <swi>"));
+        ids.is_ok_and(|ids| opened.text().is_ok_and(|vocabulary| vocabulary.decode(&ids).is_ok()))
+    })
+}
+
+fn reasoning(folder: &Path, _: &Path) -> bool {
+    Reasoning::read(folder).is_ok()
+}
+
+fn problems(_: &Path, file: &Path) -> bool {
+    read_problems(file).is_ok()
+}
+
+fn recipe(_: &Path, file: &Path) -> bool {
+    Recipe::resolve(&file.display().to_string(), &[]).is_ok()
+}
+
+fn rows(_: &Path, file: &Path) -> bool {
+    read_flat(file).is_ok()
+}
+
+fn answers(_: &Path, file: &Path) -> bool {
+    let text = String::from_utf8_lossy(&std::fs::read(file).expect("just written")).into_owned();
+    let (gold, said) = text.split_once("\"pred\"").unwrap_or((&text, &text));
+    grade(gold, said);
+    extract(said);
+    equivalent(gold, said);
+    true
+}
+
+/// Copies into `folder` what lies beside a target's file: the file itself is what changes there.
+pub fn place(target: &Target, folder: &Path) {
+    std::fs::create_dir_all(folder).expect("a folder");
+    for entry in std::fs::read_dir(target.folder).expect("seeds").map(|entry| entry.expect("a seed")) {
+        let small = entry.metadata().is_ok_and(|data| data.is_file() && data.len() < 2_000_000);
+        if small && !target.folder.ends_with("gguf") {
+            std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("a copy");
+        }
+    }
+}
