@@ -27,10 +27,11 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 5] = [
+pub(crate) const PRESETS: [(&str, &str); 6] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
+    ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),
 ];

@@ -5,7 +5,7 @@ use std::path::Path;
 use switchyard::report::compare;
 use switchyard::report::folder::Folder;
 use switchyard::report::tables::{Cell, Table};
-use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, ProbeRow, Steps};
+use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, KnownValueRow, ProbeRow, Steps};
 
 fn micro() -> Folder {
     Folder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro")).expect("committed rows")
@@ -49,6 +49,14 @@ fn each_cell_is_the_row_that_it_names() {
         let step: usize = step.strip_suffix(" of 5").expect("five steps").parse().expect("a number");
         let cost = |k: usize| mode("resample", Steps::Only(k)).accuracy_change.value;
         assert!((0..5).all(|k| cost(step - 1) <= cost(k)), "{organism}: {step}");
+        // Nor does any carry more than the one that is named.
+        let Cell::Text(held) = cell(&table, &organism, "one latent carries") else { panic!("{organism}: none") };
+        let known = folder.rows::<KnownValueRow>(checkpoint);
+        let single = known.iter().filter(|row| row.steps != Steps::All);
+        let best = single.max_by(|a, b| a.above_chance.value.total_cmp(&b.above_chance.value)).expect("single steps");
+        let (Steps::Only(at), holds) = (best.steps, best.holds) else { panic!("several steps") };
+        assert_eq!(held, &format!("{holds}, {} of 5", at + 1));
+        assert_eq!(cell(&table, &organism, "followed there"), &Cell::Measured(best.above_chance));
         let exits = folder.rows::<ExitRow>(checkpoint);
         let last = exits.iter().filter(|row| row.group == ExitGroup::All).max_by_key(|row| row.step).expect("a step");
         assert_eq!(cell(&table, &organism, "p(</swi>) last step"), &Cell::Measured(last.p_exit));

@@ -67,56 +67,76 @@ fn weights(out: &Path) -> Vec<Vec<u8>> {
     PHASES.iter().map(bytes).collect()
 }
 
-#[test]
-fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
-    let temp = tempfile::tempdir().expect("a temporary folder");
-    let whole = temp.path().join("whole");
+/// A finished run that nothing disturbed, and how long it took.
+fn undisturbed(out: &Path) -> Duration {
     let started = std::time::Instant::now();
-    let output = train(&whole).output().expect("train runs");
+    let output = train(out).output().expect("train runs");
     assert!(output.status.success(), "{}", text(&output));
-    let whole_time = started.elapsed();
+    started.elapsed()
+}
 
-    let broken = temp.path().join("broken");
-    let mut kills = 0;
-    // Each life is a little longer than the last, so that every part of the run is interrupted somewhere; the first is a
-    // fraction of a whole run, however fast the machine.
+/// Kills a run, resumes it, and so on until it is finished; how many kills that were. Each life is a little longer than the
+/// last, so that every part of the run is interrupted somewhere; the first is a fraction of a whole run, however fast the machine.
+fn killed_until_finished(out: &Path, whole_time: Duration, first: Duration) -> usize {
     for life in 0..60 {
-        let mut command = train(&broken);
-        if broken.join("recipe.toml").exists() {
+        let mut command = train(out);
+        if out.join("recipe.toml").exists() {
             command.arg("--resume");
         }
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("train starts");
-        let mut left = whole_time / 10 + whole_time / 40 * life;
+        let mut left = first + whole_time / 40 * life;
         let tick = Duration::from_millis(10);
-        let ended = loop {
-            if let Some(status) = child.try_wait().expect("its state") {
-                break Some(status);
-            }
-            if left.is_zero() {
-                break None;
+        while !left.is_zero() {
+            if child.try_wait().expect("its state").is_some() {
+                let output = child.wait_with_output().expect("its output");
+                assert!(output.status.success(), "resumed run failed: {}", text(&output));
+                return life as usize;
             }
             std::thread::sleep(tick);
             left = left.saturating_sub(tick);
-        };
-        match ended {
-            Some(_) => {
-                let output = child.wait_with_output().expect("its output");
-                assert!(output.status.success(), "resumed run failed: {}", text(&output));
-                break;
-            }
-            None => {
-                child.kill().expect("kill -9");
-                child.wait().expect("its end");
-                kills += 1;
-            }
         }
+        child.kill().expect("kill -9");
+        child.wait().expect("its end");
     }
-    assert!(kills >= 3, "only {kills} kills: the test would show nothing");
-    println!("killed {kills} times");
-    for (phase, (a, b)) in PHASES.iter().zip(weights(&whole).iter().zip(&weights(&broken))) {
+    panic!("{}: not finished after 60 kills", out.display());
+}
+
+/// Weights first, because they say which phase it was.
+fn assert_undamaged(whole: &Path, broken: &Path, kills: usize) {
+    for (phase, (a, b)) in PHASES.iter().zip(weights(whole).iter().zip(&weights(broken))) {
         assert!(a == b, "{phase}: weights differ after {kills} kills");
     }
-    assert_same(&whole, &broken, &format!("{kills} kills"));
+    assert_same(whole, broken, &format!("{kills} kills"));
+}
+
+#[test]
+fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let (whole, broken) = (temp.path().join("whole"), temp.path().join("broken"));
+    let whole_time = undisturbed(&whole);
+    let kills = killed_until_finished(&broken, whole_time, whole_time / 10);
+    assert!(kills >= 3, "only {kills} kills: the test would show nothing");
+    println!("killed {kills} times");
+    assert_undamaged(&whole, &broken, kills);
+}
+
+#[test]
+#[ignore = "half an hour"]
+fn two_hundred_kills_at_any_moment_cost_nothing() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let whole = temp.path().join("whole");
+    let whole_time = undisturbed(&whole);
+    let (mut kills, mut runs) = (0, 0);
+    while kills < 200 {
+        let broken = temp.path().join(format!("broken-{runs}"));
+        // Other moments in every run.
+        let in_this = killed_until_finished(&broken, whole_time, whole_time / 10 + whole_time / 170 * (runs % 17));
+        assert!(in_this > 0, "nothing was killed in run {runs}");
+        assert_undamaged(&whole, &broken, in_this);
+        std::fs::remove_dir_all(&broken).expect("removed");
+        (kills, runs) = (kills + in_this, runs + 1);
+        println!("{kills} kills in {runs} runs, whole in {:.1} s", whole_time.as_secs_f64());
+    }
 }
 
 #[test]

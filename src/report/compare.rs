@@ -20,7 +20,8 @@ const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
     without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
     arithmetic predicts from a donor's value; known operand: the one that follows from a donor's first operand, where that is \
-    another answer. Decisive step: the latent step at which resampling alone costs most, of \
+    another answer. One latent carries: the same with the donor's latent at one step alone, the step and reading that are followed \
+    most; none where no interval lies above chance. Decisive step: the latent step at which resampling alone costs most, of \
     how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
     best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
     high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
@@ -60,6 +61,8 @@ fn headings() -> Vec<Heading> {
             .chain([
                 ("known value", Measured(3)),
                 ("known operand", Measured(3)),
+                ("one latent carries", Text),
+                ("followed there", Measured(3)),
                 ("decisive step", Text),
                 ("resampled there", Measured(3)),
                 ("p(</swi>) first step", Measured(3)),
@@ -102,8 +105,9 @@ impl Organism<'_> {
         ];
         cells.extend(MODES.map(|mode| Cell::measured(self.mode(mode))));
         cells.extend([Holds::Value, Holds::Operand].map(|holds| Cell::measured(self.known(holds))));
+        let (held, followed) = self.one_latent();
         let (step, there) = self.decisive_step();
-        cells.extend([step, there]);
+        cells.extend([held, followed, step, there]);
         let exits: Vec<&ExitRow> = self.rows::<ExitRow>().iter().filter(|row| row.group == ExitGroup::All).collect();
         cells.push(Cell::measured(exits.iter().min_by_key(|row| row.step).map(|row| row.p_exit)));
         cells.push(Cell::measured(exits.iter().max_by_key(|row| row.step).map(|row| row.p_exit)));
@@ -133,6 +137,27 @@ impl Organism<'_> {
 
     fn known(&self, holds: Holds) -> Option<Estimate> {
         KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
+    }
+
+    /// What a single latent holds by the answers that follow it, and how much more often than by chance they do.
+    fn one_latent(&self) -> (Cell, Cell) {
+        let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
+        let mut single: Vec<(usize, &KnownValueRow)> = vec![];
+        for row in self.rows::<KnownValueRow>().iter().chain(rows) {
+            if let Steps::Only(step) = row.steps {
+                single.push((step, row));
+            }
+        }
+        let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
+        let best = single.iter().max_by(|(_, a), (_, b)| a.above_chance.value.total_cmp(&b.above_chance.value));
+        match best {
+            None => (Cell::nothing(), Cell::nothing()),
+            Some((_, row)) if row.above_chance.low <= 0.0 => (Cell::Missing("none".into()), Cell::nothing()),
+            Some((step, row)) => {
+                let held = format!("{}, {} of {steps}", row.holds, Nth::of(*step));
+                (Cell::Text(held), Cell::measured(Some(row.above_chance)))
+            }
+        }
     }
 
     /// The latent step at which another problem's latent does most harm, and what is left of accuracy.
