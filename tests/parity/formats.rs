@@ -29,7 +29,7 @@ pub fn check_tokenizer(vocabulary: &Vocabulary, cases: &str) {
 fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     let reference = read("gguf/reference.safetensors");
     let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
-    for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"] {
+    for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m"] {
         let path = fixture(&format!("gguf/tiny-{kind}.gguf")).display().to_string();
         let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
         check_tokenizer(opened.text().expect("a tokenizer"), "gguf/tokenizer_cases.json");

@@ -64,7 +64,7 @@ fn every_hook_point_is_that_of_the_widened_model() {
         }
     }
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 60).collect()).to_vec();
-    for name in ["q8_0", "q4_0", "q4_1", "f16", "bf16"] {
+    for name in ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m", "f16", "bf16"] {
         println!("{name}: {:.1e}", compare(&fixture(&format!("gguf/tiny-{name}.gguf")), &ids));
     }
 }
