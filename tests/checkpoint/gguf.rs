@@ -13,10 +13,10 @@ use super::gguf_writer::*;
 use super::support::*;
 
 #[test]
-fn both_families_read_back_exactly() {
+fn every_family_reads_back_exactly() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
-    for value in [qwen3_json(), llama_json()] {
+    for value in [qwen3_json(), qwen2_json(), llama_json()] {
         let mut wanted = config(&value);
         wanted.rope_scaling = None;
         wanted.bos_token_id = Some(1);
@@ -105,7 +105,10 @@ fn what_is_not_supported_is_named() {
     );
     let mut w = Writer::new();
     w.text("general.architecture", "gemma3").save(&path);
-    assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "gemma3", "qwen3"]);
+    assert_names(
+        &message(Checkpoint::open_gguf(&path)),
+        &["general.architecture", "gemma3", "qwen3", "qwen2", "llama"],
+    );
     fs::write(&path, b"GGML....").expect("writes");
     assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
 }
@@ -138,7 +141,7 @@ fn every_tensor_is_dequantised_as_by_the_reference() {
     let root = Path::new("fixtures/gguf");
     let wanted = fs::read(root.join("tensors.json")).expect("reads");
     let wanted: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&wanted).expect("parses");
-    assert_eq!(wanted.len(), 10);
+    assert_eq!(wanted.len(), 11);
     for (file, tensors) in wanted {
         let read = Checkpoint::open_gguf(root.join(&file)).expect("opens");
         assert_eq!(read.names(), tensors.keys().cloned().collect::<Vec<_>>(), "{file}");
