@@ -387,8 +387,8 @@ fn models_that_cannot_be_read_are_named() {
 
     std::fs::write(fixture.path("unknown.gguf"), gguf_of_type(77)).expect("writes");
     bad(&fixture.text("unknown.gguf"), &["unknown.gguf", "77"]);
-    let q6 = "fixtures/gguf/unsupported-q6_k.gguf";
-    bad(q6, &["unsupported-q6_k.gguf", "Q6_K"]);
+    let q2 = "fixtures/gguf/unsupported-q2_k.gguf";
+    bad(q2, &["unsupported-q2_k.gguf", "blk.0.ffn_down.weight", "Q2_K"]);
     std::fs::write(fixture.path("short.gguf"), &gguf_of_type(0)[..30]).expect("writes");
     bad(&fixture.text("short.gguf"), &["short.gguf"]);
 

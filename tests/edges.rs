@@ -1,7 +1,7 @@
 //! Edges and circuits: runs with rewired edges, their gradients against real patches of one edge, and the circuit of a hand-built
 //! model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ndarray::Array2;
@@ -11,6 +11,9 @@ use crate::common::known::{Kind, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
 use switchyard::latent::Switching;
+use switchyard::model::Decoder;
+use switchyard::model::checkpoint::{HostTensor, expected_parameters};
+use switchyard::model::config::{Family, ModelConfig};
 use switchyard::schema::{Circuit, EdgeRow, Form};
 use switchyard::study::Study;
 use switchyard::study::circuits::alive::{Edge, alive};
@@ -83,6 +86,38 @@ fn all_edges_make_the_run_and_none_the_other() {
             assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
         }
         assert!(found[0] > 0.0 && found[1] < 0.0);
+    }
+}
+
+/// The same model with biases of queries, keys and values, and without QK-norm.
+fn biased(model: &Decoder) -> Decoder {
+    let config = ModelConfig { family: Family::Qwen2, qk_norm: false, ..model.config().clone() };
+    let shapes: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
+    let held: BTreeMap<String, HostTensor> = model.export().expect("weights").into_iter().collect();
+    let bias = |shape: &Vec<usize>| (0..shape[0]).map(|i| (i * 37 % 11) as f32 / 4.0 - 1.0).collect();
+    Decoder::from_weights(&config, &model.device(), |name| match held.get(name) {
+        Some(tensor) => Ok(tensor.clone()),
+        None => HostTensor::new(shapes[name].clone(), bias(&shapes[name])),
+    })
+    .expect("a model")
+}
+
+/// A bias of a query, key or value is no sender's: it is there whatever the edges carry.
+#[test]
+fn biases_stay_where_edges_are_rewired() {
+    let mut study = micro();
+    let pairs = some_pairs(&study);
+    study.subject.model = biased(&study.subject.model);
+    let weights = Weights::of(&study.subject.model).expect("weights");
+    for pair in &pairs {
+        let wired = Wired::of(&study, &weights, pair);
+        let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
+        let found = leads(&study.subject, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
+        let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
+        for (found, row) in found.iter().zip([&pair.clean, &pair.corrupt]) {
+            let true_lead = patched(&study.subject, row, &as_it_is, pair.says).expect("a lead")[0];
+            assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
+        }
     }
 }
 

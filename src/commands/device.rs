@@ -16,7 +16,7 @@ pub struct MachineArgs {
     #[arg(long, default_value = "cpu")]
     device: String,
     /// What the model computes in; weights that are trained stay f32. `stored` computes in f32 on the CPU and keeps a model
-    /// that is not trained in memory as its file has it (bf16, f16, Q8_0, Q4_0, Q4_1). By default stored, for `train` the
+    /// that is not trained in memory as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4). By default stored, for `train` the
     /// recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,

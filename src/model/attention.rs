@@ -39,10 +39,14 @@ impl Attention {
         let norm = || config.qk_norm.then(|| RmsNorm::ones(dh, config.rms_norm_eps, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
+        let biased = |linear: Linear, d_out| match config.family.qkv_bias() {
+            true => linear.with_bias(d_out, device),
+            false => linear,
+        };
         Ok(Self {
-            q_proj: linear("q_proj", [q, d])?,
-            k_proj: linear("k_proj", [kv, d])?,
-            v_proj: linear("v_proj", [kv, d])?,
+            q_proj: biased(linear("q_proj", [q, d])?, q),
+            k_proj: biased(linear("k_proj", [kv, d])?, kv),
+            v_proj: biased(linear("v_proj", [kv, d])?, kv),
             o_proj: linear("o_proj", [d, q])?,
             q_norm: norm(),
             k_norm: norm(),

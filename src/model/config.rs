@@ -1,7 +1,7 @@
 //! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
 //!
 //! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
-//! rotary scalings, biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+//! rotary scalings, other biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
 mod keys;
 mod read;
@@ -12,19 +12,30 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The two architectures the decoder implements. They differ in QK-norm and in nothing else.
+/// The architectures the decoder implements. They differ in QK-norm and in the biases of q, k and v, and in nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     Qwen3,
+    /// Also Qwen2.5.
+    Qwen2,
     Llama,
 }
 
 impl Family {
+    const ALL: [Family; 3] = [Family::Qwen3, Family::Qwen2, Family::Llama];
+
+    /// The family of a [`Self::model_type`], or the names of those there are.
+    pub(crate) fn named(model_type: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(|family| format!("{:?}", family.model_type())).join(" or ");
+        Self::ALL.into_iter().find(|family| family.model_type() == model_type).ok_or_else(known)
+    }
+
     /// `model_type` in `config.json`, and `general.architecture` in a GGUF.
     pub fn model_type(self) -> &'static str {
         match self {
             Family::Qwen3 => "qwen3",
+            Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
         }
     }
@@ -33,6 +44,7 @@ impl Family {
     pub fn architecture(self) -> &'static str {
         match self {
             Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
         }
     }
@@ -40,6 +52,11 @@ impl Family {
     /// Whether queries and keys pass an RMSNorm over the head width before RoPE.
     pub fn qk_norm(self) -> bool {
         self == Family::Qwen3
+    }
+
+    /// Whether the projections to queries, keys and values add a bias.
+    pub fn qkv_bias(self) -> bool {
+        self == Family::Qwen2
     }
 }
 
@@ -70,7 +87,7 @@ impl Llama3Scaling {
     }
 }
 
-/// A decoder of the `qwen3` or `llama` family. Names follow `config.json`; axes follow the glossary:
+/// A decoder of one of the families. Names follow `config.json`; axes follow the glossary:
 /// `vocab_size` V, `hidden_size` D, `intermediate_size` F, heads H and Hkv, `head_dim` dh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
@@ -213,12 +230,15 @@ impl ModelConfig {
             "vocab_size": self.vocab_size,
         });
         match self.family {
-            Family::Qwen3 => {
+            Family::Qwen3 | Family::Qwen2 => {
                 out["use_sliding_window"] = json!(false);
                 out["sliding_window"] = Value::Null;
                 out["max_window_layers"] = json!(self.num_hidden_layers);
             }
             Family::Llama => out["mlp_bias"] = json!(false),
+        }
+        if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
+            keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone
         }
         out
     }

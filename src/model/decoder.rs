@@ -1,4 +1,4 @@
-//! The decoder of the Qwen3 and Llama families: embed → blocks → final norm, and the head apart.
+//! The decoder of the Qwen3, Qwen2 and Llama families: embed → blocks → final norm, and the head apart.
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
@@ -119,7 +119,7 @@ impl Decoder {
             embed_tokens,
             layers,
             norm: RmsNorm::ones(d, config.rms_norm_eps, device),
-            lm_head: head.transpose()?.map(|weight| Linear { weight }),
+            lm_head: head.transpose()?.map(|weight| Linear { weight, bias: None }),
             heads: Heads::default(),
             config: config.clone(),
             inv_freq: config.inv_freqs().into_iter().map(|f| f as f32).collect(),
@@ -216,7 +216,7 @@ impl Decoder {
             ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
         }
         let head = match (&self.lm_head, &self.embed_tokens) {
-            (Some(Linear { weight: Matrix::Dense(head) }), _) if head.adapter().is_none() => head.val(),
+            (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => head.val(),
             (None, Matrix::Dense(table)) => table.val().transpose(),
             _ => {
                 let logits = self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);

@@ -51,7 +51,7 @@ impl Decoder {
         self.embed_tokens = extended(self.embed_tokens, keep, added, 0, &device)?;
         if let Some(head) = self.lm_head.take() {
             let added = more(&host(head.outputs(&[seed], &device)?)?)?;
-            self.lm_head = Some(Linear { weight: extended(head.weight, keep, added, 1, &device)? });
+            self.lm_head = Some(Linear { weight: extended(head.weight, keep, added, 1, &device)?, bias: head.bias });
         }
         Ok(self)
     }

@@ -1,4 +1,4 @@
-//! Matrices, trained as floats or kept as their file stores them, and the bias-free linear map.
+//! Matrices, trained as floats or kept as their file stores them, and the linear map.
 
 use std::sync::Arc;
 
@@ -103,21 +103,37 @@ impl Matrix {
     }
 }
 
-/// `y = x W` with W `[d_in, d_out]`: the transpose of PyTorch's layout, as Burn keeps it.
+/// `y = x W + b` with W `[d_in, d_out]`: the transpose of PyTorch's layout, as Burn keeps it.
 #[derive(Module, Debug)]
 pub struct Linear {
     pub weight: Matrix,
+    /// `[d_out]`; few maps have one.
+    pub bias: Option<Param<Tensor<1>>>,
 }
 
 impl Linear {
     /// The one called `name` of a decoder that is being made, `[d_out, d_in]`.
     pub(super) fn named(name: &str, shape: [usize; 2], make: Make) -> Result<Self> {
-        Ok(Self { weight: make(&format!("{name}.weight"), shape)? })
+        Ok(Self { weight: make(&format!("{name}.weight"), shape)?, bias: None })
     }
 
-    /// `[B, L, d_in]` → `[B, L, d_out]`. With LoRA factors `x W + scale · (x A) B`: their product is never formed, so that
-    /// no dense matrix of W's shape is held for a gradient.
+    /// The same with a bias, zero until it is read.
+    pub(super) fn with_bias(self, d_out: usize, device: &Device) -> Self {
+        Self { bias: Some(Param::from_tensor(Tensor::zeros([d_out], device))), ..self }
+    }
+
+    /// `[B, L, d_in]` → `[B, L, d_out]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let y = self.product(x);
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
+    }
+
+    /// `x W`. With LoRA factors `x W + scale · (x A) B`: their product is never formed, so that no dense matrix of W's shape
+    /// is held for a gradient.
+    fn product(&self, x: Tensor<3>) -> Tensor<3> {
         let weight = match &self.weight {
             Matrix::Dense(weight) => weight,
             Matrix::Kept(kept) => return kept.product(x),
@@ -127,7 +143,7 @@ impl Linear {
         linear(x, weight.base()) + linear(low, lora.b.val())
     }
 
-    /// W as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.
+    /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.
     ///
     /// # Errors
     /// None for a matrix that stands in a model.
@@ -138,7 +154,7 @@ impl Linear {
         }
     }
 
-    /// W's columns for some outputs, as rows: `[n, d_in]`.
+    /// W's columns for some outputs, as rows, without the bias: `[n, d_in]`.
     ///
     /// # Errors
     /// An output that W does not have.
@@ -154,7 +170,7 @@ impl Linear {
         }
     }
 
-    /// `y Wᵀ`: `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Without LoRA factors that are being trained.
+    /// `y Wᵀ` (a bias has no part in it): `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Without LoRA factors that are being trained.
     pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
             Matrix::Dense(weight) => y.matmul(weight.val().transpose().unsqueeze()),

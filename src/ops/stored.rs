@@ -1,18 +1,25 @@
 //! Weight matrices kept in memory as files store them, and how a block of their values becomes floats. Products read them
 //! as they lie (`fused::stored`); nothing here knows a tensor.
 //!
-//! Block formats are ggml's (`ggml-quants.c`): 32 values share a 16-bit scale, and an offset in `Q4_1`. Widening is exact: a
-//! bf16 or f16 is a float, and a scale of 11 bits times an integer of 8 has no more digits than a float holds.
+//! Block formats are ggml's (`ggml-quants.c`): 32 values share a 16-bit scale, and in `Q4_1` and `Q5_1` an offset. In the
+//! `K` formats 256 values share a 16-bit scale of scales: each 32 (in `Q6_K` 16) have a small integer scale of their own, and
+//! in `Q4_K` and `Q5_K` an offset. Widening is exact: a bf16 or f16 is a float, and the product of a 16-bit scale and the
+//! integers has no more digits than a float holds (11 + 8 + 5 bits in `Q6_K`). Only subtracting or adding an offset rounds, once.
 
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
-/// Values in a block. Formats without blocks are read in pieces of as many.
-pub(crate) const BLOCK: usize = 32;
+/// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
+/// read in pieces of as many.
+pub(crate) const PIECE: usize = 32;
 
-/// How the values of a row are stored.
+/// Pieces in a block of the `K` formats.
+const EIGHT: usize = 8;
+
+/// How the values of a row are stored. The names of block formats are ggml's.
+#[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     F32,
@@ -21,14 +28,21 @@ pub enum Format {
     Q8_0,
     Q4_0,
     Q4_1,
+    Q5_0,
+    Q5_1,
+    Q4_K,
+    Q5_K,
+    Q6_K,
 }
 
 /// A format known to the compiler: what loops over blocks are compiled for.
 pub(crate) trait Layout {
-    /// Bytes of [`BLOCK`] values.
+    /// Pieces in a block.
+    const PIECES: usize = 1;
+    /// Bytes of a block.
     const BYTES: usize;
-    /// The values of a block of [`Self::BYTES`] bytes.
-    fn widen(block: &[u8]) -> [f32; BLOCK];
+    /// The values of a piece of a block of [`Self::BYTES`] bytes.
+    fn widen(block: &[u8], piece: usize) -> [f32; PIECE];
 }
 
 /// Runs an expression with `$layout` standing for the [`Layout`] of a [`Format`].
@@ -59,6 +73,26 @@ macro_rules! with_layout {
                 type $layout = $crate::ops::stored::Q4Offset;
                 $work
             }
+            $crate::ops::stored::Format::Q5_0 => {
+                type $layout = $crate::ops::stored::Q5;
+                $work
+            }
+            $crate::ops::stored::Format::Q5_1 => {
+                type $layout = $crate::ops::stored::Q5Offset;
+                $work
+            }
+            $crate::ops::stored::Format::Q4_K => {
+                type $layout = $crate::ops::stored::Q4K;
+                $work
+            }
+            $crate::ops::stored::Format::Q5_K => {
+                type $layout = $crate::ops::stored::Q5K;
+                $work
+            }
+            $crate::ops::stored::Format::Q6_K => {
+                type $layout = $crate::ops::stored::Q6K;
+                $work
+            }
         }
     };
 }
@@ -70,6 +104,11 @@ pub(crate) struct Bf16;
 pub(crate) struct Q8;
 pub(crate) struct Q4;
 pub(crate) struct Q4Offset;
+pub(crate) struct Q5;
+pub(crate) struct Q5Offset;
+pub(crate) struct Q4K;
+pub(crate) struct Q5K;
+pub(crate) struct Q6K;
 
 /// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow).
 #[inline(always)]
@@ -108,10 +147,10 @@ fn nibble(packed: &[u8], i: usize) -> f32 {
 }
 
 impl Layout for F32 {
-    const BYTES: usize = 4 * BLOCK;
+    const BYTES: usize = 4 * PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ F32::BYTES }>(block);
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
@@ -120,14 +159,14 @@ impl Layout for F32 {
 }
 
 impl Layout for F16 {
-    const BYTES: usize = 2 * BLOCK;
+    const BYTES: usize = 2 * PIECE;
 
     /// In three passes over the block: as one expression a value, it is not vectorised and takes four times as long.
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ F16::BYTES }>(block);
-        let wide: [u32; BLOCK] = std::array::from_fn(|i| u32::from(bits(block, i)));
-        let mut out = [0.0; BLOCK];
+        let wide: [u32; PIECE] = std::array::from_fn(|i| u32::from(bits(block, i)));
+        let mut out = [0.0; PIECE];
         for (out, wide) in out.iter_mut().zip(&wide) {
             *out = f32::from_bits((wide & 0x7fff) << 13) * UP;
         }
@@ -139,23 +178,23 @@ impl Layout for F16 {
 }
 
 impl Layout for Bf16 {
-    const BYTES: usize = 2 * BLOCK;
+    const BYTES: usize = 2 * PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Bf16::BYTES }>(block);
         std::array::from_fn(|i| f32::from_bits(u32::from(bits(block, i)) << 16))
     }
 }
 
 impl Layout for Q8 {
-    const BYTES: usize = 2 + BLOCK;
+    const BYTES: usize = 2 + PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q8::BYTES }>(block);
         let scale = half(bits(block, 0));
-        let mut out = [0.0; BLOCK];
+        let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(&block[2..]) {
             *out = f32::from(*quant as i8) * scale;
         }
@@ -164,10 +203,10 @@ impl Layout for Q8 {
 }
 
 impl Layout for Q4 {
-    const BYTES: usize = 2 + BLOCK / 2;
+    const BYTES: usize = 2 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4::BYTES }>(block);
         let scale = half(bits(block, 0));
         std::array::from_fn(|i| (nibble(&block[2..], i) - 8.0) * scale)
@@ -175,13 +214,114 @@ impl Layout for Q4 {
 }
 
 impl Layout for Q4Offset {
-    const BYTES: usize = 4 + BLOCK / 2;
+    const BYTES: usize = 4 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8]) -> [f32; BLOCK] {
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4Offset::BYTES }>(block);
         let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
         std::array::from_fn(|i| nibble(&block[4..], i) * scale + offset)
+    }
+}
+
+/// Value `i` of 32 whose low four bits are packed as [`nibble`] says, and whose fifth is bit `i` of the four bytes before them.
+#[inline(always)]
+fn five_bits(packed: &[u8], i: usize) -> f32 {
+    let high = u32::from_le_bytes([packed[0], packed[1], packed[2], packed[3]]) >> i & 1;
+    nibble(&packed[4..], i) + (high << 4) as f32
+}
+
+impl Layout for Q5 {
+    const BYTES: usize = 6 + PIECE / 2;
+
+    #[inline(always)]
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q5::BYTES }>(block);
+        let scale = half(bits(block, 0));
+        std::array::from_fn(|i| (five_bits(&block[2..], i) - 16.0) * scale)
+    }
+}
+
+impl Layout for Q5Offset {
+    const BYTES: usize = 8 + PIECE / 2;
+
+    #[inline(always)]
+    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q5Offset::BYTES }>(block);
+        let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
+        std::array::from_fn(|i| five_bits(&block[4..], i) * scale + offset)
+    }
+}
+
+/// What all of a piece of `Q4_K` and `Q5_K` share: `[scale, offset]`. A block begins with the 16-bit scales of the two, then
+/// come eight scales and eight offsets of 6 bits in 12 bytes: whole for the first four pieces, for the others four bits of
+/// both in the last four bytes and two above those of the first four.
+#[inline(always)]
+fn scale_and_offset(block: &[u8], piece: usize) -> [f32; 2] {
+    let packed = whole::<12>(&block[4..]);
+    let [scale, offset] = match piece {
+        0..4 => [packed[piece] & 63, packed[piece + 4] & 63],
+        4..EIGHT => {
+            let low = packed[piece + 4];
+            [low & 15 | packed[piece - 4] >> 6 << 4, low >> 4 | packed[piece] >> 6 << 4]
+        }
+        _ => [0; 2],
+    };
+    [half(bits(block, 0)) * f32::from(scale), half(bits(block, 1)) * f32::from(offset)]
+}
+
+/// The four bits of each value of a piece: two pieces share 32 bytes, the first has the low halves.
+#[inline(always)]
+fn nibbles(packed: &[u8], piece: usize) -> [u8; PIECE] {
+    let packed = whole::<PIECE>(&packed[piece / 2 * PIECE..]);
+    let shift = 4 * (piece % 2);
+    packed.map(|byte| byte >> shift & 15)
+}
+
+impl Layout for Q4K {
+    const PIECES: usize = EIGHT;
+    const BYTES: usize = 16 + EIGHT * PIECE / 2;
+
+    #[inline(always)]
+    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q4K::BYTES }>(block);
+        let [scale, offset] = scale_and_offset(block, piece);
+        nibbles(&block[16..], piece).map(|quant| f32::from(quant) * scale - offset)
+    }
+}
+
+impl Layout for Q5K {
+    const PIECES: usize = EIGHT;
+    const BYTES: usize = 16 + PIECE + EIGHT * PIECE / 2;
+
+    /// Bit `piece` of byte i is the fifth bit of value i.
+    #[inline(always)]
+    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q5K::BYTES }>(block);
+        let [scale, offset] = scale_and_offset(block, piece);
+        let (high, low) = (whole::<PIECE>(&block[16..]), nibbles(&block[16 + PIECE..], piece));
+        std::array::from_fn(|i| f32::from(low[i] | (high[i] >> piece & 1) << 4) * scale - offset)
+    }
+}
+
+impl Layout for Q6K {
+    const PIECES: usize = EIGHT;
+    const BYTES: usize = 2 + EIGHT * 2 + EIGHT * PIECE * 3 / 4;
+
+    /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits;
+    /// behind those of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
+    #[inline(always)]
+    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q6K::BYTES }>(block);
+        let (quarter, at) = (piece % 4, piece / 4 * PIECE);
+        let low = whole::<PIECE>(&block[2 * at + quarter % 2 * PIECE..]);
+        let high = whole::<PIECE>(&block[EIGHT * PIECE / 2 + at..]);
+        let scales = &block[EIGHT * PIECE * 3 / 4..];
+        let scale = [0, 1].map(|part| half(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8));
+        std::array::from_fn(|i| {
+            let quant = low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4;
+            (f32::from(quant) - 32.0) * scale[i / 16]
+        })
     }
 }
 
@@ -190,13 +330,13 @@ impl Format {
     pub fn block_len(self) -> usize {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 => 1,
-            Format::Q8_0 | Format::Q4_0 | Format::Q4_1 => BLOCK,
+            _ => with_layout!(self, L => L::PIECES) * PIECE,
         }
     }
 
     /// Bytes of [`Self::block_len`] values.
     pub fn block_bytes(self) -> usize {
-        with_layout!(self, L => L::BYTES) * self.block_len() / BLOCK
+        with_layout!(self, L => L::BYTES * self.block_len() / (L::PIECES * PIECE))
     }
 
     /// Bytes of a row; `None` where `width` is not whole blocks.
@@ -212,26 +352,29 @@ impl Format {
     }
 }
 
-/// Block by block; the last one may be cut short in formats without blocks.
+/// Piece by piece; the last one may be cut short in formats without blocks.
 #[inline(always)]
 fn widen<L: Layout>(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks(L::BYTES).zip(out.chunks_mut(BLOCK)) {
-        match <&mut [f32; BLOCK]>::try_from(&mut *out) {
-            Ok(out) if block.len() == L::BYTES => *out = L::widen(block),
-            _ => {
-                let held = (block.len() * BLOCK / L::BYTES).min(out.len());
-                out[..held].copy_from_slice(&cut_short::<L>(block)[..held]);
+    for (block, out) in bytes.chunks(L::BYTES).zip(out.chunks_mut(L::PIECES * PIECE)) {
+        for (piece, out) in out.chunks_mut(PIECE).enumerate() {
+            match <&mut [f32; PIECE]>::try_from(&mut *out) {
+                Ok(out) if block.len() == L::BYTES => *out = L::widen(block, piece),
+                _ if L::PIECES == 1 => {
+                    let held = (block.len() * PIECE / L::BYTES).min(out.len());
+                    out[..held].copy_from_slice(&cut_short::<L>(block)[..held]);
+                }
+                _ => {}
             }
         }
     }
 }
 
-/// The values of a block that is cut short, and zeros behind them.
+/// The values of a piece that is cut short, and zeros behind them. For formats whose blocks are one piece.
 #[inline(always)]
-pub(crate) fn cut_short<L: Layout>(block: &[u8]) -> [f32; BLOCK] {
-    let mut whole = [0; 4 * BLOCK];
+pub(crate) fn cut_short<L: Layout>(block: &[u8]) -> [f32; PIECE] {
+    let mut whole = [0; 4 * PIECE];
     whole[..block.len()].copy_from_slice(block);
-    L::widen(&whole)
+    L::widen(&whole, 0)
 }
 
 /// Rows of one format, one behind the other.
@@ -386,7 +529,7 @@ mod tests {
         for h in 0..=u16::MAX {
             let (ours, theirs) = (half(h), half::f16::from_bits(h).to_f32());
             assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{h:#x}: {ours} is not {theirs}");
-            let block = F16::widen(&h.to_le_bytes().repeat(BLOCK));
+            let block = F16::widen(&h.to_le_bytes().repeat(PIECE), 0);
             assert!(block.iter().all(|x| x.to_bits() == ours.to_bits()), "{h:#x} in a block");
         }
     }

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use switchyard::model::checkpoint::expected_parameters;
 use switchyard::model::config::{Family, ModelConfig};
 
 use super::support::*;
@@ -24,7 +25,7 @@ fn both_rotary_forms_say_the_same() {
 
 #[test]
 fn what_we_write_we_read_back() {
-    for value in [qwen3_json(), llama_json()] {
+    for value in [qwen3_json(), qwen2_json(), llama_json()] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -32,6 +33,22 @@ fn what_we_write_we_read_back() {
     }
     assert_eq!(config(&qwen3_json()).family, Family::Qwen3);
     assert!(config(&qwen3_json()).qk_norm);
+}
+
+#[test]
+fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
+    let found = config(&qwen2_json());
+    assert_eq!((found.family, found.head_dim, found.qk_norm), (Family::Qwen2, 8, false));
+    let biases: Vec<_> = expected_parameters(&found).into_iter().filter(|(name, _)| name.ends_with(".bias")).collect();
+    let of = |name: &str, rows| (format!("model.layers.0.self_attn.{name}.bias"), vec![rows]);
+    assert_eq!(biases[..3], [of("q_proj", 32), of("k_proj", 16), of("v_proj", 16)]);
+    assert_eq!(biases.len(), 6);
+    // It would say that o has a bias too.
+    assert_eq!(found.to_json("float32").get("attention_bias"), None);
+    let value = with(qwen2_json(), "use_sliding_window", json!(true));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "use_sliding_window", "false", "true"]);
+    let value = with(qwen2_json(), "hidden_size", json!(34));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["hidden_size", "34", "4"]);
 }
 
 #[test]
@@ -45,6 +62,7 @@ fn qwen3_head_width_has_its_own_default() {
 fn unsupported_settings_are_refused_by_name() {
     let cases = [
         ("model_type", json!("mistral")),
+        ("model_type", json!("qwen2_moe")),
         ("architectures", json!(["Qwen3ForSequenceClassification"])),
         ("use_sliding_window", json!(true)),
         ("layer_types", json!(["full_attention", "sliding_attention"])),

@@ -16,6 +16,7 @@ fn a_saved_folder_reads_back_in_every_format_single_and_sharded() {
     for (value, dtype, shard_bytes) in [
         (qwen3_json(), Dtype::F32, usize::MAX),
         (qwen3_json(), Dtype::F16, 4000),
+        (qwen2_json(), Dtype::F32, 8000),
         (llama_json(), Dtype::BF16, usize::MAX),
         (llama_json(), Dtype::F32, 20_000),
     ] {

@@ -1,19 +1,22 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile};
 use switchyard::model::config::ModelConfig;
+use switchyard::ops::stored::Format;
 
 use super::gguf_writer::*;
 use super::support::*;
 
 #[test]
-fn both_families_read_back_exactly() {
+fn every_family_reads_back_exactly() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
-    for value in [qwen3_json(), llama_json()] {
+    for value in [qwen3_json(), qwen2_json(), llama_json()] {
         let mut wanted = config(&value);
         wanted.rope_scaling = None;
         wanted.bos_token_id = Some(1);
@@ -77,7 +80,7 @@ fn what_is_not_supported_is_named() {
         w.save(&path);
         assert_names(&message(Checkpoint::open_gguf(&path)), parts);
     };
-    check(|w| w.tensors[3].2 = 14, &["m.gguf", "blk.0.attn_k.weight", "Q6_K", "Q8_0"]);
+    check(|w| w.tensors[3].2 = 10, &["m.gguf", "blk.0.attn_k.weight", "Q2_K", "Q6_K"]);
     check(|w| w.tensors[3].2 = 77, &["blk.0.attn_k.weight", "unknown", "77"]);
     check(
         |w| {
@@ -102,9 +105,72 @@ fn what_is_not_supported_is_named() {
     );
     let mut w = Writer::new();
     w.text("general.architecture", "gemma3").save(&path);
-    assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "gemma3", "qwen3"]);
+    assert_names(
+        &message(Checkpoint::open_gguf(&path)),
+        &["general.architecture", "gemma3", "qwen3", "qwen2", "llama"],
+    );
     fs::write(&path, b"GGML....").expect("writes");
     assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
+}
+
+/// Blocks of 256 in rows of another length, and in a file that ends before them.
+#[test]
+fn damaged_blocks_are_named() {
+    let root = tempfile::tempdir().expect("temp");
+    let path = root.path().join("m.gguf");
+    let config = config(&qwen3_json());
+    for (kind, name) in [(12, "Q4_K"), (13, "Q5_K"), (14, "Q6_K")] {
+        let mut w = model(&config, false);
+        w.tensors[3].2 = kind;
+        w.save(&path);
+        assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "blk.0.attn_k.weight", name, "256"]);
+    }
+    let root = Path::new("fixtures/gguf");
+    for name in ["tiny-q4_k_m.gguf", "tiny-q5_k_m.gguf"] {
+        let bytes = fs::read(root.join(name)).expect("reads");
+        for cut in [1, 40, 10_000] {
+            fs::write(&path, &bytes[..bytes.len() - cut]).expect("writes");
+            assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "tensor `", "truncated"]);
+        }
+    }
+}
+
+/// What the file gives is what gguf-py gives, bit for bit: every tensor of every file.
+#[test]
+fn every_tensor_is_dequantised_as_by_the_reference() {
+    let root = Path::new("fixtures/gguf");
+    let wanted = fs::read(root.join("tensors.json")).expect("reads");
+    let wanted: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&wanted).expect("parses");
+    assert_eq!(wanted.len(), 11);
+    for (file, tensors) in wanted {
+        let read = Checkpoint::open_gguf(root.join(&file)).expect("opens");
+        assert_eq!(read.names(), tensors.keys().cloned().collect::<Vec<_>>(), "{file}");
+        for (name, hash) in tensors {
+            let found = Dtype::F32.encode(&read.tensor(&name).expect("reads").data);
+            assert_eq!(format!("{:x}", Sha256::digest(found)), hash, "{file}: {name}");
+        }
+    }
+}
+
+/// Any bytes: quants, scales of quants, negative and subnormal 16-bit scales.
+#[test]
+fn random_blocks_are_dequantised_as_by_the_reference() {
+    use Format::*;
+    let file = fs::read("fixtures/gguf/blocks.safetensors").expect("reads");
+    let blocks = safetensors::SafeTensors::deserialize(&file).expect("parses");
+    let formats = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K];
+    assert_eq!(blocks.len(), 2 * formats.len());
+    for format in formats {
+        let of = |part: &str| {
+            let name = format!("{}.{part}", format!("{format:?}").to_lowercase());
+            blocks.tensor(&name).expect("is there")
+        };
+        let (bytes, wanted) = (of("bytes"), of("values"));
+        assert_eq!(bytes.shape()[1..], [format.block_bytes()], "{format:?}");
+        let mut found = vec![0.0; bytes.shape()[0] * format.block_len()];
+        format.widen(bytes.data(), &mut found);
+        assert!(Dtype::F32.encode(&found) == wanted.data(), "{format:?}");
+    }
 }
 
 #[test]

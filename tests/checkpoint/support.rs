@@ -17,6 +17,17 @@ pub fn qwen3_json() -> Value {
     })
 }
 
+/// As Qwen2.5's files are: a window that is off, no head width, nothing said of biases.
+pub fn qwen2_json() -> Value {
+    json!({
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": false,
+        "max_position_embeddings": 256, "eos_token_id": 3, "bos_token_id": 1, "use_sliding_window": false,
+        "sliding_window": 131072, "max_window_layers": 28, "use_mrope": false
+    })
+}
+
 pub fn llama_json() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 40,

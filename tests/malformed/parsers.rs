@@ -22,7 +22,7 @@ pub struct Target {
     pub read: fn(&Path, &Path) -> bool,
 }
 
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 19] = [
     Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
     Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
     Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
@@ -30,6 +30,8 @@ pub const TARGETS: [Target; 17] = [
     Target { folder: "fixtures/micro/sft/checkpoint", file: "reasoning.json", text: true, read: reasoning },
     Target { folder: "fixtures/gguf", file: "tiny-q4_0.gguf", text: false, read: gguf },
     Target { folder: "fixtures/gguf", file: "tiny-q8_0.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/gguf", file: "tiny-q4_k_m.gguf", text: false, read: gguf },
+    Target { folder: "fixtures/gguf", file: "tiny-q5_k_m.gguf", text: false, read: gguf },
     Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_model.safetensors", text: false, read: adapter },
     Target { folder: "fixtures/tiny/qwen3_tied_peft", file: "adapter_config.json", text: true, read: adapter },
     Target { folder: "fixtures/problems", file: "gsm8k.jsonl", text: true, read: problems },

@@ -29,10 +29,13 @@ pub fn check_tokenizer(vocabulary: &Vocabulary, cases: &str) {
 fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     let reference = read("gguf/reference.safetensors");
     let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
-    for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"] {
+    for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m", "qwen2"] {
         let path = fixture(&format!("gguf/tiny-{kind}.gguf")).display().to_string();
         let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
-        check_tokenizer(opened.text().expect("a tokenizer"), "gguf/tokenizer_cases.json");
+        // The qwen2 file splits text as Qwen does.
+        if kind != "qwen2" {
+            check_tokenizer(opened.text().expect("a tokenizer"), "gguf/tokenizer_cases.json");
+        }
         let model = opened.load(&Device::flex()).expect("loads").model;
         let logits = model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward");
         let off = relative(&values(&logits), &reference[&format!("{kind}.logits")].data, kind);
@@ -43,20 +46,22 @@ fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
 
 #[test]
 fn a_peft_adapter_merged_and_attached_has_the_logits_of_peft() {
-    let reference = read("tiny/qwen3_tied_peft/reference.safetensors");
-    let base = fixture("tiny/qwen3_tied").display().to_string();
-    let adapter = fixture("tiny/qwen3_tied_peft");
-    for (how, apply) in [("merged", Apply::Merged), ("attached", Apply::ReplacedOnly)] {
-        let opened = Opened::open(&base, Some(&adapter), apply).expect("opens");
-        let model = opened.load(&Device::flex()).expect("loads").model;
-        assert_eq!(model.config().vocab_size, 99, "the adapter brings three tokens");
-        for row in 0..2 {
-            let ids = reference[&format!("row{row}.ids")].data.iter().map(|&id| id as u32).collect();
-            let logits = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
-            for theirs in ["logits", "merged.logits"] {
-                let off = relative(&logits, &reference[&format!("row{row}.{theirs}")].data, theirs);
-                println!("{how} against PEFT's {theirs}, row {row}: {off:.1e}");
-                assert!(off <= 1e-5, "{how}, row {row}: {theirs} off by {off:e}");
+    for (name, vocab) in [("qwen3_tied", 96), ("qwen2_tied", 64)] {
+        let reference = read(&format!("tiny/{name}_peft/reference.safetensors"));
+        let base = fixture(&format!("tiny/{name}")).display().to_string();
+        let adapter = fixture(&format!("tiny/{name}_peft"));
+        for (how, apply) in [("merged", Apply::Merged), ("attached", Apply::ReplacedOnly)] {
+            let opened = Opened::open(&base, Some(&adapter), apply).expect("opens");
+            let model = opened.load(&Device::flex()).expect("loads").model;
+            assert_eq!(model.config().vocab_size, vocab + 3, "the adapter brings three tokens");
+            for row in 0..2 {
+                let ids = reference[&format!("row{row}.ids")].data.iter().map(|&id| id as u32).collect();
+                let logits = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
+                for theirs in ["logits", "merged.logits"] {
+                    let off = relative(&logits, &reference[&format!("row{row}.{theirs}")].data, theirs);
+                    println!("{name}, {how} against PEFT's {theirs}, row {row}: {off:.1e}");
+                    assert!(off <= 1e-5, "{name}, {how}, row {row}: {theirs} off by {off:e}");
+                }
             }
         }
     }

@@ -64,7 +64,7 @@ fn every_hook_point_is_that_of_the_widened_model() {
         }
     }
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 60).collect()).to_vec();
-    for name in ["q8_0", "q4_0", "q4_1", "f16", "bf16"] {
+    for name in ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m", "qwen2", "f16", "bf16"] {
         println!("{name}: {:.1e}", compare(&fixture(&format!("gguf/tiny-{name}.gguf")), &ids));
     }
 }
@@ -84,7 +84,7 @@ fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
 #[test]
 fn decoding_with_latents_takes_the_same_steps() {
     let root = tempfile::tempdir().expect("a folder");
-    for name in ["qwen3_tied", "llama_gqa"] {
+    for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
         let [kept, wide] = both(&rewritten(root.path(), name, Dtype::BF16), &Device::flex());
         let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 60).collect()).to_vec();
         let (ours, theirs) = (run(&kept, &prompts), run(&wide, &prompts));
@@ -106,7 +106,7 @@ fn decoding_with_latents_takes_the_same_steps() {
 #[test]
 fn gradients_pass_through_to_the_input() {
     let root = tempfile::tempdir().expect("a folder");
-    for name in ["qwen3_tied", "llama_gqa"] {
+    for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
         let path = rewritten(root.path(), name, Dtype::BF16);
         let device = Device::flex().autodiff();
         let of = |model: &Decoder| {
@@ -132,7 +132,11 @@ fn gradients_pass_through_to_the_input() {
 #[test]
 fn adapters_over_kept_weights_are_those_merged_into_floats() {
     let root = tempfile::tempdir().expect("a folder");
-    for (base, adapter) in [("qwen3_tied", "qwen3_tied_peft"), ("qwen3_untied", "qwen3_untied_peft_modules")] {
+    for (base, adapter) in [
+        ("qwen3_tied", "qwen3_tied_peft"),
+        ("qwen2_tied", "qwen2_tied_peft"),
+        ("qwen3_untied", "qwen3_untied_peft_modules"),
+    ] {
         let base = rewritten(root.path(), base, Dtype::BF16).display().to_string();
         let adapter = fixture(&format!("tiny/{adapter}"));
         let load = |dtype, adapter: Option<&Path>| {
@@ -153,23 +157,27 @@ fn adapters_over_kept_weights_are_those_merged_into_floats() {
 #[test]
 fn models_of_any_shape_are_written_and_read() {
     let root = tempfile::tempdir().expect("a folder");
-    let config = Checkpoint::open_folder(fixture("tiny/qwen3_untied")).expect("opens").config;
-    // Rows of whole blocks, but for those of o_proj.
-    let config = ModelConfig { hidden_size: 64, intermediate_size: 96, ..config };
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 30).collect()).to_vec();
-    for name in ["folder", "file.gguf"] {
-        let out = root.path().join(name);
-        write_random(&config, &out, 3).expect("writes");
-        assert_eq!(
-            Checkpoint::open(out.to_str().expect("a path")).expect("opens").config.hidden_size,
-            config.hidden_size
-        );
-        compare(&out, &ids);
-        assert!(write_random(&config, &out, 3).is_err(), "what is there is not written over");
+    let shapes = ["qwen2_untied", "qwen3_untied"].map(|name| {
+        let config = Checkpoint::open_folder(fixture(&format!("tiny/{name}"))).expect("opens").config;
+        // Rows of whole blocks, but for those of o_proj.
+        (name, ModelConfig { hidden_size: 64, intermediate_size: 96, ..config })
+    });
+    for (family, config) in &shapes {
+        for name in ["folder", "file.gguf"] {
+            let out = root.path().join(family).join(name);
+            write_random(config, &out, 3).expect("writes");
+            let read = Checkpoint::open(out.to_str().expect("a path")).expect("opens").config;
+            assert_eq!((read.hidden_size, read.family), (config.hidden_size, config.family));
+            compare(&out, &ids);
+            assert!(write_random(config, &out, 3).is_err(), "what is there is not written over");
+        }
     }
-    let again = root.path().join("again");
-    write_random(&config, &again, 3).expect("writes");
-    let file = |dir: &str| std::fs::read(root.path().join(dir).join("model.safetensors")).expect("reads");
+    let (family, config) = &shapes[1];
+    let root = root.path().join(family);
+    let again = root.join("again");
+    write_random(config, &again, 3).expect("writes");
+    let file = |dir: &str| std::fs::read(root.join(dir).join("model.safetensors")).expect("reads");
     assert_eq!(file("folder"), file("again"), "the seed alone decides");
 }
 

@@ -18,20 +18,23 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let kv = config.num_key_value_heads * config.head_dim;
     let mut out = vec![(EMBED.to_string(), vec![config.vocab_size, d])];
     for layer in 0..config.num_hidden_layers {
-        let mut add = |part: &str, shape: Vec<usize>| out.push((format!("model.layers.{layer}.{part}.weight"), shape));
-        add("input_layernorm", vec![d]);
-        add("self_attn.q_proj", vec![q, d]);
-        add("self_attn.k_proj", vec![kv, d]);
-        add("self_attn.v_proj", vec![kv, d]);
-        add("self_attn.o_proj", vec![d, q]);
-        if config.qk_norm {
-            add("self_attn.q_norm", vec![config.head_dim]);
-            add("self_attn.k_norm", vec![config.head_dim]);
+        let mut add = |part: &str, shape: Vec<usize>| out.push((format!("model.layers.{layer}.{part}"), shape));
+        add("input_layernorm.weight", vec![d]);
+        for (part, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+            add(&format!("self_attn.{part}.weight"), vec![rows, d]);
+            if config.family.qkv_bias() {
+                add(&format!("self_attn.{part}.bias"), vec![rows]);
+            }
         }
-        add("post_attention_layernorm", vec![d]);
-        add("mlp.gate_proj", vec![f, d]);
-        add("mlp.up_proj", vec![f, d]);
-        add("mlp.down_proj", vec![d, f]);
+        add("self_attn.o_proj.weight", vec![d, q]);
+        if config.qk_norm {
+            add("self_attn.q_norm.weight", vec![config.head_dim]);
+            add("self_attn.k_norm.weight", vec![config.head_dim]);
+        }
+        add("post_attention_layernorm.weight", vec![d]);
+        add("mlp.gate_proj.weight", vec![f, d]);
+        add("mlp.up_proj.weight", vec![f, d]);
+        add("mlp.down_proj.weight", vec![d, f]);
     }
     out.push((NORM.to_string(), vec![d]));
     if !config.tie_word_embeddings {

@@ -16,8 +16,12 @@ use crate::model::config::ModelConfig;
 use crate::random::fnv1a;
 
 /// Standard deviation of the entries of a parameter: embedding (and head) `d^-½`, matrices `in^-½`, those that write into
-/// the stream divided by `√(2·layers)` (GPT-2's rule); `None` for norms, which are one.
+/// the stream divided by `√(2·layers)` (GPT-2's rule); 0 for biases (as Hugging Face starts them), `None` for norms, which
+/// are one.
 pub(crate) fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
+    if name.ends_with(".bias") {
+        return Some(0.0);
+    }
     let &[_, width] = shape else { return None };
     let into_stream = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
     let residual = if into_stream { 1.0 / (2.0 * layers as f64).sqrt() } else { 1.0 };
@@ -55,7 +59,7 @@ fn uniform(name: &str, shape: &[usize], layers: usize, seed: u64) -> Result<Host
     // Uniform in ±√3 has variance 1.
     let most = (spread * 3.0_f64.sqrt()) as f32;
     let mut data = vec![0.0; count];
-    data.par_chunks_mut(shape[1]).enumerate().for_each(|(row, values)| {
+    data.par_chunks_mut(shape[shape.len() - 1]).enumerate().for_each(|(row, values)| {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
         rng.set_stream(row as u64);
         values.iter_mut().for_each(|x| *x = (rng.random::<f32>() * 2.0 - 1.0) * most);

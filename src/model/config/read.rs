@@ -38,14 +38,14 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         _ => hidden_size / heads,
     };
     ensure!(
-        family != Family::Llama || hidden_size.is_multiple_of(heads),
+        family == Family::Qwen3 || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
     // A missing key means the family's default, an explicit null means none: as transformers has it.
     let (default_bos, default_eos) = match family {
         Family::Llama => (Some(1), vec![2]),
-        Family::Qwen3 => (None, vec![]),
+        Family::Qwen3 | Family::Qwen2 => (None, vec![]),
     };
     let eos = keys.token_ids("eos_token_id")?;
     let config = ModelConfig {
@@ -81,13 +81,7 @@ fn first(ids: Vec<u32>) -> Option<u32> {
 
 fn family(keys: &Keys) -> Result<Family> {
     let found = keys.string("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
-    let family = match found {
-        "qwen3" => Family::Qwen3,
-        "llama" => Family::Llama,
-        other => {
-            return Err(keys.refuse("model_type", "\"qwen3\" or \"llama\"", &Value::from(other)));
-        }
-    };
+    let family = Family::named(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
     if let Some(Value::Array(list)) = keys.get("architectures") {
         let wanted = Value::from(family.architecture());
         ensure!(
@@ -122,8 +116,8 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
         }
     }
-    // Qwen3 carries a window it does not use; in any other family a window means what it says.
-    if let Some(found) = keys.get("sliding_window").filter(|_| family != Family::Qwen3) {
+    // Both Qwens carry a window that `use_sliding_window` turns on; in Llama a window means what it says.
+    if let Some(found) = keys.get("sliding_window").filter(|_| family == Family::Llama) {
         return Err(keys.refuse("sliding_window", "null (full attention)", found));
     }
     if let Some(found) = keys.get("layer_types") {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::product::{deal, products, soon};
-use crate::ops::stored::{BLOCK, Layout, Part, Stored, cut_short, with_layout};
+use crate::ops::stored::{Layout, PIECE, Part, Stored, cut_short, with_layout};
 
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;
@@ -77,12 +77,14 @@ fn group<S: Simd, L: Layout, const T: usize>(
         return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
     }
     for (row, wide) in rows.into_iter().zip(wide.chunks_exact_mut(depth)) {
-        let (blocks, rest) = wide.as_chunks_mut::<BLOCK>();
-        for (block, wide) in row.chunks(L::BYTES).zip(blocks.iter_mut()) {
-            *wide = L::widen(block);
+        let (pieces, rest) = wide.as_chunks_mut::<PIECE>();
+        for (block, wide) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)) {
+            for (piece, wide) in wide.iter_mut().enumerate() {
+                *wide = L::widen(block, piece);
+            }
         }
         if !rest.is_empty() {
-            let values = cut_short::<L>(&row[blocks.len() * L::BYTES..]);
+            let values = cut_short::<L>(&row[pieces.len() * L::BYTES..]);
             rest.copy_from_slice(&values[..rest.len()]);
         }
     }
@@ -92,22 +94,24 @@ fn group<S: Simd, L: Layout, const T: usize>(
 /// Dot products of one row with T rows of the matrix.
 #[inline(always)]
 fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]) -> [f32; T] {
-    let (blocks, rest) = x.as_chunks::<BLOCK>();
+    let (pieces, rest) = x.as_chunks::<PIECE>();
     let mut acc = [simd.splat_f32s(0.0); T];
-    for (i, x) in blocks.iter().enumerate() {
-        let (x, _) = S::as_simd_f32s(x);
+    for (i, x) in pieces.chunks(L::PIECES).enumerate() {
         for t in 0..T {
-            let w = L::widen(&rows[t][i * L::BYTES..(i + 1) * L::BYTES]);
+            let block = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
             soon(rows[t], T * rows[t].len() + i * L::BYTES);
-            acc[t] = add::<S>(simd, x, &w, acc[t]);
+            for (piece, x) in x.iter().enumerate() {
+                let (x, _) = S::as_simd_f32s(x);
+                acc[t] = add::<S>(simd, x, &L::widen(block, piece), acc[t]);
+            }
         }
     }
     if !rest.is_empty() {
-        let mut padded = [0.0; BLOCK];
+        let mut padded = [0.0; PIECE];
         padded[..rest.len()].copy_from_slice(rest);
         let (x, _) = S::as_simd_f32s(&padded);
         for t in 0..T {
-            acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][blocks.len() * L::BYTES..]), acc[t]);
+            acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
         }
     }
     acc.map(|acc| simd.reduce_sum_f32s(acc))
@@ -115,7 +119,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
 
 /// `acc + Σ x · w`, vector by vector in order.
 #[inline(always)]
-fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; BLOCK], acc: S::f32s) -> S::f32s {
+fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; PIECE], acc: S::f32s) -> S::f32s {
     let (w, _) = S::as_simd_f32s(w);
     x.iter().zip(w).fold(acc, |acc, (x, w)| simd.mul_add_f32s(*x, *w, acc))
 }
@@ -133,7 +137,8 @@ mod tests {
         for block in bytes.chunks_mut(format.block_bytes()) {
             let high: &[usize] = match format {
                 Format::F32 => &[3],
-                Format::Q4_1 => &[1, 3],
+                Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[1, 3],
+                Format::Q6_K => &[209],
                 _ => &[1],
             };
             high.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x38);
@@ -143,11 +148,10 @@ mod tests {
 
     #[test]
     fn products_are_those_of_the_widened_matrix_bit_for_bit() {
-        let formats = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4_1];
-        for format in formats {
-            for [m, k, n] in
-                [[1, 32, 1], [2, 96, 5], [1, 576, 130], [16, 64, 67], [7, 4096, 70], [1, 40, 9], [3, 7, 66]]
-            {
+        use Format::*;
+        for format in [F32, F16, Bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K] {
+            let shapes = [[1, 32, 1], [2, 96, 5], [1, 576, 130], [16, 64, 67], [7, 4096, 70], [1, 40, 9], [3, 7, 66]];
+            for [m, k, n] in shapes.into_iter().chain([[1, 256, 5], [1, 1536, 130], [3, 512, 67]]) {
                 if k % format.block_len() > 0 {
                     continue;
                 }

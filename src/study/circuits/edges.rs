@@ -10,7 +10,7 @@ use ndarray::{Array1, Array2, ArrayView1, s};
 
 use super::readout::{host, matrix, writes};
 use crate::model::config::ModelConfig;
-use crate::model::{Decoder, RmsNorm};
+use crate::model::{Attention, Decoder, Linear, RmsNorm};
 
 /// What writes to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,15 +166,40 @@ impl Norm {
     }
 }
 
+/// A projection from the stream on the host.
+pub(super) struct Projection {
+    /// `[D, H · dh]` (keys and values: of their heads).
+    pub weight: Array2<f32>,
+    /// `[H · dh]`, zero where the model has none.
+    pub bias: Array1<f32>,
+}
+
+impl Projection {
+    fn of(model: &Decoder, linear: &Linear) -> Result<Self> {
+        let weight = matrix(model, linear)?;
+        let bias = match &linear.bias {
+            Some(bias) => host(bias.val())?.into(),
+            None => Array1::zeros(weight.ncols()),
+        };
+        Ok(Self { weight, bias })
+    }
+
+    /// A head's output, `[dh]`, for the normalised stream `[D]`.
+    pub fn of_head(&self, head: usize, head_dim: usize, x: ArrayView1<f32>) -> Array1<f32> {
+        let own = head * head_dim..(head + 1) * head_dim;
+        x.dot(&columns(&self.weight, head, head_dim)) + self.bias.slice(s![own])
+    }
+}
+
 /// The weights that edges pass through, on the host.
 pub struct Weights {
     pub graph: Graph,
     pub width: usize,
     pub head_dim: usize,
-    /// By layer, `[D, H · dh]` (keys and values: of their heads).
-    pub(super) query: Vec<Array2<f32>>,
-    pub(super) key: Vec<Array2<f32>>,
-    pub(super) value: Vec<Array2<f32>>,
+    /// By layer.
+    pub(super) query: Vec<Projection>,
+    pub(super) key: Vec<Projection>,
+    pub(super) value: Vec<Projection>,
     /// `[H · dh, D]`.
     write: Vec<Array2<f32>>,
     pub(super) before_attention: Vec<Norm>,
@@ -187,16 +212,19 @@ impl Weights {
     /// A device that cannot hand its data over.
     pub fn of(model: &Decoder) -> Result<Self> {
         let config = model.config();
-        let all = |f: &dyn Fn(usize) -> Result<Array2<f32>>| (0..model.layers.len()).map(f).collect::<Result<Vec<_>>>();
+        let layers = 0..model.layers.len();
+        let all = |of: fn(&Attention) -> &Linear| {
+            layers.clone().map(|l| Projection::of(model, of(&model.layers[l].self_attn))).collect::<Result<Vec<_>>>()
+        };
         let norms = |f: &dyn Fn(usize) -> Result<Norm>| (0..model.layers.len()).map(f).collect::<Result<Vec<_>>>();
         Ok(Self {
             graph: Graph::of(config),
             width: config.hidden_size,
             head_dim: config.head_dim,
-            query: all(&|l| matrix(model, &model.layers[l].self_attn.q_proj))?,
-            key: all(&|l| matrix(model, &model.layers[l].self_attn.k_proj))?,
-            value: all(&|l| matrix(model, &model.layers[l].self_attn.v_proj))?,
-            write: all(&|l| writes(model, l))?,
+            query: all(|attention| &attention.q_proj)?,
+            key: all(|attention| &attention.k_proj)?,
+            value: all(|attention| &attention.v_proj)?,
+            write: layers.clone().map(|l| writes(model, l)).collect::<Result<_>>()?,
             before_attention: norms(&|l| Norm::of(&model.layers[l].input_layernorm))?,
             before_mlp: norms(&|l| Norm::of(&model.layers[l].post_attention_layernorm))?,
             last: Norm::of(&model.norm)?,

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use ndarray::{Array2, ArrayView1, aview1};
 
-use super::edges::{Receiver, Weights, columns};
+use super::edges::{Projection, Receiver, Weights, columns};
 use super::gradient::{Aimed, Slope, slopes};
 use super::patch::Held;
 use crate::latent::LatentSource;
@@ -40,11 +40,11 @@ fn at_position(weights: &Weights, aimed: &Aimed, slope: &Slope, position: usize)
     let last = HookPoint::at(graph.layers - 1, Kind::ResidPost);
     let mut out = Array2::zeros((graph.receivers().len(), weights.width));
     for (i, receiver) in graph.receivers().into_iter().enumerate() {
-        let projected = |layer: usize, head: usize, kind: Kind, matrix: &Array2<f32>| {
+        let projected = |layer: usize, head: usize, kind: Kind, projection: &Projection| {
             let x = of(&slope.values, HookPoint::at(layer, Kind::ResidPre))?;
             let all = of(&slope.gradients, HookPoint::at(layer, kind))?;
             let own = &all[head * weights.head_dim..(head + 1) * weights.head_dim];
-            let normed = columns(matrix, head, weights.head_dim).dot(&aview1(own));
+            let normed = columns(&projection.weight, head, weights.head_dim).dot(&aview1(own));
             anyhow::Ok(weights.before_attention[layer].back(aview1(&x), normed.view()))
         };
         let pull = match receiver {

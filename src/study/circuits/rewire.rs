@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
-use super::edges::{Graph, Receiver, Sender, Weights, columns};
+use super::edges::{Graph, Receiver, Sender, Weights};
 use super::patch::{Held, record};
 use super::readout::logits;
 use crate::latent::Sequence;
@@ -179,7 +179,7 @@ impl Wires<'_> {
     /// `hook_q`, `hook_k` or `hook_v`, each head from its own input.
     fn projected(&self, site: &Site, value: Activation, layer: usize) -> Result<Activation> {
         let (mut data, dims) = (value.to_vec()?, value.dims());
-        let (matrix, receiver): (_, fn(usize, usize) -> Receiver) = match site.point.kind {
+        let (projection, receiver): (_, fn(usize, usize) -> Receiver) = match site.point.kind {
             Kind::Q => (&self.weights.query[layer], Receiver::Query),
             Kind::K => (&self.weights.key[layer], Receiver::Key),
             _ => (&self.weights.value[layer], Receiver::Value),
@@ -189,7 +189,7 @@ impl Wires<'_> {
                 let x = self.input(place, receiver(layer, head))?;
                 let normed = self.weights.before_attention[layer].forward(x.view());
                 let from = ((place.batch * dims[1] + place.index) * dims[2] + head) * dims[3];
-                let new = normed.dot(&columns(matrix, head, dims[3]));
+                let new = projection.of_head(head, dims[3], normed.view());
                 data[from..from + dims[3]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
             }
         }

@@ -1,4 +1,4 @@
-//! GGUF files of the llama and qwen3 families: settings, weights under Hugging Face names, tokenizer.
+//! GGUF files of the llama, qwen2 and qwen3 families: settings, weights under Hugging Face names, tokenizer.
 //!
 //! Two things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`), and for
 //! the llama family the rows of q and k are stored permuted for interleaved RoPE; both are undone here.
@@ -44,7 +44,7 @@ impl GgufFile {
             if name == ROPE_FREQS {
                 continue; // already in the configuration
             }
-            let Some(hf) = hf_name(&name) else {
+            let Some(hf) = hf_name(config.family, &name) else {
                 bail!(
                     "{origin}: unexpected tensor `{name}`: a {} model has none of that name",
                     config.family.model_type()
@@ -119,7 +119,7 @@ const ROPE_FREQS: &str = "rope_freqs.weight";
 const OUTSIDE: [(&str, &str); 3] =
     [("token_embd.weight", EMBED), ("output_norm.weight", NORM), ("output.weight", HEAD)];
 
-/// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`.
+/// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
 const IN_BLOCK: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -134,16 +134,20 @@ const IN_BLOCK: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// llama.cpp's name to Hugging Face's; `None` for a tensor that neither family has.
-fn hf_name(name: &str) -> Option<String> {
+/// What of a block has a bias in a family where q, k and v have one.
+const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
+
+/// llama.cpp's name to Hugging Face's; `None` for a tensor that the family does not have.
+fn hf_name(family: Family, name: &str) -> Option<String> {
     if let Some((_, hf)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*hf).to_owned());
     }
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: usize = layer.parse().ok()?;
-    let part = part.strip_suffix(".weight")?;
-    let (_, hf) = IN_BLOCK.iter().find(|(gguf, _)| *gguf == part)?;
-    Some(format!("model.layers.{layer}.{hf}.weight"))
+    let (part, kind) = part.split_once('.')?;
+    let has = kind == "weight" || (kind == "bias" && family.qkv_bias() && BIASED.contains(&part));
+    let (_, hf) = IN_BLOCK.iter().find(|(gguf, _)| has && *gguf == part)?;
+    Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
 
 /// Hugging Face's name to llama.cpp's.
@@ -152,9 +156,9 @@ fn gguf_name(name: &str) -> Option<String> {
         return Some((*gguf).to_owned());
     }
     let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
-    let part = part.strip_suffix(".weight")?;
+    let (part, kind) = part.rsplit_once('.')?;
     let (gguf, _) = IN_BLOCK.iter().find(|(_, hf)| *hf == part)?;
-    Some(format!("blk.{layer}.{gguf}.weight"))
+    Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
 /// Within a head of `dh` rows, Hugging Face's row j·dh/2 + i (half j, frequency i) is stored as row 2·i + j.

@@ -50,13 +50,18 @@ pub(crate) fn format(number: u32) -> Result<Format> {
         1 => Format::F16,
         2 => Format::Q4_0,
         3 => Format::Q4_1,
+        6 => Format::Q5_0,
+        7 => Format::Q5_1,
         8 => Format::Q8_0,
+        12 => Format::Q4_K,
+        13 => Format::Q5_K,
+        14 => Format::Q6_K,
         30 => Format::Bf16,
         _ => {
             let name = NAMES.iter().find(|(n, _)| *n == number).map_or("unknown", |(_, name)| name);
             bail!(
-                "quantisation {name} (type {number}) is not supported: expected F32, F16, BF16, Q8_0, Q4_0 or Q4_1 \
-                 (llama-quantize can rewrite the file)"
+                "quantisation {name} (type {number}) is not supported: expected F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_0, \
+                 Q5_1, Q4_K, Q4_0 or Q4_1 (llama-quantize can rewrite the file)"
             )
         }
     })

@@ -1,8 +1,8 @@
-//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`), refusing by name what the decoder does not do.
+//! A model's configuration from GGUF metadata (`llama.*`, `qwen2.*`, `qwen3.*`), refusing by name what the decoder does not do.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
@@ -92,11 +92,8 @@ impl<'a> Keys<'a> {
 pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Result<ModelConfig> {
     let origin = keys.origin;
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
-    let family = match arch {
-        "llama" => Family::Llama,
-        "qwen3" => Family::Qwen3,
-        other => bail!("{origin}: metadata `general.architecture` must be \"llama\" or \"qwen3\", found {other:?}"),
-    };
+    let family = Family::named(arch)
+        .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, &key)?;
 
@@ -134,7 +131,7 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
         rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
         rope_scaling: None,
         qk_norm: family.qk_norm(),
-        tie_word_embeddings: !tensors.keys().any(|name| hf_name(name).as_deref() == Some(HEAD)),
+        tie_word_embeddings: !tensors.keys().any(|name| hf_name(family, name).as_deref() == Some(HEAD)),
         max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
         bos_token_id: keys.token_id("bos")?,
         eos_token_ids: keys.token_id("eos")?.into_iter().collect(),
