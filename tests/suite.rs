@@ -12,6 +12,7 @@ mod compare;
 mod coverage;
 mod edges;
 mod edits;
+mod examples;
 mod experiments;
 mod extend;
 mod faults;

@@ -3,7 +3,6 @@
 pub mod activations;
 pub mod bench;
 pub mod calibrate;
-mod capture;
 pub mod check;
 pub mod chosen;
 pub mod completions;
@@ -17,6 +16,7 @@ pub mod intervene;
 pub mod merge;
 mod places;
 pub mod random_weights;
+mod reached;
 mod render;
 pub mod results;
 pub mod shard;
