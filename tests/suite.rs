@@ -30,6 +30,7 @@ mod methods;
 mod observations;
 mod own_model;
 mod page;
+mod pairs;
 mod paper;
 mod parity;
 mod places;

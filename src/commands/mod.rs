@@ -3,6 +3,7 @@
 pub mod activations;
 pub mod bench;
 pub mod calibrate;
+mod causals;
 pub mod check;
 pub mod chosen;
 pub mod completions;
@@ -14,6 +15,7 @@ pub mod generate;
 mod hooks;
 pub mod intervene;
 pub mod merge;
+mod pairs;
 mod places;
 pub mod random_weights;
 mod reached;
