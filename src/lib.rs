@@ -32,6 +32,31 @@
 //! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
 //! | [`report`] | tables, figures and pages from rows alone (no tensors) |
 //!
+//! # From Rust
+//! ```no_run
+//! use switchyard::loading::Loaded;
+//! use switchyard::model::Hooks;
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let loaded = Loaded::open("fixtures/micro/sft/checkpoint")?;
+//! let prompt = "<bos> a = 5 ; h = a + 4 ; ? h :";
+//! let trace = loaded.generate(prompt, &mut Hooks::none())?;
+//! // Every state and pattern of the row, latent steps included, by TransformerLens' names.
+//! let names = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern", "latent.hook_injected"];
+//! let cache = loaded.run_with_cache(&[loaded.row(&trace)?], &names, Hooks::none())?;
+//! println!("{:?}", cache["blocks.2.hook_resid_post"].shape);
+//! // The same prompt with the first latent step's input turned round.
+//! let mut hooks = Hooks::none();
+//! hooks.edit(&"latent.hook_injected@latent[1,1]".parse()?, loaded.layers(), |_, values| {
+//!     values.iter_mut().for_each(|x| *x = -*x);
+//!     Ok(())
+//! })?;
+//! println!("{}", loaded.said(&loaded.generate(prompt, &mut hooks)?)?);
+//! # Ok(())
+//! # }
+//! ```
+//! `examples/` has four such programs: capture, patch, attribute, steer (`cargo run --example capture`).
+//!
 //! # Glossary of axes
 //! `B` rows of a batch, `L` positions, `D` model width, `V` vocabulary, `H` query heads, `Hkv` key/value heads, `dh` head
 //! width, `F` feed-forward width. A *span* is a run of positions handed to the model in one call; a *block* is

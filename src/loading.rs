@@ -1,6 +1,8 @@
 //! From what a user names (`--model`, `--adapter`) to a decoder with its text side. Knows checkpoints, the decoder and
 //! vocabularies; knows nothing of command lines or of what the model is used for.
 
+mod by_hand;
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -261,6 +261,38 @@ fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     println!("{} edges of {}: {}", found.len(), random.of, said.join(", "));
 }
 
+/// Of inert latents: the models in which an edge at a latent step is said to belong to the circuit and to be needed. The
+/// reader's own edge, which takes the digit from the prompt, must be found in all.
+fn alarms(seeds: std::ops::Range<u64>) -> usize {
+    let mut alarms = 0;
+    for seed in seeds {
+        let (file, _folder) = pair_file(seed);
+        let study = of(&Built { decoy: Some(DECOY), ..Built::new(Kind::Inert) }, 10, seed);
+        let forms = vec![Form::Latents];
+        let config = Config { pairs_file: Some(file), forms, pairs: 12, random: 1, ..Config::default() };
+        let (edges, _) = edge_attribution::rows(&study, &config).expect("rows");
+        let found = || edges.iter().filter(|e| e.in_circuit);
+        let reads = ("input", "L2H0.v", "source");
+        assert!(found().any(|e| (&*e.sender, &*e.receiver, &*e.place) == reads), "seed {seed}: read from the prompt");
+        let needed = |e: &EdgeRow| e.needed.is_some_and(|lost| lost.low > 0.0);
+        alarms += usize::from(found().any(|e| e.place.starts_with("latent") && needed(e)));
+    }
+    alarms
+}
+
+#[test]
+fn the_circuit_of_inert_latents_passes_them_by() {
+    assert_eq!(alarms(0..6), 0);
+}
+
+#[test]
+#[ignore = "minutes: 200 models"]
+fn circuits_of_inert_latents_raise_few_alarms() {
+    let found = alarms(100..300);
+    println!("{found} alarms in 200 seeds");
+    assert!(found * 20 <= 200, "{found} alarms in 200");
+}
+
 #[test]
 fn settings_that_say_nothing_are_refused() {
     let study = micro();

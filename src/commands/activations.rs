@@ -9,10 +9,11 @@ use serde::Deserialize;
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
 use super::unknown::warn_of_unknown;
-use super::{ModelArgs, capture, parse_ids, tensors};
+use super::{ModelArgs, parse_ids, reached, tensors};
 use crate::latent::Sequence;
 use crate::loading::Opened;
 use crate::machine::Machine;
+use crate::model::Hooks;
 use crate::model::hooks::parse_specs;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
@@ -83,10 +84,11 @@ impl Activations {
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;
-        capture::check(specs.iter().chain(edits.specs()), opened.config().num_hidden_layers, &sequences)?;
+        reached::check(specs.iter().chain(edits.specs()), opened.config().num_hidden_layers, &sequences)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let recorded =
-            capture::run(&loaded.model, &loaded.reasoning.source, &sequences, &edits, (&specs, self.logits))?;
+        let mut hooks = Hooks::none();
+        edits.attach(&mut hooks, loaded.layers())?;
+        let recorded = loaded.record(&sequences, &specs, self.logits, hooks)?;
         edits.fired("no position of these rows reached it")?;
         if !self.allow_non_finite {
             tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;
@@ -110,7 +112,7 @@ fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
     ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
     let vocabulary = opened.text()?;
     warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
-    Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat())
+    vocabulary.encode_row(prompt)
 }
 
 fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {

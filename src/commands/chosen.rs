@@ -40,6 +40,12 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    /// One experiment, as the user named it; `out` as `--out`.
+    pub(super) fn only(experiment: &str, out: Option<PathBuf>, resume: bool, replace: bool) -> Self {
+        let (only, shards) = (vec![experiment.to_owned()], ShardArgs::default());
+        Self { only, recipe: None, out, resume, replace, shards, list: false }
+    }
+
     /// One line an experiment: name, program, question.
     pub fn listed() -> String {
         let only = |e: &Experiment| if ON_REQUEST.contains(&e.name) { " (run only where --only names it)" } else { "" };

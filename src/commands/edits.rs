@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::tensors::Values;
 use crate::interventions::Firings;
-use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, HookPoint, HookSpec, Hooks, Kind, ModelConfig};
+use crate::model::hooks::Site;
+use crate::model::{HookPoint, HookSpec, Hooks, Kind, ModelConfig};
 use crate::names::meant;
 use crate::ops::MASKED;
 
@@ -57,7 +57,7 @@ impl Edits {
     /// None in practice: every spec was resolved before.
     pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
         for edit in &self.0 {
-            hooks.replace(&edit.spec, layers, move |site, value| edit.changed(site, &value))?;
+            hooks.edit(&edit.spec, layers, move |site, values| edit.change(site, values))?;
         }
         Ok(())
     }
@@ -101,34 +101,33 @@ impl Edit {
         Ok(Self { text: text.to_owned(), spec, change, firings: RefCell::default() })
     }
 
-    fn changed(&self, site: &Site, value: &Activation) -> Result<Activation> {
-        let (dims, mut data) = (value.dims(), value.to_vec()?);
-        for place in site.places {
-            let given = self.given(site.point, place)?;
-            let mut moved = 0.0;
-            for (nth, at) in site.point.kind.ranges(&dims, place).into_iter().flatten().enumerate() {
-                let old = data[at];
-                // What the mask hides stays hidden.
-                if site.point.kind == Kind::AttnScores && old <= MASKED / 2.0 {
-                    continue;
-                }
-                let given = given.and_then(|values| values.get(nth)).copied().unwrap_or_default();
-                data[at] = match self.change {
-                    Change::Zero => 0.0,
-                    Change::Scale(by) => old * by,
-                    Change::Add(_) => old + given,
-                    Change::Swap(_) => given,
-                };
-                moved += f64::from(data[at] - old).powi(2);
+    /// Changes the values of one place.
+    fn change(&self, site: &Site, values: &mut [f32]) -> Result<()> {
+        let given = self.given(site)?;
+        let mut moved = 0.0;
+        for (nth, value) in values.iter_mut().enumerate() {
+            let old = *value;
+            // What the mask hides stays hidden.
+            if site.point.kind == Kind::AttnScores && old <= MASKED / 2.0 {
+                continue;
             }
-            self.firings.borrow_mut().add(&Firings { count: 1, moved: moved.sqrt() });
+            let given = given.and_then(|values| values.get(nth)).copied().unwrap_or_default();
+            *value = match self.change {
+                Change::Zero => 0.0,
+                Change::Scale(by) => old * by,
+                Change::Add(_) => old + given,
+                Change::Swap(_) => given,
+            };
+            moved += f64::from(*value - old).powi(2);
         }
-        Ok(value.with_values(data))
+        self.firings.borrow_mut().add(&Firings { count: 1, moved: moved.sqrt() });
+        Ok(())
     }
 
     /// What the file has for a place; `None` where the change needs no file.
-    fn given(&self, point: HookPoint, place: &Place) -> Result<Option<&[f32]>> {
+    fn given(&self, site: &Site) -> Result<Option<&[f32]>> {
         let (Change::Add(files) | Change::Swap(files)) = &self.change else { return Ok(None) };
+        let (point, place) = (site.point, site.places.first().context("a site without a place")?);
         let values = files.iter().find(|(of, _)| *of == point).map(|(_, values)| values);
         let values = values.with_context(|| format!("--hook '{}': no values for `{point}`", self.text))?;
         let found = values.at(place, &self.spec.select).with_context(|| {

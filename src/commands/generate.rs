@@ -15,7 +15,7 @@ use super::hooks::{HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
 use super::unknown::warn_of_unknown;
 use super::{ModelArgs, parse_ids, print, tensors};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
 use crate::loading::{Loaded, Opened};
 use crate::machine::Machine;
 use crate::model::hooks::{Recording, parse_specs};
@@ -96,7 +96,7 @@ impl Generate {
             settings.stop.clone_from(&opened.stop);
         }
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let recording = Recording::of(&specs, loaded.model.config().num_hidden_layers)?;
+        let recording = Recording::of(&specs, loaded.layers())?;
         let trace = continue_prompt(&loaded, &settings, prompt, &edits, &recording)?;
         if trace.end == End::NonFinite {
             bail!(
@@ -106,10 +106,7 @@ impl Generate {
         }
         let fired = edits.fired(&taken(&trace))?;
         if let Some(out) = &self.out {
-            let row = match &loaded.switch {
-                Some(ids) => trace.sequence(ids)?,
-                None => Sequence::new(0, [trace.prompt.clone(), trace.visible()].concat(), trace.prompt.len(), None)?,
-            };
+            let row = loaded.row(&trace)?;
             let recorded = recording.tensors(1).with_context(|| taken(&trace))?;
             tensors::check_finite(&recorded)?;
             tensors::write(out, &self.model.named()?, &[row], &recorded)?;
@@ -170,7 +167,7 @@ impl Generate {
         let vocabulary = opened.text()?;
         warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
         if !self.chat {
-            return Ok([vocabulary.leading_bos(), vocabulary.encode(prompt)?].concat());
+            return vocabulary.encode_row(prompt);
         }
         let origin = opened.checkpoint.path.display();
         let jinja = opened
@@ -231,15 +228,8 @@ fn continue_prompt(
     let raised = cancel.clone();
     // Without a handler Ctrl-C ends the process, which is also an answer.
     let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
-    let how = Decode {
-        model: &loaded.model,
-        source: &loaded.reasoning.source,
-        controller: &loaded.reasoning.blocks,
-        switch: loaded.switch,
-        settings,
-        cancel: Some(&cancel),
-    };
-    let layers = loaded.model.config().num_hidden_layers;
+    let how = Decode { cancel: Some(&cancel), ..loaded.decode(settings) };
+    let layers = loaded.layers();
     let mut hooks = Hooks::none();
     edits.attach(&mut hooks, layers)?;
     recording.attach(&mut hooks, layers)?;

@@ -1,41 +1,34 @@
 //! `intervene [RUN|MODEL]...`: the causal experiments, each with its files of rows.
 
-use std::time::Instant;
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
 
-use anyhow::{Result, bail, ensure};
-use clap::{Parser, ValueEnum};
-use serde_json::Value;
-
+use super::causals::Causals;
 use super::chosen::Chosen;
 use super::device::MachineArgs;
-use super::experiments::does_not_apply;
-use super::places::{Place, prepare};
+use super::pairs::Pairs;
 use super::print;
-use super::results::setup;
-use super::table::{WIDTH, fitted};
 use super::targets::Targets;
+use crate::experiments::Settings;
 use crate::experiments::hook_intervention::{Heads, Positions};
-use crate::experiments::{Experiment, Files, Fit, Run, Settings};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
 use crate::machine::Machine;
-use crate::progress::{Stopped, say};
-use crate::schema::{BlockOrigin, GRPO_START, InterventionRow};
-use crate::store::command;
-use crate::study::Causal;
-use crate::study::sweep::Sweep;
+use crate::schema::{BlockOrigin, InterventionRow};
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
 #[derive(Parser)]
 #[command(
     name = "intervene",
     version,
+    args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
                   intervene runs/micro --modes zero,resample --steps all,1,2,3.. --problems 200\n  \
                   intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
                   intervene --phase sft --modes known_value,empty_block,force_switch\n  \
                   intervene --hook blocks.2.attn.hook_z --heads 0,3 --steps 1,2 --modes zero,mean,resample\n  \
-                  intervene --modes all --resume              go on with a run that was stopped"
+                  intervene --modes all --resume              go on with a run that was stopped\n  \
+                  intervene pairs pairs.jsonl SmolLM2.gguf    activation patching between prompts of your own"
 )]
 pub struct Intervene {
     #[command(flatten)]
@@ -80,15 +73,13 @@ pub struct Intervene {
     pairs: Option<usize>,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(subcommand)]
+    what: Option<What>,
 }
 
-/// What became of an experiment on a checkpoint.
-enum Made {
-    Rows,
-    /// It does not apply.
-    Nothing,
-    /// It failed.
-    Refused(String),
+#[derive(Subcommand)]
+enum What {
+    Pairs(Pairs),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -109,6 +100,9 @@ impl Intervene {
     /// An unknown mode or step and a target that cannot be opened, before any work. An experiment that fails (a mode that never
     /// fired, or changed nothing where it should) is reported when the others are done.
     pub fn run(mut self) -> Result<()> {
+        if let Some(What::Pairs(pairs)) = &self.what {
+            return pairs.run();
+        }
         self.only_hooks()?;
         if self.chosen.list {
             return print(&Chosen::listed());
@@ -117,111 +111,10 @@ impl Intervene {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
-        let chosen = self.chosen.experiments("intervene")?;
-        let settings = self.settings()?;
-        let shards = &self.chosen.shards;
-        if shards.is_shard() {
-            let not = chosen.iter().find(|e| !e.is_sharded());
-            ensure!(
-                not.is_none(),
-                "--shard: {} cannot be shared: one process runs it, without --shard",
-                not.map_or("", |e| e.name)
-            );
-        }
-        let shard = shards.shard()?;
-        let mut studies = vec![];
-        for study in self.targets.open(machine)? {
-            let origin = study.subject.origin()?;
-            studies.push(shards.with_normal_run(study.sharded(shard)?, &origin)?);
-        }
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
-        let all = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
-        let (mut failed, mut places, mut made) = (vec![], vec![], 0);
-        let origins: Vec<_> = studies.iter().map(|study| study.subject.origin()).collect::<Result<_>>()?;
-        // What cannot be run on one checkpoint, or not written, is refused before work on another.
-        for dry in [true, false] {
-            for (study, origin) in studies.iter().zip(&origins) {
-                let settings = settings.named(study);
-                let say = |what: &str| say(&format!("intervene: {}: {what}", study.subject.name));
-                let decoding = Sweep::settings(study);
-                let causal = Causal::new(study, &decoding, blocks, &say);
-                let less = all && study.subject.short_name() == GRPO_START;
-                for &experiment in chosen.iter().filter(|e| !less || e.is_of_grpo_start()) {
-                    let Run::Causal { fits, run } = experiment.run else { continue };
-                    let mut setup = setup(study, origin, experiment.settings(&settings));
-                    if let (BlockOrigin::Forced, Value::Object(setup)) = (blocks, &mut setup) {
-                        setup.insert("blocks".into(), "forced".into());
-                    }
-                    match fits(&causal, &settings)? {
-                        Fit::No(why) if self.chosen.names(experiment) => bail!("{why}"),
-                        Fit::No(why) if !dry => causal.say(&format!("no {}: {why}", experiment.name)),
-                        Fit::Yes if dry => {
-                            let (folder, rows) = (self.chosen.folder(study), experiment.rows(&settings));
-                            places.push(Place {
-                                folder,
-                                name: format!("{rows}-{}", study.subject.short_name()),
-                                setup,
-                            });
-                        }
-                        Fit::Yes => match self.make(experiment, run, &causal, &settings, setup)? {
-                            Made::Rows => made += 1,
-                            Made::Nothing => {}
-                            Made::Refused(why) => failed.push(why),
-                        },
-                        Fit::No(_) => {}
-                    }
-                }
-            }
-            if dry {
-                prepare(&places, &self.chosen)?;
-            }
-        }
-        ensure!(failed.is_empty(), "{}", failed.join("; "));
-        ensure!(made > 0, "none of the experiments applies to this model and data (reasons above)");
-        studies.first().map_or(Ok(()), |study| print(&self.chosen.next(study)))
-    }
-
-    /// Runs one experiment on one checkpoint. The error is a stop, the disk's or the terminal's.
-    fn make(
-        &self,
-        experiment: &Experiment,
-        run: fn(&Causal, &Settings, &Files) -> Result<String>,
-        causal: &Causal,
-        settings: &Settings,
-        setup: Value,
-    ) -> Result<Made> {
-        let study = causal.study;
-        let checkpoint = study.subject.short_name().to_owned();
-        let (started, folder) = (Instant::now(), self.chosen.folder(study));
-        let command = command("intervene");
-        let files = Files {
-            folder,
-            checkpoint,
-            setup,
-            command,
-            threads: study.threads,
-            resume: self.chosen.resume,
-            shard: study.shard,
-            started,
-        };
-        match run(causal, settings, &files) {
-            Ok(summary) => {
-                let (name, seconds) = (experiment.name, started.elapsed().as_secs_f64());
-                let (checkpoint, out) = (&files.checkpoint, files.folder.display());
-                let summary = fitted(&summary, WIDTH);
-                print(&format!("\n## {name}-{checkpoint} ({seconds:.1} s)\n\n{summary}\n{out}\n"))?;
-                Ok(Made::Rows)
-            }
-            Err(error) if error.is::<Stopped>() => Err(error.context("the same command with --resume goes on")),
-            Err(error) if does_not_apply(&error) && !self.chosen.names(experiment) => {
-                say(&format!("{}-{}: left out: {error:#}", experiment.name, files.checkpoint));
-                Ok(Made::Nothing)
-            }
-            Err(error) => {
-                say(&format!("{}-{}: not run: {error:#}", experiment.name, files.checkpoint));
-                Ok(Made::Refused(format!("{}-{}: {error:#}", experiment.name, files.checkpoint)))
-            }
-        }
+        let settings = self.settings()?;
+        let less = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
+        Causals { targets: &self.targets, chosen: &self.chosen, settings: &settings, blocks, less }.run(machine)
     }
 
     /// `--hook` runs the one experiment that has hooks.

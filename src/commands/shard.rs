@@ -15,15 +15,15 @@ use crate::study::{NormalRun, Shard, Study, decodes};
 use crate::world::Place;
 
 /// One process of several.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Several processes")]
 pub struct ShardArgs {
     /// Work on one part of the problems only: i/n, or `auto` to ask the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
     /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
     /// shards together. A problem goes with the others of its batch (--batch), so there are at most as many shards as batches.
     /// `intervene` shares latent_intervention and switch_benefit by problem, activation_patching and head_patching by pair, and
-    /// makes the same tables as one process after the merge; attribution_patching, edge_attribution, steering and hook_intervention
-    /// cannot be shared. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
+    /// makes the same tables as one process after the merge; attribution_patching, edge_attribution, steering, pair_patching and
+    /// hook_intervention cannot be shared. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
     #[arg(long, value_name = "i/n|auto")]
     shard: Option<ShardArg>,
     /// A folder in which `report merge` put what shards decoded: `probe` reads its responses from there, a shard of `intervene` the

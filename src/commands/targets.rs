@@ -47,6 +47,9 @@ pub struct Targets {
     /// Of everything random: bootstraps, splits, draws
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Rows are given as the model reads them: no template is asked for.
+    #[arg(skip)]
+    pub raw: bool,
 }
 
 impl Targets {
@@ -66,8 +69,8 @@ impl Targets {
             !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
             "{FIXTURE} is not here: run in the repository's folder, or name a run folder of `train` or a model"
         );
-        let asked =
-            Asked { data: self.data.clone(), fields: fields(&self.field)?, problems: self.problems, batch: self.batch };
+        let Self { data, problems, batch, raw, .. } = self.clone();
+        let asked = Asked { data, fields: fields(&self.field)?, problems, batch, raw };
         let mut studies = vec![];
         for (target, name) in named.iter().zip(names(&named, self.adapter.as_deref())) {
             let run = Path::new(target);

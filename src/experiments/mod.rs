@@ -180,7 +180,7 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching, attribution_patching, edge_attribution, steering, hook_intervention, normal_run;
+    causal: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching, edge_attribution, steering, hook_intervention, normal_run;
     sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
@@ -189,8 +189,8 @@ const OF_RESPONSES: &[&str] =
     &["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens", "exit_probability"];
 
 /// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
-pub(crate) const ON_REQUEST: [&str; 5] =
-    ["normal_run", "attribution_patching", "edge_attribution", "steering", "hook_intervention"];
+pub(crate) const ON_REQUEST: [&str; 6] =
+    ["normal_run", "pair_patching", "attribution_patching", "edge_attribution", "steering", "hook_intervention"];
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller::Controller;
 use super::fork::Branch;
-use super::row::{Decoded, Row};
+use super::row::{Decoded, DecodingRow};
 use super::sampling::Sampling;
 use super::sequence::SwitchIds;
 use super::source::LatentSource;
@@ -116,7 +116,7 @@ pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Ho
     let rows = forks
         .iter()
         .enumerate()
-        .map(|(i, &r)| Row::new(&requests[r], requests[r].rollout + i % rollouts, how.settings.switching));
+        .map(|(i, &r)| DecodingRow::new(&requests[r], requests[r].rollout + i % rollouts, how.settings.switching));
     let done = continue_rows(how, stream, rows.collect(), &mut Branch::whole(hooks))?;
     Ok(done.into_iter().map(|row| row.decoded().trace).collect())
 }
@@ -161,13 +161,13 @@ pub(crate) fn decode_watched(
     ensure!(watched.len() == requests.len(), "{} rows to watch for {} requests", watched.len(), requests.len());
     let stream = prefill(how, requests, names, hooks)?;
     let start = |(request, watched): (&Request, &Watched)| {
-        let mut row = Row::new(request, request.rollout, how.settings.switching);
+        let mut row = DecodingRow::new(request, request.rollout, how.settings.switching);
         row.watch = watched.token;
         row.force_at = watched.force_at.or(row.force_at);
         row
     };
     let rows = requests.iter().zip(watched).map(start).collect();
-    Ok(continue_rows(how, stream, rows, &mut Branch::whole(hooks))?.into_iter().map(Row::decoded).collect())
+    Ok(continue_rows(how, stream, rows, &mut Branch::whole(hooks))?.into_iter().map(DecodingRow::decoded).collect())
 }
 
 /// Feeds the prompts.
@@ -193,19 +193,24 @@ pub(super) fn prefill<'m>(
 ///
 /// # Errors
 /// As [`decode`].
-pub(super) fn continue_rows(how: Decode, stream: Stream, rows: Vec<Row>, branch: &mut Branch) -> Result<Vec<Row>> {
+pub(super) fn continue_rows(
+    how: Decode,
+    stream: Stream,
+    rows: Vec<DecodingRow>,
+    branch: &mut Branch,
+) -> Result<Vec<DecodingRow>> {
     let done = drive(how, stream, rows, branch)?;
     Ok(done.into_iter().map(|(row, _)| row).collect())
 }
 
 /// A row and, where it is held before its first block, the stream and the index in it where its cache is.
-pub(super) type Driven<'m> = (Row, Option<(Stream<'m>, usize)>);
+pub(super) type Driven<'m> = (DecodingRow, Option<(Stream<'m>, usize)>);
 
-/// Decodes until every row has ended or is held ([`Row::hold`]).
+/// Decodes until every row has ended or is held ([`DecodingRow::hold`]).
 pub(super) fn drive<'m>(
     how: Decode<'m>,
     stream: Stream<'m>,
-    rows: Vec<Row>,
+    rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
     if how.model.layers.first().is_some_and(|block| block.mlp.up_proj.is_shared(rows.len())) {
@@ -217,11 +222,11 @@ pub(super) fn drive<'m>(
 fn step_by_step<'m>(
     how: Decode<'m>,
     mut stream: Stream<'m>,
-    rows: Vec<Row>,
+    rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
     let mut done: Vec<Option<Driven<'m>>> = rows.iter().map(|_| None).collect();
-    let mut active: Vec<(usize, Row)> = rows.into_iter().enumerate().collect();
+    let mut active: Vec<(usize, DecodingRow)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
         let steps: Vec<Option<Step>> = active.iter().map(|(_, row)| row.is_live().then_some(row.at)).collect();
         let logits = stream.logits(&steps, branch.hooks)?;

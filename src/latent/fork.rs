@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::decode::{Decode, Request, Switching, continue_rows, drive, prefill};
-use super::row::{Decoded, Row};
+use super::row::{Decoded, DecodingRow};
 use super::stream::{Piece, Stream};
 use crate::model::{Hooks, Step};
 
@@ -90,10 +90,10 @@ pub(crate) struct Fork {
 /// Rows decoded as far as every continuation shares them.
 pub(crate) struct Prefix<'m> {
     prompts: Stream<'m>,
-    starts: Vec<Row>,
+    starts: Vec<DecodingRow>,
     /// Rows held before their first block, as one batch.
     held: Option<Stream<'m>>,
-    rows: Vec<(Row, Option<usize>)>,
+    rows: Vec<(DecodingRow, Option<usize>)>,
 }
 
 impl<'m> Prefix<'m> {
@@ -138,7 +138,7 @@ impl<'m> Prefix<'m> {
         let problems = requests.iter().map(|r| r.problem).collect();
         let prompts = prefill(how, requests, problems, &mut Hooks::none())?;
         let start = |(request, &watch): (&Request, &Option<u32>)| {
-            let mut row = Row::new(request, request.rollout, how.settings.switching);
+            let mut row = DecodingRow::new(request, request.rollout, how.settings.switching);
             row.watch = watch;
             row
         };
@@ -183,6 +183,6 @@ impl<'m> Prefix<'m> {
         };
         let stream = stream.context("no row opens a block")?.keep(&from);
         let stream = stream.renamed(forks.iter().map(|f| f.id).collect());
-        Ok(continue_rows(how, stream, rows, branch)?.into_iter().map(Row::decoded).collect())
+        Ok(continue_rows(how, stream, rows, branch)?.into_iter().map(DecodingRow::decoded).collect())
     }
 }

@@ -20,7 +20,7 @@ enum Mode {
 
 /// One row in progress.
 #[derive(Clone)]
-pub(super) struct Row {
+pub(super) struct DecodingRow {
     pub trace: Trace,
     mode: Mode,
     pub switching: Switching,
@@ -56,7 +56,7 @@ pub(crate) struct Decoded {
     pub margins: Vec<Option<f64>>,
 }
 
-impl Row {
+impl DecodingRow {
     pub fn new(request: &Request, rollout: usize, switching: Switching) -> Self {
         let trace = Trace {
             problem: request.problem,

@@ -11,7 +11,7 @@ use crate::ops;
 /// Keys (rotated) and values of every layer, `[B, Hkv, T, dh]` each.
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    layers: Vec<Option<Held>>,
+    layers: Vec<Option<LayerCache>>,
     /// `[B][T]`: the true position that a slot holds, or a hole.
     slots: Vec<Vec<Option<usize>>>,
 }
@@ -20,7 +20,7 @@ pub struct KvCache {
 /// step writes one slot in place instead of copying all of them, and keys lie as `[B, Hkv, dh, capacity]`, in which scores
 /// are sums of whole rows.
 #[derive(Clone, Debug)]
-struct Held {
+struct LayerCache {
     k: Tensor<4>,
     /// `[B, Hkv, capacity, dh]`.
     v: Tensor<4>,
@@ -31,7 +31,7 @@ struct Held {
 /// Slots that a full layer grows by, at least.
 const ROOM: usize = 32;
 
-impl Held {
+impl LayerCache {
     /// From `[B, Hkv, T, dh]` each.
     fn exact(k: Tensor<4>, v: Tensor<4>) -> Self {
         let len = v.dims()[2];
@@ -98,7 +98,7 @@ impl KvCache {
 
     /// Keys and values of one layer, if anything was appended: `[B, Hkv, T, dh]`.
     pub fn layer(&self, layer: usize) -> Option<(Tensor<4>, Tensor<4>)> {
-        self.layers.get(layer).and_then(Option::as_ref).map(Held::get)
+        self.layers.get(layer).and_then(Option::as_ref).map(LayerCache::get)
     }
 
     /// Opens slots for a span; the model then appends each layer's keys and values.
@@ -133,7 +133,7 @@ impl KvCache {
     pub(super) fn append(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let held = match self.layers[layer].take() {
             Some(held) => held.push(k, v),
-            None => Held::exact(k, v),
+            None => LayerCache::exact(k, v),
         };
         self.layers[layer].insert(held).get()
     }
@@ -192,7 +192,7 @@ impl KvCache {
         let joined = |layer: usize| {
             let held: Option<Vec<_>> = parts.iter().map(|part| part.layer(layer)).collect();
             let (k, v): (Vec<_>, Vec<_>) = held?.into_iter().map(|(k, v)| (padded(k), padded(v))).unzip();
-            (!k.is_empty()).then(|| Held::exact(Tensor::cat(k, 0), Tensor::cat(v, 0)))
+            (!k.is_empty()).then(|| LayerCache::exact(Tensor::cat(k, 0), Tensor::cat(v, 0)))
         };
         let slots = parts.iter().flat_map(|part| part.slots.clone());
         let slots = slots.map(|mut row: Vec<Option<usize>>| {
@@ -228,7 +228,7 @@ impl KvCache {
     pub(crate) fn extend_from(&mut self, other: &Self, width: usize) {
         let from = other.width() - width;
         for (mine, theirs) in self.layers.iter_mut().zip(&other.layers) {
-            let Some((k, v)) = theirs.as_ref().map(Held::get) else { continue };
+            let Some((k, v)) = theirs.as_ref().map(LayerCache::get) else { continue };
             let tail = |x: Tensor<4>| x.narrow(2, from, width);
             *mine = Some(match mine.take() {
                 Some(held) => {
@@ -236,7 +236,7 @@ impl KvCache {
                     let (k, v) = (like(tail(k)), like(tail(v)));
                     held.push(k, v)
                 }
-                None => Held::exact(tail(k), tail(v)),
+                None => LayerCache::exact(tail(k), tail(v)),
             });
         }
         for (mine, theirs) in self.slots.iter_mut().zip(&other.slots) {
@@ -245,9 +245,9 @@ impl KvCache {
     }
 
     fn map(&self, f: impl Fn(Tensor<4>) -> Tensor<4>, slots: Vec<Vec<Option<usize>>>) -> Self {
-        let each = |held: &Held| {
+        let each = |held: &LayerCache| {
             let (k, v) = held.get();
-            Held::exact(f(k), f(v))
+            LayerCache::exact(f(k), f(v))
         };
         let layers = self.layers.iter().map(|layer| layer.as_ref().map(each));
         Self { layers: layers.collect(), slots }

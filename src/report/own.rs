@@ -8,9 +8,9 @@ use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
-    AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, DirectLogitRow, EdgeRow, HeadPatchRow, InterventionRow,
-    KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow, PositionRow,
-    ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
+    AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, EdgeRow, HeadPatchRow,
+    InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow,
+    PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
 };
 
 /// Rows that are drawn, or shown token by token, and are too many for a table.
@@ -92,6 +92,13 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     )?;
     all.tables.extend(dependence::table(folder)?);
     calibration(&mut all)?;
+    all.add_from(
+        &[HeadPatchRow::PAIRS],
+        "tab:pair-patching",
+        "Pairs of one's own: heads and MLPs whose output carries the answer (Holm), by position",
+        |row: &HeadPatchRow| row.matters() && row.component != Component::Resid,
+        columns!(HeadPatchRow: form, mode, component, layer, head, place, effect, p_holm),
+    )?;
     all.others()?;
     Ok(all.tables)
 }

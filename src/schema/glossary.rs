@@ -15,6 +15,7 @@ const WHO: &[Column] = &[
     ("dataset", "name", "generated task, or file of problems"),
     ("n", "count", "problems behind the row"),
     ("head_patching.n", "count", "pairs behind the row"),
+    ("pair_patching.n", "count", "pairs behind the row"),
     ("activation_patching.n", "count", "pairs behind the row"),
     ("attribution_patching.n", "count", "pairs behind the row"),
     ("attribution_agreement.n", "count", "pairs behind the row"),
@@ -139,6 +140,8 @@ const READINGS: &[Column] = &[
 const CAUSES: &[Column] = &[
     ("head_patching.mode", "name", "denoise, noise or mean: which run the patch comes from"),
     ("patched_nodes.mode", "name", "as in head_patching"),
+    ("pair_patching.mode", "name", "as in head_patching"),
+    ("patched_pairs.mode", "name", "as in head_patching"),
     ("attribution_agreement.mode", "name", "the patches that the gradient is compared with: denoise or noise"),
     (
         "gradient",
@@ -239,6 +242,7 @@ const CAUSES: &[Column] = &[
     ("effect", "share", "of the difference between clean and corrupt that the patch restores"),
     ("whole", "logits", "difference between the whole rows: clean minus corrupt"),
     ("patched_nodes.moved", "logits", "how far the lead moves in the direction that the mode asks about"),
+    ("patched_pairs.moved", "logits", "as in patched_nodes"),
     ("form", "name", "latents, or the same problem as plain text"),
     ("component", "name", "attention head, MLP, embedding, residual or total"),
     ("head", "index from 0", "attention head of the layer"),

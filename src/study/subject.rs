@@ -105,7 +105,9 @@ impl Subject {
         ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
         let opened = Opened::open(model, adapter, Apply::Merged)?;
-        if let Some(template) = opened.chat_template.as_deref().and_then(Template::of_chat_template)
+        if asked.raw {
+            recipe.data.template = Template::Plain;
+        } else if let Some(template) = opened.chat_template.as_deref().and_then(Template::of_chat_template)
             && recipe.task.is_none()
         {
             recipe.data.template = template;
@@ -288,6 +290,8 @@ pub struct Asked {
     pub problems: Option<usize>,
     /// So many decoded together.
     pub batch: Option<usize>,
+    /// Rows are given as the model reads them: no template is asked for.
+    pub raw: bool,
 }
 
 impl Asked {

@@ -139,6 +139,11 @@ impl Vocabulary {
         Ok(self.encode_with_offsets(text)?.ids)
     }
 
+    /// Ids of a text that a row begins with: [`Self::leading_bos`] and the text's own.
+    pub fn encode_row(&self, text: &str) -> Result<Vec<u32>> {
+        Ok([self.leading_bos(), self.encode(text)?].concat())
+    }
+
     /// Ids of a text and the byte range of each.
     pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
         let encoding = self

@@ -11,7 +11,7 @@ use crate::schema::{Form, GradientAt, Identity, PatchMode, PatchedNodeRow, Predi
 use crate::study::Subject;
 use crate::study::circuits::gradient::{Aimed, Slope, slopes};
 use crate::study::circuits::pairs::Pair;
-use crate::study::circuits::patch::{Held, Node, Patch, leads, points};
+use crate::study::circuits::patch::{Captured, Node, Patch, leads, points};
 use crate::study::circuits::places::{Place, named};
 
 /// Floats that the graph of one batch may hold, roughly.
@@ -34,7 +34,7 @@ pub struct Attributing<'a> {
 struct Ends {
     clean: Slope,
     corrupt: Slope,
-    between: Option<Held>,
+    between: Option<Captured>,
 }
 
 impl Attributing<'_> {
@@ -118,9 +118,9 @@ impl Attributing<'_> {
     }
 
     /// Σ gradient · (clean − corrupt) over the positions of a place.
-    fn predicted(&self, ends: &Ends, gradients: &Held, node: Node, positions: &[usize]) -> Result<f64> {
+    fn predicted(&self, ends: &Ends, gradients: &Captured, node: Node, positions: &[usize]) -> Result<f64> {
         let (point, part) = (node.point(), node.part(self.subject.model.config()));
-        let of = |held: &Held, position: usize| -> Result<Vec<f32>> {
+        let of = |held: &Captured, position: usize| -> Result<Vec<f32>> {
             let all = held.get(&(point, position)).context("a place that a run lacks")?;
             Ok(all[part.clone()].to_vec())
         };

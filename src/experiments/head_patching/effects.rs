@@ -1,29 +1,68 @@
-//! Every cell of one pair: node × place, patched in up to three ways. Knows pairs and runs; nothing of intervals.
+//! Every cell of every pair: node × place, patched in up to three ways. Knows pairs and runs; nothing of intervals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::parallel;
 use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
-use crate::study::Subject;
+use crate::store::Journal;
 use crate::study::circuits::pairs::Pair;
-use crate::study::circuits::patch::{Held, Node, Patch, leads, points, record};
+use crate::study::circuits::patch::{Captured, Node, Patch, leads, points, record};
 use crate::study::circuits::places::Place;
+use crate::study::sweep::not_stopped;
+use crate::study::{Study, Subject};
+
+/// Patches the pairs of a form that the journal does not hold yet: every node × place, in every mode.
+///
+/// # Errors
+/// Rows of another run in the journal, and as the model's.
+pub fn patch_form(
+    study: &Study,
+    (form, pairs): (Form, &[Pair]),
+    (nodes, modes): (&[Node], &[PatchMode]),
+    places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
+    journal: Journal<PatchedNodeRow>,
+) -> Result<Journal<PatchedNodeRow>> {
+    let (subject, identity) = (&study.subject, study.identity(pairs.len()));
+    let known: BTreeSet<_> = journal.rows().iter().filter(|row| row.form == form).map(PatchedNodeRow::key).collect();
+    let was = journal.rows().iter().find(|row| row.form == form && row.identity != identity);
+    ensure!(
+        was.is_none(),
+        "the patches of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
+        was.map(|row| &row.identity)
+    );
+    let recorded = recorded(subject, pairs, places, nodes, study.threads)?;
+    let means = means(subject, &recorded, nodes)?;
+    let patching = Patching { subject, identity: &identity, form, nodes, modes, means: &means };
+    let of = |number: usize| known.iter().filter(|key| key.1 == number).count();
+    let own = recorded.iter().enumerate().filter(|(unit, _)| study.has(*unit)).map(|(_, r)| r);
+    let missing: Vec<_> = own.filter(|r| of(r.pair.number) < patching.cells(r)).collect();
+    let journal = Mutex::new(journal);
+    parallel::run(&parallel::cut(&missing, study.threads), |part| {
+        part.iter().try_for_each(|r| {
+            not_stopped()?;
+            let new = patching.of_pair(r)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
+            journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
+        })
+    })?;
+    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// A pair with its places and what its two runs held there.
-pub struct Recorded<'p> {
-    pub pair: &'p Pair,
-    pub places: Vec<(Place, Vec<usize>)>,
-    clean: Held,
-    corrupt: Held,
+struct Recorded<'p> {
+    pair: &'p Pair,
+    places: Vec<(Place, Vec<usize>)>,
+    clean: Captured,
+    corrupt: Captured,
 }
 
 /// Runs both rows of every pair.
 ///
 /// # Errors
 /// As the model's.
-pub fn recorded<'p>(
+fn recorded<'p>(
     subject: &Subject,
     pairs: &'p [Pair],
     places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
@@ -49,13 +88,13 @@ pub fn recorded<'p>(
 }
 
 /// The mean of a node's output at a place over all runs.
-pub(crate) type Means = BTreeMap<(Place, Node), Vec<f32>>;
+type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over the runs, both of a pair, and over the positions of a place.
 ///
 /// # Errors
 /// None that recorded pairs can cause.
-pub fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
+fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in r.places.iter().flat_map(|p| nodes.iter().map(move |n| (p, *n))) {
@@ -74,18 +113,18 @@ pub fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result
 }
 
 /// What is patched.
-pub struct Patching<'a> {
-    pub subject: &'a Subject,
-    pub identity: &'a Identity,
-    pub form: Form,
-    pub nodes: &'a [Node],
-    pub modes: &'a [PatchMode],
-    pub means: &'a Means,
+struct Patching<'a> {
+    subject: &'a Subject,
+    identity: &'a Identity,
+    form: Form,
+    nodes: &'a [Node],
+    modes: &'a [PatchMode],
+    means: &'a Means,
 }
 
 impl Patching<'_> {
     /// Rows of a pair.
-    pub fn cells(&self, r: &Recorded) -> usize {
+    fn cells(&self, r: &Recorded) -> usize {
         r.places.len() * self.nodes.len() * self.modes.len()
     }
 
@@ -93,7 +132,7 @@ impl Patching<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub(crate) fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
+    fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
         let cells: Vec<(&(Place, Vec<usize>), Node)> =
             r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();
         let as_it_is = Patch { node: Node::Resid(0), values: vec![] };

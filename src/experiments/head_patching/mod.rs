@@ -19,13 +19,11 @@ mod effects;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{Files, Fit};
-use crate::parallel;
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
 };
@@ -33,9 +31,8 @@ use crate::store::{FlatRow, Journal};
 use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
-use crate::study::sweep::not_stopped;
 use crate::study::{Causal, DoesNotApply, Study};
-use effects::{Patching, means, recorded};
+pub(super) use effects::patch_form;
 
 /// What it asks.
 pub const ABOUT: &str =
@@ -171,49 +168,25 @@ fn patched_of(
     study: &Study,
     config: &Config,
     given: Option<&[Prompts]>,
-    journal: Journal<PatchedNodeRow>,
+    mut journal: Journal<PatchedNodeRow>,
 ) -> Result<Journal<PatchedNodeRow>> {
     config.check()?;
     let subject = &study.subject;
     let (nodes, switch) = (Node::all(subject.model.config()), subject.corpus.switch);
-    let known: BTreeSet<_> = journal.rows().iter().map(PatchedNodeRow::key).collect();
-    let was: BTreeMap<Form, _> = journal.rows().iter().map(|row| (row.form, row.identity.clone())).collect();
-    let journal = Mutex::new(journal);
+    let places = |pair: &Pair| match config.every_position {
+        true => every(pair),
+        false => named(pair, switch, config.blocks),
+    };
     let mut any = false;
     for &form in &config.forms {
         let mut pairs = of_form(study, form, given, config.candidates, config.pairs)?;
         if config.every_position {
             pairs = alike(pairs);
         }
-        if pairs.len() < 2 {
-            continue;
+        if pairs.len() > 1 {
+            any = true;
+            journal = patch_form(study, (form, &pairs), (&nodes, &config.modes), places, journal)?;
         }
-        any = true;
-        let identity = study.identity(pairs.len());
-        if let Some(was) = was.get(&form).filter(|was| **was != identity) {
-            anyhow::bail!(
-                "the patches of the run that was stopped are of {was:?}, this run is of {identity:?}; start over without \
-                 --resume"
-            );
-        }
-        let places = |pair: &Pair| match config.every_position {
-            true => every(pair),
-            false => named(pair, switch, config.blocks),
-        };
-        let recorded = recorded(subject, &pairs, places, &nodes, study.threads)?;
-        let means = means(subject, &recorded, &nodes)?;
-        let patching =
-            Patching { subject, identity: &identity, form, nodes: &nodes, modes: &config.modes, means: &means };
-        let of = |number: usize| known.iter().filter(|key| (key.0, key.1) == (form, number)).count();
-        let own = recorded.iter().enumerate().filter(|(unit, _)| study.has(*unit)).map(|(_, r)| r);
-        let missing: Vec<_> = own.filter(|r| of(r.pair.number) < patching.cells(r)).collect();
-        parallel::run(&parallel::cut(&missing, study.threads), |part| {
-            part.iter().try_for_each(|r| {
-                not_stopped()?;
-                let new = patching.of_pair(r)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
-                journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
-            })
-        })?;
     }
     ensure!(
         any,
@@ -223,7 +196,7 @@ fn patched_of(
             subject.name, config.candidates
         ))
     );
-    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(journal)
 }
 
 /// The pairs whose rows have the most common length.

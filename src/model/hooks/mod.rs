@@ -101,6 +101,27 @@ impl<'h> Hooks<'h> {
         self.add(spec, layers, Action::Replace(Box::new(f)))
     }
 
+    /// Lets `f` change the values of each selected position: a row-major copy, heads side by side, whose new values go on. The
+    /// site that `f` is told has this one place.
+    ///
+    /// # Errors
+    /// A spec that does not resolve in a model with `layers` blocks.
+    pub fn edit<F>(&mut self, spec: &HookSpec, layers: usize, mut f: F) -> Result<&mut Self>
+    where
+        F: FnMut(&Site, &mut [f32]) -> Result<()> + 'h,
+    {
+        self.replace(spec, layers, move |site, value| {
+            let (dims, mut data) = (value.dims(), value.to_vec()?);
+            for place in site.places {
+                let at: Vec<usize> = site.point.kind.ranges(&dims, place).into_iter().flatten().collect();
+                let mut values: Vec<f32> = at.iter().map(|&i| data[i]).collect();
+                f(&Site { places: std::slice::from_ref(place), ..*site }, &mut values)?;
+                at.into_iter().zip(values).for_each(|(i, new)| data[i] = new);
+            }
+            Ok(value.with_values(data))
+        })
+    }
+
     fn add(&mut self, spec: &HookSpec, layers: usize, action: Action<'h>) -> Result<&mut Self> {
         let points = spec.resolve(layers)?;
         self.entries.push(Entry { spec: spec.clone(), points, action, fired: 0 });

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{Activation, HookPoint, HookSpec, Hooks, Place, Select, Site};
 use crate::ops::MASKED;
@@ -21,6 +21,25 @@ pub struct Recorded {
     pub data: Vec<f32>,
     /// Positions of the rows that the position axis holds, in order.
     pub positions: Vec<usize>,
+    /// Which axis counts them: 1, of scores and pattern 2.
+    pub position_axis: usize,
+}
+
+impl Recorded {
+    /// What stood at a position of a row, heads side by side.
+    ///
+    /// # Errors
+    /// A row or a position that was not kept.
+    pub fn at(&self, row: usize, position: usize) -> Result<Vec<f32>> {
+        let (name, n, axis) = (&self.name, self.positions.len(), self.position_axis);
+        ensure!(row < self.shape[0], "`{name}`: row {row} of {}", self.shape[0]);
+        let nth = self.positions.binary_search(&position).ok();
+        let nth = nth.with_context(|| format!("`{name}`: nothing was kept at position {position}"))?;
+        let (before, width): (usize, usize) =
+            (self.shape[1..axis].iter().product(), self.shape[axis + 1..].iter().product());
+        let part = |head: usize| ((row * before + head) * n + nth) * width;
+        Ok((0..before).flat_map(|head| &self.data[part(head)..part(head) + width]).copied().collect())
+    }
 }
 
 /// What is being recorded. Attach it to the hooks of any number of calls, then take [`Recording::tensors`].
@@ -177,7 +196,8 @@ impl Kept {
                 data[to..to + part.len()].copy_from_slice(part);
             }
         }
-        Ok(Recorded { name: self.name, shape, data, positions })
+        let position_axis = if self.is_attention() { 2 } else { 1 };
+        Ok(Recorded { name: self.name, shape, data, positions, position_axis })
     }
 }
 

@@ -68,6 +68,9 @@ impl Named for PatchedNodeRow {
 pub(super) type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
 
 impl PatchedNodeRow {
+    /// The same of pairs that a user gave.
+    pub const PAIRS: &'static str = "patched_pairs";
+
     pub(super) fn cell(&self) -> Cell<'_> {
         (&self.place, self.back, self.component, self.layer, self.head)
     }
@@ -105,6 +108,9 @@ impl Named for HeadPatchRow {
 }
 
 impl HeadPatchRow {
+    /// The same of pairs that a user gave.
+    pub const PAIRS: &'static str = "pair_patching";
+
     /// The verdict that the node matters here: the sign test, corrected for the cells of the form and mode.
     pub fn matters(&self) -> bool {
         self.p_holm <= 1.0 - LEVEL

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
-use super::patch::Held;
+use super::patch::Captured;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
@@ -29,8 +29,8 @@ pub struct Aimed<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Slope {
     pub lead: f64,
-    pub values: Held,
-    pub gradients: Held,
+    pub values: Captured,
+    pub gradients: Captured,
 }
 
 /// Differentiates the rows in one batch, at the positions that `wanted` names (index of the row, position).

@@ -6,6 +6,7 @@
 
 pub mod alive;
 pub mod edges;
+pub mod given;
 pub mod gradient;
 pub mod pairs;
 pub mod patch;

@@ -72,7 +72,7 @@ pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
 }
 
 /// Values of one row: by point and position, heads side by side.
-pub(crate) type Held = HashMap<(HookPoint, usize), Vec<f32>>;
+pub(crate) type Captured = HashMap<(HookPoint, usize), Vec<f32>>;
 
 /// Runs rows of any lengths and keeps what stands at `points` at the positions that `wanted` names (index of the row,
 /// position).
@@ -84,8 +84,8 @@ pub fn record(
     rows: &[Sequence],
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
-) -> Result<Vec<Held>> {
-    let held = std::cell::RefCell::new(vec![Held::new(); rows.len()]);
+) -> Result<Vec<Captured>> {
+    let held = std::cell::RefCell::new(vec![Captured::new(); rows.len()]);
     let mut hooks = Hooks::none();
     for point in points {
         let spec = HookSpec { pattern: point.to_string(), select: Select::All };
@@ -118,7 +118,7 @@ impl Patch {
     ///
     /// # Errors
     /// A place that the other run lacks.
-    pub fn from(held: &Held, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
+    pub fn from(held: &Captured, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
         let value = |&position: &usize| {
             let all = held.get(&(node.point(), position)).context("a place that the other run lacks")?;
             Ok((position, all[node.part(config)].to_vec()))

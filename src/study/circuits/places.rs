@@ -26,8 +26,12 @@ pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<(Place, Vec<usiz
     let count = inside.iter().map(|(_, block, _)| block + 1).max().unwrap_or(0);
     for (name, block, position) in inside {
         let back = count - 1 - block;
-        if back < blocks {
-            out.push((Place { name, back: Some(back) }, vec![position]));
+        let place = Place { name, back: Some(back) };
+        // In a prompt of one's own a mark may stand twice in a block: one place of two positions.
+        match out.iter_mut().find(|(named, _)| *named == place) {
+            Some((_, positions)) => positions.push(position),
+            None if back < blocks => out.push((place, vec![position])),
+            None => {}
         }
     }
     if out.iter().all(|(_, positions)| !positions.contains(&last)) {
@@ -60,10 +64,11 @@ pub fn every(pair: &Pair) -> Vec<(Place, Vec<usize>)> {
 
 /// Name, block and position of what belongs to blocks.
 fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
-    let (mut begun, mut out) = (0, vec![]);
+    // Latents before any `<swi>` are a block too.
+    let (mut begun, mut out) = (0_usize, vec![]);
     for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
         if let Step::Latent { step, .. } = step {
-            out.push((format!("latent[{}]", Nth::of(*step)), begun - 1, position));
+            out.push((format!("latent[{}]", Nth::of(*step)), begun.saturating_sub(1), position));
         } else if id == ids.swi {
             begun += 1;
             out.push(("swi".into(), begun - 1, position));

@@ -7,7 +7,7 @@ use ndarray::{Array2, ArrayView1, aview1};
 
 use super::edges::{Projection, Receiver, Weights, columns};
 use super::gradient::{Aimed, Slope, slopes};
-use super::patch::Held;
+use super::patch::Captured;
 use crate::latent::LatentSource;
 use crate::model::{Decoder, HookPoint, Kind};
 
@@ -34,7 +34,7 @@ pub fn pulls(
 
 fn at_position(weights: &Weights, aimed: &Aimed, slope: &Slope, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
-    let of = |held: &Held, point: HookPoint| -> Result<Vec<f32>> {
+    let of = |held: &Captured, point: HookPoint| -> Result<Vec<f32>> {
         held.get(&(point, position)).cloned().with_context(|| format!("nothing stood at `{point}`"))
     };
     let last = HookPoint::at(graph.layers - 1, Kind::ResidPost);

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
 use super::edges::{Graph, Receiver, Sender, Weights};
-use super::patch::{Held, record};
+use super::patch::{Captured, record};
 use super::readout::logits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
@@ -42,13 +42,13 @@ pub fn outputs(subject: &Subject, weights: &Weights, rows: &[Sequence]) -> Resul
     let mut points = vec![HookPoint::new(Kind::Embed)];
     points.extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, Kind::Z), HookPoint::at(l, Kind::MlpOut)]));
     let held = record(subject, rows, &points, |_, _| true)?;
-    let of_row = |(row, held): (&Sequence, &Held)| {
+    let of_row = |(row, held): (&Sequence, &Captured)| {
         (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
     };
     rows.iter().zip(&held).map(of_row).collect()
 }
 
-fn at_position(weights: &Weights, held: &Held, position: usize) -> Result<Array2<f32>> {
+fn at_position(weights: &Weights, held: &Captured, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
     let at = |point: HookPoint| held.get(&(point, position)).with_context(|| format!("nothing stood at `{point}`"));
     let mut out = Array2::zeros((graph.senders().len(), weights.width));

@@ -1,0 +1,33 @@
+//! Capture: what heads and latent steps hold while a model reasons. `cargo run --example capture`
+
+use anyhow::Result;
+use switchyard::loading::Loaded;
+use switchyard::model::Hooks;
+
+const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
+
+/// A line for every position: what it is, the norm of the stream after layer 2, and where head 0 of layer 3 looks most.
+pub fn found() -> Result<String> {
+    let loaded = Loaded::open("fixtures/micro/sft/checkpoint")?;
+    let trace = loaded.generate(PROMPT, &mut Hooks::none())?;
+    let row = loaded.row(&trace)?;
+    // A dictionary by TransformerLens' names; latent steps are positions like others.
+    let names = ["blocks.*.hook_resid_post", "blocks.3.attn.hook_pattern", "latent.hook_injected"];
+    let cache = loaded.run_with_cache(std::slice::from_ref(&row), &names, Hooks::none())?;
+    let mut out = format!("{} → {}\n", PROMPT, loaded.said(&trace)?);
+    for (position, step) in row.steps.iter().enumerate() {
+        let state = cache["blocks.2.hook_resid_post"].at(0, position)?;
+        let norm = state.iter().map(|x| x * x).sum::<f32>().sqrt();
+        // A row of keys for each head, side by side: those of head 0 come first.
+        let pattern = cache["blocks.3.attn.hook_pattern"].at(0, position)?;
+        let key = (0..row.ids.len()).max_by(|a, b| pattern[*a].total_cmp(&pattern[*b])).unwrap_or_default();
+        let (step, mass) = (step.to_string(), pattern[key]);
+        out += &format!("{position:>3} {step:<12} norm {norm:>6.2}, looks at {key:>3} ({mass:.2})\n");
+    }
+    Ok(out)
+}
+
+fn main() -> Result<()> {
+    print!("{}", found()?);
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Activation patching for pairs of one's own: every head, MLP and stream × position, between two prompts, on any model.
+//!
+//! A line of the file has two prompts and two tokens ([`crate::study::circuits::given`]); the lead is the logit of `answer` minus
+//! that of `wrong` at the prompt's end. Modes, `effect` and `p_holm` are those of [`super::head_patching`]; positions count from 0
+//! and are compared by their number. A pair whose clean run does not lead its corrupt run is left out: there is nothing
+//! that a patch could bring back. Rows are of form `latents` where the prompt holds latent steps, else `text`.
+//!
+//! Misleads: the pairs left out are those that the model does not solve, so that effects speak of solved ones only.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::head_patching::patch_form;
+use super::{Files, Fit};
+use crate::latent::Sequence;
+use crate::parallel;
+use crate::progress::say;
+use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares};
+use crate::store::Journal;
+use crate::study::circuits::given::{Given, read};
+use crate::study::circuits::pairs::Pair;
+use crate::study::circuits::patch::{Node, Patch, leads};
+use crate::study::circuits::places::{every, named};
+use crate::study::{Causal, DoesNotApply, Study, Subject};
+
+/// What it asks.
+pub const ABOUT: &str =
+    "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position";
+
+/// How positions of different pairs are told to be the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Places {
+    /// By their number: all prompts have as many tokens.
+    #[default]
+    Number,
+    /// Where the prompts differ (`source`), `<swi>`, latent steps and `</swi>` of the last two blocks, and the read-out.
+    Name,
+}
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
+    pub file: Option<PathBuf>,
+    pub places: Places,
+    /// Of head, mlp and resid.
+    pub components: Vec<Component>,
+    pub modes: Vec<PatchMode>,
+    /// Effects up to this share of the whole difference count as none in the test.
+    pub least: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            file: None,
+            places: Places::Number,
+            components: vec![Component::Head, Component::Mlp, Component::Resid],
+            modes: vec![PatchMode::Denoise, PatchMode::Noise],
+            least: LEAST_SHARE,
+        }
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        let patched = [Component::Head, Component::Mlp, Component::Resid];
+        let known = self.components.iter().all(|component| patched.contains(component));
+        ensure!(known && !self.components.is_empty(), "pair_patching.components: name head, mlp or resid");
+        ensure!(!self.modes.is_empty(), "pair_patching.modes is empty: name denoise, noise or mean");
+        ensure!(self.least >= 0.0, "pair_patching.least must not be below 0, found {}", self.least);
+        Ok(())
+    }
+
+    fn nodes(&self, subject: &Subject) -> Vec<Node> {
+        let all = Node::all(subject.model.config()).into_iter();
+        all.filter(|node| self.components.contains(&node.named().0)).collect()
+    }
+}
+
+/// Reads its pairs, so that a wrong line is refused before any work.
+///
+/// # Errors
+/// As [`read`], and settings that say nothing to do.
+pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+    config.check()?;
+    let name = &causal.study.subject.name;
+    let Some(file) = &config.file else {
+        return Ok(Fit::No(format!(
+            "{name}: pair_patching needs a file of pairs: `intervene pairs PAIRS.jsonl {name}`"
+        )));
+    };
+    comparable(&read(&causal.study.subject, file)?, config.places)?;
+    Ok(Fit::Yes)
+}
+
+/// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and map.
+///
+/// # Errors
+/// As [`patched`]; a disk that cannot be written.
+pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
+    if files.done(HeadPatchRow::PAIRS)? {
+        return Ok("done before\n".into());
+    }
+    causal.say("patching pairs");
+    let journal = patched(causal.study, config, files.journal(PatchedNodeRow::PAIRS)?)?;
+    let done = files.finish(PatchedNodeRow::PAIRS, journal, PatchedNodeRow::key, false)?;
+    let rows = shares(&done, config.least)?;
+    files.save(HeadPatchRow::PAIRS, &rows)?;
+    Ok(table(&rows))
+}
+
+/// The map, in memory.
+///
+/// # Errors
+/// As [`patched`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
+    shares(&patched(study, config, Journal::in_memory())?.sorted(PatchedNodeRow::key)?, config.least)
+}
+
+/// Patches the pairs that the journal does not hold yet.
+///
+/// # Errors
+/// As [`read`]; pairs whose positions cannot be compared; fewer than two pairs of a form that can be used; rows of another run in
+/// the journal; and as the model's.
+pub fn patched(
+    study: &Study,
+    config: &Config,
+    mut journal: Journal<PatchedNodeRow>,
+) -> Result<Journal<PatchedNodeRow>> {
+    config.check()?;
+    let subject = &study.subject;
+    let file = config.file.as_ref().context("pair_patching.file is missing")?;
+    let given = read(subject, file)?;
+    comparable(&given, config.places)?;
+    let (nodes, switch) = (config.nodes(subject), subject.corpus.switch);
+    let usable = usable(study, given)?;
+    let places = |pair: &Pair| match config.places {
+        Places::Number => every(pair),
+        Places::Name => named(pair, switch, 2),
+    };
+    let mut any = false;
+    for form in Form::ALL {
+        let pairs: Vec<Pair> = usable.iter().filter(|pair| form_of(pair) == form).cloned().collect();
+        if pairs.len() > 1 {
+            any = true;
+            journal = patch_form(study, (form, &pairs), (&nodes, &config.modes), places, journal)?;
+        }
+    }
+    ensure!(
+        any,
+        DoesNotApply::because(format!(
+            "{}: {} usable pairs in {}: an interval needs two at least",
+            subject.name,
+            usable.len(),
+            file.display()
+        ))
+    );
+    Ok(journal)
+}
+
+fn form_of(pair: &Pair) -> Form {
+    if pair.clean.latents() > 0 { Form::Latents } else { Form::Text }
+}
+
+/// Refuses pairs of other lengths than the first of their form, where positions go by number.
+fn comparable(given: &[Given], places: Places) -> Result<()> {
+    for Given { pair, place } in given.iter().filter(|_| places == Places::Number) {
+        let Some(first) = given.iter().find(|other| form_of(&other.pair) == form_of(pair)) else { continue };
+        let (own, others) = (pair.clean.ids.len(), first.pair.clean.ids.len());
+        ensure!(
+            own == others,
+            "{place}: prompts of {own} tokens, those of {} have {others}: positions are compared by number; write prompts of as \
+             many tokens, or compare places by name (--places name)",
+            first.place
+        );
+    }
+    Ok(())
+}
+
+/// The pairs whose clean run leads their corrupt run; says which do not.
+fn usable(study: &Study, given: Vec<Given>) -> Result<Vec<Pair>> {
+    let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
+    let subject = &study.subject;
+    let lead = |row: &Sequence, says| leads(subject, row, &as_it_is, says).map(|leads| leads[0]);
+    let wholes = parallel::run(&parallel::cut(&given, study.threads), |part| {
+        let whole = |Given { pair, .. }: &Given| Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?);
+        part.iter().map(whole).collect::<Result<Vec<f64>>>()
+    })?;
+    let (mut out, mut left) = (vec![], vec![]);
+    let n = given.len();
+    for (Given { pair, place }, whole) in given.into_iter().zip(wholes.into_iter().flatten()) {
+        if whole > 0.0 { out.push(pair) } else { left.push(place) }
+    }
+    if !left.is_empty() {
+        let shown = left.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+        let more = if left.len() > 5 { ", …" } else { "" };
+        say(&format!(
+            "{}: {} of {n} pairs left out: the answer does not lead by more in the clean run than in the corrupt one ({shown}{more})",
+            subject.name,
+            left.len()
+        ));
+    }
+    Ok(out)
+}
+
+/// Markdown: of each form, mode and component the largest effects.
+pub fn table(rows: &[HeadPatchRow]) -> String {
+    let mut out = String::from(
+        "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).\n\n\
+         | form | mode | node | place | effect | p (Holm) |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    let mut kinds: Vec<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for kind in kinds {
+        let mut found: Vec<&HeadPatchRow> = rows.iter().filter(|r| (r.form, r.mode, r.component) == kind).collect();
+        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
+        for r in found.iter().take(5) {
+            let node = r.component.label(Some(r.layer), r.head);
+            let (form, mode, place, star) =
+                (r.form.name(), r.mode.name(), &r.place, if r.matters() { " *" } else { "" });
+            out += &format!("| {form} | {mode} | {node} | {place} | {:.2}{star} | {:.1e} |\n", r.effect, r.p_holm);
+        }
+    }
+    out
+}

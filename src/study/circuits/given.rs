@@ -1,0 +1,93 @@
+//! Pairs of prompts that a user wrote, with the two tokens to compare: `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a
+//! line. Nothing is decoded: the prompt's last position is the read-out. `<latent>` tokens in a prompt are latent steps.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::pairs::Pair;
+use crate::latent::Sequence;
+use crate::study::Subject;
+
+/// A pair, and where it stands: `file:line`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    pub pair: Pair,
+    pub place: String,
+}
+
+/// `answer` is what the clean prompt is to be followed by, `wrong` the corrupt one: a token each.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    clean: String,
+    corrupt: String,
+    answer: String,
+    wrong: String,
+}
+
+/// The pairs of a file, numbered from 0.
+///
+/// # Errors
+/// By file and line: what is no such object, prompts that differ in their number of tokens or in where their latent steps are, two
+/// prompts that are the same, words that the model has no token for, an answer that is not exactly one token.
+pub fn read(subject: &Subject, path: &Path) -> Result<Vec<Given>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let mut out = vec![];
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let place = format!("{}:{}", path.display(), number + 1);
+        let line: Line = serde_json::from_str(line).with_context(|| {
+            format!("{place}: expected {{\"clean\": …, \"corrupt\": …, \"answer\": …, \"wrong\": …}}")
+        })?;
+        let pair = pair(subject, out.len(), &line).with_context(|| place.clone())?;
+        out.push(Given { pair, place });
+    }
+    ensure!(!out.is_empty(), "{}: holds no pair", path.display());
+    Ok(out)
+}
+
+fn pair(subject: &Subject, number: usize, line: &Line) -> Result<Pair> {
+    let clean = row(subject, &line.clean).context("clean")?;
+    let corrupt = row(subject, &line.corrupt).context("corrupt")?;
+    ensure!(
+        clean.ids.len() == corrupt.ids.len(),
+        "the clean prompt has {} tokens, the corrupt one {}: what stands at a position of one is put at the same position of the \
+         other, so both need as many",
+        clean.ids.len(),
+        corrupt.ids.len()
+    );
+    ensure!(clean.ids != corrupt.ids, "the two prompts are the same: there is nothing to patch");
+    ensure!(clean.steps == corrupt.steps, "the two prompts do not have their latent steps at the same positions");
+    let says = [token(subject, &line.answer).context("answer")?, token(subject, &line.wrong).context("wrong")?];
+    ensure!(says[0] != says[1], "answer and wrong are the same token: there is no difference to look at");
+    Ok(Pair { number, clean, corrupt, says, clauses: vec![] })
+}
+
+/// All of it prompt, but for the latent steps.
+fn row(subject: &Subject, text: &str) -> Result<Sequence> {
+    let vocabulary = &subject.corpus.vocabulary;
+    ensure!(!text.trim().is_empty(), "the prompt is empty");
+    let unknown = vocabulary.unknown(text)?;
+    ensure!(unknown.is_empty(), "words that the model has no token for: {}", unknown.join(", "));
+    let ids = vocabulary.encode_row(text)?;
+    let prompt = ids.len();
+    Sequence::new(0, ids, prompt, Some(subject.corpus.switch.latent))
+}
+
+fn token(subject: &Subject, text: &str) -> Result<u32> {
+    let vocabulary = &subject.corpus.vocabulary;
+    let ids = vocabulary.encode(text)?;
+    match ids[..] {
+        [id] if Some(id) != vocabulary.unk() => Ok(id),
+        [_] => anyhow::bail!("the model has no token for {text:?}"),
+        _ => {
+            let parts: Vec<String> = ids.iter().filter_map(|id| vocabulary.token(*id)).collect();
+            anyhow::bail!(
+                "{text:?} is {} tokens ({}), expected exactly one; where tokens begin with a space, write it too: \" Mary\"",
+                ids.len(),
+                parts.join(", ")
+            )
+        }
+    }
+}
