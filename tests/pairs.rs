@@ -183,19 +183,18 @@ fn asked(folder: &Path, lines: &[String]) -> Config {
     Config { file: Some(written(folder, lines)), ..Config::default() }
 }
 
-/// Blocks that no decoder writes: a mark twice, latents without a mark before them.
+/// A block that no decoder writes.
 #[test]
-fn unusual_blocks_have_one_cell_a_place() {
+fn a_mark_written_twice_is_one_place() {
     let temp = tempfile::tempdir().expect("a folder");
     let study = study(Kind::Working, 4, 5);
-    for block in ["= <swi> <latent> <latent> <latent> </swi> </swi> #", "= <latent> <latent> <latent> </swi> #"] {
-        let (components, modes) = (vec![Component::Mlp], vec![PatchMode::Denoise]);
-        let config = Config { places: Places::Name, components, modes, ..asked(temp.path(), &of_known(8, block)) };
-        let rows = pair_patching::rows(&study, &config).unwrap_or_else(|e| panic!("{block}: {e:#}"));
-        for place in ["source", "latent[1]", "latent[3]"] {
-            let cells = rows.iter().filter(|r| r.place == place && r.layer == 0).count();
-            assert_eq!(cells, 1, "{block}: {place}");
-        }
+    let lines = of_known(8, "= <swi> <latent> <latent> <latent> </swi> </swi> #");
+    let (components, modes) = (vec![Component::Mlp], vec![PatchMode::Denoise]);
+    let config = Config { places: Places::Name, components, modes, ..asked(temp.path(), &lines) };
+    let rows = pair_patching::rows(&study, &config).expect("rows");
+    for place in ["source", "latent[1]", "latent[3]", "swi_end"] {
+        let cells = rows.iter().filter(|r| r.place == place && r.layer == 0).count();
+        assert_eq!(cells, 1, "{place}");
     }
 }
 

@@ -78,8 +78,13 @@ impl PhaseFolder {
     /// # Errors
     /// A folder that cannot be read or changed.
     pub(crate) fn sweep(&self) -> Result<()> {
-        let current = self.current()?.map(|current| current.folder);
         let failed = || format!("{}: cannot remove what a stopped run left", self.path.display());
+        let state = self.path.join("state.json");
+        // Stopped between the result and the end of [`Self::finish`]: nobody asks for this state any more.
+        if self.path.join("result.json").exists() && state.exists() {
+            fs::remove_file(&state).with_context(failed)?;
+        }
+        let current = self.current()?.map(|current| current.folder);
         for entry in fs::read_dir(&self.path).with_context(failed)? {
             let entry = entry.with_context(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();

@@ -12,7 +12,9 @@ use crate::train::state::PhaseFolder;
 
 pub(super) fn run(run: &Run) -> Result<()> {
     let folder = run.path().join("annotate");
-    if folder.join("tagged.jsonl").exists() {
+    // What is written last: a run that was stopped before it does the phase again.
+    let last = folder.join("sample.txt");
+    if last.exists() {
         return Ok(());
     }
     let base = PhaseFolder::open(run.path(), "base")?;
@@ -43,5 +45,5 @@ pub(super) fn run(run: &Run) -> Result<()> {
     if summary.spans == 0 {
         bail!("annotate: no span was tagged in {} samples; loosen annotate.spans", summary.samples);
     }
-    write_atomic(&folder.join("sample.txt"), annotation.excerpt(8).as_bytes())
+    write_atomic(&last, annotation.excerpt(8).as_bytes())
 }
