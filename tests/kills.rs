@@ -50,8 +50,8 @@ fn train(out: &Path, resume: bool) -> Vec<String> {
 
 fn run(line: &[String]) -> Output {
     let mut command = Command::new(&line[0]);
-    // Files name the commit of the folder that `train` is started in, and that may change while a long attack runs.
-    command.args(&line[1..]).current_dir(std::env::temp_dir()).env("RAYON_NUM_THREADS", "1");
+    // Files name the commit of the repository, which may change while a long attack runs: none is found here.
+    command.args(&line[1..]).env("GIT_DIR", "/dev/null").env("RAYON_NUM_THREADS", "1");
     command.stdin(Stdio::null()).output().expect("starts")
 }
 
