@@ -204,7 +204,7 @@ fn extra_rows(label: &str, folder: &Folder) -> Vec<(String, String)> {
 }
 
 /// The step of a checkpoint that a run kept on its way (`grpo_step20`, setting `grpo.keep_every`).
-fn step_of(checkpoint: &str) -> Option<usize> {
+pub(super) fn step_of(checkpoint: &str) -> Option<usize> {
     checkpoint.rsplit_once("_step")?.1.parse().ok()
 }
 

@@ -9,7 +9,7 @@ use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
 use crate::nth::Nth;
 use crate::schema::{
-    AccuracyRow, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Named, ProbeRow, Steps,
+    AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, Named, ProbeRow, Steps,
 };
 use crate::stats::{Estimate, LEVEL};
 
@@ -142,8 +142,9 @@ impl Organism<'_> {
     /// What a single latent holds by the answers that follow it, and how much more often than by chance they do.
     fn one_latent(&self) -> (Cell, Cell) {
         let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
+        let plain = |row: &&KnownValueRow| row.later == Later::Recompute && row.at == At::Both;
         let mut single: Vec<(usize, &KnownValueRow)> = vec![];
-        for row in self.rows::<KnownValueRow>().iter().chain(rows) {
+        for row in self.rows::<KnownValueRow>().iter().chain(rows).filter(plain) {
             if let Steps::Only(step) = row.steps {
                 single.push((step, row));
             }

@@ -1,11 +1,12 @@
 //! fig:pareto, fig:passes, fig:token-dist, fig:token-cdf, fig:per-subject. Knows the rows of `accuracy`, `summary` and `outcomes`.
 
 use super::{Drawing, called};
+use crate::report::beside::step_of;
 use crate::report::cells::subject_key;
 use crate::report::figures::{Axis, BarChart, BarSeries, Ecdf, Figure, Histogram, Line, LineChart, Point};
 use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
-use crate::schema::{AccuracyRow, OutcomeRow, PhaseRow};
+use crate::schema::{AccuracyRow, GRPO_START, OutcomeRow, PhaseRow};
 use crate::stats::{Estimate, LEVEL, wilson};
 
 /// Methods that write their reasoning or most of it, and methods that do not: a panel each.
@@ -38,7 +39,8 @@ pub(super) fn pareto(folder: &Folder) -> Option<Drawing> {
     let x = "visible tokens per problem";
     let mut ways: Vec<Line> = vec![];
     // What a phase passes through on its way would hide its end.
-    for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(|c| !c.contains("_step") && !c.contains("_start")) {
+    let ends = |checkpoint: &&str| *checkpoint != GRPO_START && step_of(checkpoint).is_none();
+    for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(ends) {
         for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
             let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
             let point = found.and_then(|r| Some(Point::new(r.visible_tokens?.value, sound(r.accuracy)?)));

@@ -64,7 +64,7 @@ pub fn every(pair: &Pair) -> Vec<(Place, Vec<usize>)> {
 
 /// Name, block and position of what belongs to blocks.
 fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
-    // Latents before any `<swi>` are a block too.
+    // In a prompt of one's own latents may stand before any `<swi>`: they count with the first block.
     let (mut begun, mut out) = (0_usize, vec![]);
     for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
         if let Step::Latent { step, .. } = step {
