@@ -19,7 +19,7 @@ use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
-use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select, Span};
+use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select, Span};
 use switchyard::ops::Targets;
 use switchyard::parallel;
 use switchyard::recipe::Optimizer;
@@ -197,7 +197,7 @@ fn lora_step(c: &mut Criterion) {
 
 /// Every point of the decoder, without the opt-in `hook_result`.
 fn everything(layers: usize) -> Vec<HookSpec> {
-    let latent = [Kind::LatentSource, Kind::LatentInjected, Kind::BoundaryLogits, Kind::Result];
+    let latent = [PointKind::LatentSource, PointKind::LatentInjected, PointKind::BoundaryLogits, PointKind::Result];
     let points = HookPoint::all(layers).into_iter().filter(|p| !latent.contains(&p.kind));
     points.map(|p| HookSpec { pattern: p.to_string(), select: Select::All }).collect()
 }

@@ -1,36 +1,40 @@
 //! Switchyard: train language models that switch between text and latent reasoning, and take them apart.
 //!
-//! # Module map
+//! # What a program may build on
 //! | room | what it knows |
 //! | --- | --- |
-//! | [`ops`] | the handful of tensor functions a decoder is made of |
+//! | [`loading`] | from a path to a decoder with its vocabulary; capture, edit, generate |
 //! | [`model`] | configuration, decoder, cache, hooks, LoRA, checkpoints; nothing of text or training |
 //! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
-//! | [`text`] | vocabulary, chat templates, problems, span annotation (no tensors) |
-//! | [`random`] | a stable hash, keyed generators, normal values |
-//! | `names` | which known name a mistyped one means |
-//! | [`nth`] | how latent steps and blocks are counted where people see them: from 1 |
-//! | [`store`] | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
-//! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
+//! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding, circuits |
+//! | [`interventions`] | one small documented value per file |
+//! | [`experiments`] | one file per experiment: Config, run |
+//! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
 //! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
+//! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
-//! | [`corpus`] | a recipe's problems as token rows, and who grades them |
-//! | [`evaluation`] | held-out decoding and scores |
-//! | [`machine`] | what is computed on: device, float type, threads |
-//! | [`progress`], [`parallel`] | what a user sees while it works; work on threads |
-//! | [`world`] | the processes that train together (MPI) |
-//! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
-//! | [`train`] | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
-//! | [`interventions`] | one small documented value per file |
-//! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding |
-//! | [`experiments`] | one file per experiment: Config, run |
-//! | [`calibration`] | models whose truth is known, through every experiment: how often each verdict is right |
-//! | [`parity`] | the reference values of `fixtures/`, computed again on any device |
-//! | [`loading`] | from `--model` and `--adapter` to a decoder with its vocabulary |
-//! | [`commands`] | what the binaries do: arguments checked, calls made, results printed |
-//! | [`report`] | tables, figures and pages from rows alone (no tensors) |
+//!
+//! # What the programs are made of
+//! Public for the four programs, the tests and the benches of this package, absent from its documentation, and changed without
+//! notice:
+//!
+//! | room | what it knows |
+//! | --- | --- |
+//! | `ops` | the handful of tensor functions a decoder is made of |
+//! | `text` | vocabulary, chat templates, problems, span annotation (no tensors) |
+//! | `corpus` | a recipe's problems as token rows, and who grades them |
+//! | `train` | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
+//! | `evaluation` | held-out decoding and scores |
+//! | `calibration` | models whose truth is known, through every experiment: how often each verdict is right |
+//! | `parity` | the reference values of `fixtures/`, computed again on any device |
+//! | `commands` | what the binaries do: arguments checked, calls made, results printed |
+//! | `report` | tables, figures and pages from rows alone (no tensors) |
+//! | `store` | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
+//! | `machine`, `world` | what is computed on: device, float type, threads; the processes that train together (MPI) |
+//! | `progress`, `parallel` | what a user sees while it works; work on threads |
+//! | `random`, `names`, `nth` | keyed generators and a stable hash; which known name a mistyped one means; counting from 1 |
 //!
 //! # From Rust
 //! ```no_run
@@ -66,32 +70,48 @@
 // Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
 pub mod calibration;
+#[doc(hidden)]
 pub mod commands;
+#[doc(hidden)]
 pub mod corpus;
+#[doc(hidden)]
 pub mod evaluation;
 pub mod experiments;
 pub mod grade;
 pub mod interventions;
 pub mod latent;
 pub mod loading;
+#[doc(hidden)]
 pub mod machine;
 pub mod method;
 pub mod model;
 mod names;
+#[doc(hidden)]
 pub mod nth;
+#[doc(hidden)]
 pub mod ops;
+#[doc(hidden)]
 pub mod parallel;
+#[doc(hidden)]
 pub mod parity;
+#[doc(hidden)]
 pub mod progress;
+#[doc(hidden)]
 pub mod random;
 pub mod recipe;
+#[doc(hidden)]
 pub mod report;
 pub mod schema;
 pub mod stats;
+#[doc(hidden)]
 pub mod store;
 pub mod study;
 pub mod tasks;
+#[doc(hidden)]
 pub mod text;
+#[doc(hidden)]
 pub mod train;
+#[doc(hidden)]
 pub mod world;

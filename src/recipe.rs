@@ -27,11 +27,12 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 6] = [
+pub(crate) const PRESETS: [(&str, &str); 7] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
+    ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),
 ];
@@ -158,12 +159,14 @@ pub struct Lora {
     pub alpha: f64,
     pub targets: Vec<String>,
     pub train_embeddings: bool,
+    /// Of embedding table and head, train the rows of `<swi>`, `</swi>` and `<latent>` only: an adapter of a few megabytes.
+    pub only_new_rows: bool,
 }
 
 impl Default for Lora {
     fn default() -> Self {
         let LoraSettings { rank, alpha, targets, train_embeddings, .. } = LoraSettings::default();
-        Self { rank, alpha, targets, train_embeddings }
+        Self { rank, alpha, targets, train_embeddings, only_new_rows: false }
     }
 }
 impl Recipe {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::known::of;
-use switchyard::calibration::known::{Built, Kind};
+use switchyard::calibration::known::{Built, Purpose};
 use switchyard::calibration::{Settings, drawn, kinds};
 use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::machine::Machine;
@@ -44,18 +44,18 @@ fn models_of_every_kind_answer_as_they_were_built_to() {
         for (i, trace) in traces.iter().enumerate() {
             let (outcome, what) = (&scores.outcomes[i], format!("{kind} {built:?}: {trace:?}"));
             assert_eq!(trace.latent_calls(), if trace.switched() { built.exit } else { 0 }, "{what}");
-            assert!(built.kind == Kind::Blind || trace.switched() == switches(study, i), "{what}");
+            assert!(built.kind == Purpose::Blind || trace.switched() == switches(study, i), "{what}");
             // Which of two answers is right is a coin's to say, of the noisy model.
-            assert!(outcome.correct || (built.kind == Kind::Noisy && trace.switched()), "{what}");
+            assert!(outcome.correct || (built.kind == Purpose::Noisy && trace.switched()), "{what}");
         }
         let of_kind =
             |switched| traces.iter().enumerate().filter(move |(i, t)| switches(study, *i) && t.switched() == switched);
         match built.kind {
-            Kind::Noisy => {
+            Purpose::Noisy => {
                 let right = of_kind(true).filter(|(i, _)| scores.outcomes[*i].correct).count();
                 assert!(right > 0 && right < of_kind(true).count(), "{kind}: {right}");
             }
-            Kind::Blind => assert!(of_kind(true).count() > 0 && of_kind(false).count() > 0, "{kind}"),
+            Purpose::Blind => assert!(of_kind(true).count() > 0 && of_kind(false).count() > 0, "{kind}"),
             _ => {}
         }
     }
@@ -80,29 +80,29 @@ fn the_truth_of_every_kind_holds() {
         let is_digit = |i: &&usize| study.subject.corpus.test[**i].answer == digit(study, **i).to_string();
         let by_digit = switched.iter().filter(is_digit).count() as f64 / switched.len() as f64;
         match built.kind {
-            Kind::Working | Kind::Superposed => {
+            Purpose::Working | Purpose::Superposed => {
                 assert_eq!((right("zero", None), built.least > 0), (by_digit, by_digit > 0.0), "{kind} {built:?}");
                 assert!(right("resample", None) < 1.0 && changed("mean") > 0.0, "{kind} {built:?}: {rows:#?}");
             }
             // No latent input is read.
-            Kind::Inert | Kind::Empty | Kind::Blind => {
+            Purpose::Inert | Purpose::Empty | Purpose::Blind => {
                 assert_eq!(modes[..3].iter().map(|&mode| changed(mode)).sum::<f64>(), 0.0, "{kind} {built:?}");
             }
             // The text decides; the latents count.
-            Kind::Redundant => {
+            Purpose::Redundant => {
                 assert_eq!((changed("zero"), changed("resample")), (0.0, 0.0), "{kind} {built:?}");
                 let lead = row("resample", None).logit_diff_change.expect("leads");
                 assert!(lead.high < 0.0, "{kind} {built:?}: {lead}");
             }
             // States of other problems have the same norm; every other norm is met with the digit.
-            Kind::Norm => {
+            Purpose::Norm => {
                 assert_eq!((changed("resample"), changed("mean")), (0.0, 0.0), "{kind} {built:?}");
                 for (mode, dose) in [("zero", None), ("scale", Some(0.5)), ("scale", Some(2.0))] {
                     assert_eq!(right(mode, dose), by_digit, "{kind} {built:?}: {mode} {dose:?}");
                 }
             }
             // Answers change. Of the noisy model as many become right as become wrong on average.
-            Kind::Noisy | Kind::Operand => {
+            Purpose::Noisy | Purpose::Operand => {
                 assert!(changed("zero") > 0.0 && changed("resample") > 0.0, "{kind} {built:?}")
             }
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, pair_file, study};
-use crate::common::known::{Kind, of};
+use crate::common::known::{Purpose, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::attention_to_latents;
 use switchyard::experiments::attribution_patching::{self, Config as Attribution};
@@ -66,7 +66,7 @@ fn a_solution_is_the_same_in_both_forms() {
 /// The forward's own logit of every decision is the sum of what its nodes wrote.
 #[test]
 fn direct_attribution_sums_to_the_logit() {
-    for study in [micro("sft", 24), micro("grpo", 24), study(Kind::Working, 24, 1)] {
+    for study in [micro("sft", 24), micro("grpo", 24), study(Purpose::Working, 24, 1)] {
         let written = written(&study, 24).expect("solutions");
         let (mut seen, mut carried, mut worst) = (0, 0, 0.0_f64);
         for form in Form::ALL {
@@ -103,7 +103,7 @@ fn lead(rows: &[DirectLogitRow], form: Form, target: Target, node: (Component, u
 
 #[test]
 fn direct_attribution_names_the_reader_and_not_the_decoy() {
-    let study = study(Kind::Working, 40, 2);
+    let study = study(Purpose::Working, 40, 2);
     let rows = direct_logit::rows(&study, &direct_logit::Config::default()).expect("rows");
     let head = |(layer, head)| (Component::Head, layer, Some(head));
     let of = |node| lead(&rows, Form::Latents, Target::Answer, node).expect("a row");
@@ -127,7 +127,7 @@ fn direct_attribution_names_the_reader_and_not_the_decoy() {
 
 #[test]
 fn attention_finds_who_looks_and_direct_who_brings() {
-    for which in [Kind::Working, Kind::Inert] {
+    for which in [Purpose::Working, Purpose::Inert] {
         let study = study(which, 40, 3);
         let rows = attention_to_latents::rows(&study, &attention_to_latents::Config::default()).expect("rows");
         let at = |(layer, head): (usize, usize), to: &str| {
@@ -139,7 +139,7 @@ fn attention_finds_who_looks_and_direct_who_brings() {
         assert!(of(DECOY, "latent[3]").mass.value > 0.99, "the decoy looks");
         assert!(of(DECOY, "latent[3]").direct.expect("nats").value.abs() < 1e-6, "and brings nothing");
         let reads = of(READER, "latent[3]");
-        let works = which == Kind::Working;
+        let works = which == Purpose::Working;
         assert_eq!(reads.mass.value > 0.99, works, "{}", reads.mass);
         assert_eq!(reads.direct.expect("nats").value > 5.0, works);
         assert_eq!(of(READER, "prompt").direct.expect("nats").value > 5.0, !works);
@@ -258,7 +258,7 @@ fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
 }
 
 /// Pairs of the hand-built models: `a b s v :` against `a b s w :`.
-fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
+fn built(which: Purpose, seed: u64) -> (Study, Patching, tempfile::TempDir) {
     let (file, folder) = pair_file(seed);
     (study(which, 10, seed), Patching { pairs_file: Some(file), ..Patching::default() }, folder)
 }
@@ -266,7 +266,7 @@ fn built(which: Kind, seed: u64) -> (Study, Patching, tempfile::TempDir) {
 #[test]
 fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
     use Component::{Head, Mlp};
-    let (study, config, _folder) = built(Kind::Working, 5);
+    let (study, config, _folder) = built(Purpose::Working, 5);
     let rows = head_patching::rows(&study, &config).expect("rows");
     let latents = || rows.iter().filter(|r| r.form == Form::Latents);
     let at = |mode, component, layer, head, place: &str| {
@@ -315,7 +315,7 @@ fn patching_goes_on_where_it_stopped() {
 fn patching_of_inert_latents_raises_few_alarms() {
     let (mut alarms, seeds) = (0, 200);
     for seed in 0..seeds {
-        let (study, config, _folder) = built(Kind::Inert, 100 + seed);
+        let (study, config, _folder) = built(Purpose::Inert, 100 + seed);
         let modes = vec![PatchMode::Denoise, PatchMode::Noise];
         let config = Patching { modes, forms: vec![Form::Latents], pairs: 14, ..config };
         let rows = head_patching::rows(&study, &config).expect("rows");
@@ -342,7 +342,7 @@ fn attributed<'r>(rows: &'r [AttributionRow], at: GradientAt, head: (usize, usiz
 #[test]
 fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
     let (file, _folder) = pair_file(5);
-    let study = study(Kind::Working, 10, 5);
+    let study = study(Purpose::Working, 10, 5);
     let config = Attribution { pairs_file: Some(file), steps: 0, forms: vec![Form::Latents], ..Attribution::default() };
     let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
     for at in [GradientAt::Corrupt, GradientAt::Clean] {
@@ -373,7 +373,7 @@ fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
 fn integrated_gradients_see_the_writer_through_the_gates() {
     let (file, _folder) = pair_file(5);
     // One latent step: two gates one behind the other, each five times as steep as the path.
-    let one_step = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Kind::Working) };
+    let one_step = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
     let study = of(&one_step, 10, 5);
     let forms = vec![Form::Latents];
     let config =
@@ -447,10 +447,13 @@ fn steered(built: &Built, seed: u64, config: &Steering) -> Vec<SteeringRow> {
 /// is made of it; not before the value was written, and not after it was read.
 #[test]
 fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
-    let plain = Built::new(Kind::Working);
-    for (seed, built) in
-        [(3, plain), (4, Built { reads: 2, ..plain }), (5, Built { writes: 2, ..plain }), (6, Built::new(Kind::Inert))]
-    {
+    let plain = Built::new(Purpose::Working);
+    for (seed, built) in [
+        (3, plain),
+        (4, Built { reads: 2, ..plain }),
+        (5, Built { writes: 2, ..plain }),
+        (6, Built::new(Purpose::Inert)),
+    ] {
         let config = Steering { doses: vec![1.0], least: 3, problems: 40, ..Steering::default() };
         let rows = steered(&built, seed, &config);
         let (mut right, mut seen) = (0, 0);
@@ -483,7 +486,7 @@ fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
 /// A tenth of the difference moves nothing, twice it where it is read is as good as once; settings that name nothing are refused.
 #[test]
 fn steering_grows_with_the_dose() {
-    let built = Built::new(Kind::Working);
+    let built = Built::new(Purpose::Working);
     let config = Steering {
         layers: vec![2],
         steps: vec![Nth::of(2)],

@@ -7,7 +7,7 @@ use std::path::Path;
 use ndarray::Array2;
 
 use crate::common::circuit_models::{DECOY, pair_file};
-use crate::common::known::{Kind, of};
+use crate::common::known::{Purpose, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
 use switchyard::latent::Switching;
@@ -219,7 +219,7 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
 #[test]
 fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     let (file, _folder) = pair_file(5);
-    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Kind::Working) };
+    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
     let study = of(&built, 10, 5);
     let config = Config {
         pairs_file: Some(file),
@@ -267,7 +267,7 @@ fn alarms(seeds: std::ops::Range<u64>) -> usize {
     let mut alarms = 0;
     for seed in seeds {
         let (file, _folder) = pair_file(seed);
-        let study = of(&Built { decoy: Some(DECOY), ..Built::new(Kind::Inert) }, 10, seed);
+        let study = of(&Built { decoy: Some(DECOY), ..Built::new(Purpose::Inert) }, 10, seed);
         let forms = vec![Form::Latents];
         let config = Config { pairs_file: Some(file), forms, pairs: 12, random: 1, ..Config::default() };
         let (edges, _) = edge_attribution::rows(&study, &config).expect("rows");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
-use crate::common::known::Kind;
+use crate::common::known::Purpose;
 use switchyard::experiments::hook_intervention::{self, Config, Positions};
 use switchyard::latent::decode;
 use switchyard::model::hooks::Site;
@@ -32,7 +32,7 @@ fn asked(hooks: &[&str], modes: &[&str]) -> Config {
 /// The writer writes at `<swi>`, the reader reads at `#`, both tokens of text; the decoy looks, and nothing uses it.
 #[test]
 fn heads_that_are_used_matter_and_the_decoy_does_not() {
-    let study = study(Kind::Working, 60, 4);
+    let study = study(Purpose::Working, 60, 4);
     let point = |(layer, _): (usize, usize)| format!("blocks.{layer}.attn.hook_z");
     let head = |(_, head): (usize, usize)| vec![head.to_string().parse().expect("a head")];
     for (node, used) in [(WRITER, true), (READER, true), (DECOY, false)] {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::known::{EXIT_STEP, Kind};
+use crate::common::known::{EXIT_STEP, Purpose};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
 use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
@@ -96,7 +96,7 @@ fn settings_do_what_they_say() {
 
 #[test]
 fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
-    let study = crate::common::known::study(Kind::Working, 30, 7);
+    let study = crate::common::known::study(Purpose::Working, 30, 7);
     let settings = Sweep::settings(&study);
     let sweep = Sweep::new(&study, &settings).expect("a sweep");
     let right = |at, steps| {
@@ -118,7 +118,7 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
 
 #[test]
 fn the_value_in_a_latent_decides_the_answer() {
-    let study = crate::common::known::study(Kind::Working, 80, 8);
+    let study = crate::common::known::study(Purpose::Working, 80, 8);
     // The one step's value is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
     let known = |study: &Study, steps: &[Steps]| {
@@ -132,7 +132,7 @@ fn the_value_in_a_latent_decides_the_answer() {
         assert_eq!((row.hit_rate.value, row.kept.value), (1.0, 0.0), "steps {}", row.steps);
         assert!((row.chance.value - 1.0 / 6.0).abs() < 0.05, "{}", row.chance);
     }
-    let inert = &known(&crate::common::known::study(Kind::Inert, 80, 8), &[Steps::All])[0];
+    let inert = &known(&crate::common::known::study(Purpose::Inert, 80, 8), &[Steps::All])[0];
     assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
@@ -157,7 +157,7 @@ impl Arithmetic for Steps01 {
 }
 
 /// Both rows of a hand-built model with problems `letter letter s digit :`. `adds`, from problem and letters, is what its step adds.
-fn by_both(kind: Kind, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRow; 2] {
+fn by_both(kind: Purpose, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRow; 2] {
     let study = crate::common::known::study(kind, 120, 8);
     let of = |(i, problem): (usize, &switchyard::text::Problem)| {
         let words: Vec<&str> = problem.question.split_whitespace().collect();
@@ -175,7 +175,7 @@ fn by_both(kind: Kind, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRow; 
 fn an_operand_in_a_latent_is_told_from_a_value() {
     // The step is done after the block, as the letters of the prompt say: ⟨d⟩ and its own letters give the answer.
     let code = |letter: &str| [3, -7, 9, -2, 1]["abcde".find(letter).expect("a letter")];
-    let [value, operand] = by_both(Kind::Operand, &|_, letters| i64::from(code(letters[0]) + code(letters[1]) > 0));
+    let [value, operand] = by_both(Purpose::Operand, &|_, letters| i64::from(code(letters[0]) + code(letters[1]) > 0));
     assert_eq!([value.holds, operand.holds], [Holds::Value, Holds::Operand]);
     assert_eq!((operand.hit_rate.value, operand.kept.value), (1.0, 0.0), "{operand:?}");
     assert!(operand.chance.value < 0.3 && operand.follows(), "{operand:?}");
@@ -183,7 +183,7 @@ fn an_operand_in_a_latent_is_told_from_a_value() {
     assert!((0.3..0.7).contains(&value.hit_rate.value) && value.identity.n >= operand.identity.n, "{value:?}");
 
     // The value itself is there: whatever a step may have added before, nothing is added after the block.
-    let [value, operand] = by_both(Kind::Working, &|problem, _| (problem % 2) as i64);
+    let [value, operand] = by_both(Purpose::Working, &|problem, _| (problem % 2) as i64);
     assert_eq!((value.hit_rate.value, operand.hit_rate.value), (1.0, 0.0), "{value:?} {operand:?}");
     assert!(value.follows() && !operand.follows() && operand.chance.value > 0.05, "{operand:?}");
 }
@@ -198,7 +198,7 @@ fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
 
 #[test]
 fn what_cannot_be_run_says_why() {
-    let mut study = crate::common::known::study(Kind::Working, 40, 9);
+    let mut study = crate::common::known::study(Purpose::Working, 40, 9);
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
     study.subject.recipe.task = None;
@@ -223,7 +223,7 @@ fn rules_open_and_close_blocks_as_they_say() {
 
 #[test]
 fn activation_patching_finds_the_state_where_it_was_put() {
-    let study = crate::common::known::study(Kind::Working, 10, 11);
+    let study = crate::common::known::study(Purpose::Working, 10, 11);
     let vocabulary = &study.subject.corpus.vocabulary;
     let prompt = |digit: usize| {
         let question = format!("a b s {digit} :");
@@ -278,14 +278,14 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
             .expect("problems that switch")
             .benefit
     };
-    assert_eq!(of(Kind::Working).value, 1.0);
-    assert_eq!(of(Kind::Inert).value, 0.0);
+    assert_eq!(of(Purpose::Working).value, 1.0);
+    assert_eq!(of(Purpose::Inert).value, 0.0);
 }
 
 #[test]
 fn blocks_can_be_forced_where_the_model_opens_none() {
     // Half of the problems are answered as text.
-    let study = crate::common::known::study(Kind::Working, 40, 13);
+    let study = crate::common::known::study(Purpose::Working, 40, 13);
     let settings = Sweep::settings(&study);
     let causal = Causal::new(&study, &settings, BlockOrigin::Forced, &|_| {});
     let sweep = causal.sweep().expect("a sweep");

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 
-use crate::common::known::{DECIDED_AT, Kind, study};
+use crate::common::known::{DECIDED_AT, Purpose, study};
 use switchyard::corpus::Corpus;
 use switchyard::evaluation::requests;
 use switchyard::experiments::latent_intervention::{self, Config};
@@ -18,7 +18,7 @@ use switchyard::train::grpo::{Behaviour, gradients, rollout_settings, sample};
 
 #[test]
 fn the_hand_built_models_do_what_they_were_built_to_do() {
-    for which in [Kind::Working, Kind::Inert, Kind::Empty] {
+    for which in [Purpose::Working, Purpose::Inert, Purpose::Empty] {
         let study = study(which, 60, 1);
         let (scores, traces) = study.decoded().expect("decoded");
         assert_eq!(scores.accuracy.value, 1.0, "{which:?}: {:?}", traces[0]);
@@ -29,20 +29,20 @@ fn the_hand_built_models_do_what_they_were_built_to_do() {
         }
         let (text_only, _) = study.decode(Switching::Suppressed, 1).expect("decoded");
         let text = study.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
-        let wanted = if which == Kind::Working { text as f64 / 60.0 } else { 1.0 };
+        let wanted = if which == Purpose::Working { text as f64 / 60.0 } else { 1.0 };
         assert_eq!(text_only.accuracy.value, wanted, "{which:?} without its latents");
     }
 }
 
 #[test]
 fn teacher_forcing_finds_the_switch_where_it_is() {
-    let rows = teacher_forced::rows(&study(Kind::Working, 80, 2)).expect("rows");
+    let rows = teacher_forced::rows(&study(Purpose::Working, 80, 2)).expect("rows");
     let of = |event| rows.iter().find(|r| r.event == event).expect("a class");
     assert!(of(Event::SwiStart).p_swi.low > 0.999 && of(Event::SwiStart).rank.high == 1.0);
     assert!(of(Event::Other).p_swi.high < 1e-3);
 }
 
-fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<InterventionRow> {
+fn intervene(which: Purpose, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<InterventionRow> {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();
     let config = Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() };
     latent_intervention::rows(&study(which, 60, seed), &config).expect("rows").rows
@@ -50,7 +50,7 @@ fn intervene(which: Kind, modes: &[&str], steps: &[Steps], seed: u64) -> Vec<Int
 
 #[test]
 fn interventions_find_that_the_latents_carry_the_answer() {
-    let rows = intervene(Kind::Working, &MODES, &[Steps::All], 3);
+    let rows = intervene(Purpose::Working, &MODES, &[Steps::All], 3);
     assert_eq!(rows.len(), MODES.len());
     for row in rows {
         let diagnostic = row.diagnostic_accuracy.expect("problems that switched and were right");
@@ -65,7 +65,7 @@ fn interventions_find_that_the_latents_carry_the_answer() {
         }
     }
     // The state is handed on from step to step: any of them alone decides.
-    let single = intervene(Kind::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4);
+    let single = intervene(Purpose::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4);
     assert_eq!(single.len(), 1 + 3);
     for row in &single[1..] {
         assert!(row.diagnostic_accuracy.is_some_and(|e| e.high < 0.45), "step {}", row.steps);
@@ -75,7 +75,7 @@ fn interventions_find_that_the_latents_carry_the_answer() {
 #[test]
 fn interventions_find_nothing_where_latents_are_inert() {
     let on_distribution = ["normal", "zero", "skip", "self_patch", "mean", "resample"];
-    let rows = intervene(Kind::Inert, &on_distribution, &[Steps::All], 5);
+    let rows = intervene(Purpose::Inert, &on_distribution, &[Steps::All], 5);
     assert_eq!(rows.len(), on_distribution.len());
     for row in rows {
         assert_eq!((row.lost, row.gained, row.answer_changed.value), (0, 0, 0.0), "{}", row.mode);
@@ -84,7 +84,7 @@ fn interventions_find_nothing_where_latents_are_inert() {
     }
     // The paper's random vector is no such control: it writes into every coordinate, those that mark a digit to be read
     // too, and so changes the answers of a model that never reads its latents.
-    let random = intervene(Kind::Inert, &["random_norm"], &[Steps::All], 5).remove(1);
+    let random = intervene(Purpose::Inert, &["random_norm"], &[Steps::All], 5).remove(1);
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
 
@@ -100,7 +100,7 @@ fn behaviour<'a>(study: &'a Study, settings: &'a DecodeSettings) -> Behaviour<'a
 
 #[test]
 fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
-    let study = study(Kind::Working, 4, 6);
+    let study = study(Purpose::Working, 4, 6);
     let corpus = &study.subject.corpus;
     let asked = requests(corpus);
     let questions = with_golds(&asked, corpus);
@@ -142,7 +142,7 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
 
 #[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
-    let study = study(Kind::Working, 8, 6);
+    let study = study(Purpose::Working, 8, 6);
     let corpus = &study.subject.corpus;
     let asked = requests(corpus);
     let questions = with_golds(&asked, corpus);
@@ -166,7 +166,7 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
 fn the_window_is_one_position_wide_and_the_exit_one_step() {
     use switchyard::experiments::{exit_probability, switch_window};
 
-    let study = study(Kind::Working, 60, 8);
+    let study = study(Purpose::Working, 60, 8);
     let window = switch_window::rows(&study, &switch_window::Config::default()).expect("rows");
     assert!(window.iter().any(|r| r.offset < 0) && window.iter().any(|r| r.offset > 0));
     for row in window {
@@ -188,8 +188,8 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     use switchyard::experiments::phases;
 
     // The same problems and the same decision; the inert model reads the digit where the other reads its latents.
-    let (first, mut second) = (study(Kind::Working, 40, 9), study(Kind::Inert, 40, 9));
-    second.subject.corpus = study(Kind::Working, 40, 9).subject.corpus;
+    let (first, mut second) = (study(Purpose::Working, 40, 9), study(Purpose::Inert, 40, 9));
+    second.subject.corpus = study(Purpose::Working, 40, 9).subject.corpus;
     let second = second.with_tags(first.tagged().expect("tags").to_vec());
     let mut compared = vec![];
     for row in phases::rows(&first, &second).expect("rows") {
@@ -203,7 +203,7 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     assert_eq!(compared, [Event::SwiStart, Event::ClauseStart]);
 }
 
-fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
+fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(layers.to_vec()),
         // One clause a problem: its look-alikes are those of other problems.
@@ -222,7 +222,7 @@ fn probed(which: Kind, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
 
 #[test]
 fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
-    let rows = probed(Kind::Working, 120, 10, &[1, 2, 3, 4]);
+    let rows = probed(Purpose::Working, 120, 10, &[1, 2, 3, 4]);
     let grouped = |r: &&ProbeRow| r.protocol == Protocol::Grouped && r.features == Features::ResidPost;
     let mut layers = 0;
     for row in rows.iter().filter(grouped).filter(|r| r.target == "switch") {
@@ -243,7 +243,7 @@ fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
         assert!(accuracy.value > 0.95, "{} at layer {}: {accuracy}", row.target, row.layer);
     }
     // The inert model's latents hold it as well. That nothing reads it is for interventions to say.
-    let inert = probed(Kind::Inert, 120, 10, &[4]);
+    let inert = probed(Purpose::Inert, 120, 10, &[4]);
     let held = inert.iter().filter(grouped).find(|r| r.target == "value:s_j@3").expect("a probe").accuracy;
     assert!(held.expect("an accuracy").value > 0.95);
 }
@@ -252,7 +252,7 @@ fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
 fn empty_latents_raise_no_more_than_five_in_a_hundred_alarms() {
     let (mut alarms, mut probes) = (0, 0);
     for seed in 0..200 {
-        let rows = probed(Kind::Empty, 100, 1000 + seed, &[4]);
+        let rows = probed(Purpose::Empty, 100, 1000 + seed, &[4]);
         let held = |r: &&ProbeRow| r.target == "value:s_j@3" && r.features == Features::ResidPost;
         let row = rows.iter().find(held).expect("a probe");
         let accuracy = row.accuracy.expect("an accuracy");
@@ -268,7 +268,7 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
     use switchyard::experiments::logit_lens;
 
     let config = logit_lens::Config { steps: 0, text_positions: 2, ..logit_lens::Config::default() };
-    let rows = logit_lens::rows(&study(Kind::Working, 60, 11), &config).expect("rows");
+    let rows = logit_lens::rows(&study(Purpose::Working, 60, 11), &config).expect("rows");
     let mut seen = 0;
     for row in rows.iter().filter(|r| r.lens == Lens::Logit) {
         let Some(step) = row.step else { continue };

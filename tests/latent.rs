@@ -6,7 +6,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use proptest::prelude::*;
 use switchyard::latent::{
     Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching,
-    Trace, decode, replay, trace::Kind, unroll,
+    Trace, decode, replay, trace::PositionRole, unroll,
 };
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks};
@@ -174,7 +174,9 @@ fn the_block_obeys_its_bounds() {
             *(if block.forced { &mut forced } else { &mut sampled }) += 1;
         }
         for position in traces.iter().flat_map(|t| &t.positions) {
-            assert!(position.kind != Kind::Text || (position.token != IDS.latent && position.token != IDS.swi_end));
+            assert!(
+                position.kind != PositionRole::Text || (position.token != IDS.latent && position.token != IDS.swi_end)
+            );
         }
     }
     assert!(forced > 0 && sampled > 0, "{forced} blocks forced to end, {sampled} ended by a draw");
@@ -186,7 +188,7 @@ fn switching_can_be_suppressed_and_forced() {
     let with = |switching| run(&model, &DecodeSettings { switching, ..settings(1.0) }, &requests(8), 1);
     assert!(with(Switching::Free).iter().any(Trace::switched), "nothing to suppress");
     assert!(with(Switching::Suppressed).iter().all(|t| !t.switched()));
-    assert!(with(Switching::Forced).iter().all(|t| t.positions[0].kind == Kind::Swi));
+    assert!(with(Switching::Forced).iter().all(|t| t.positions[0].kind == PositionRole::Swi));
 }
 
 #[test]

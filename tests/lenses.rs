@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::{ALL, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::Switching;
-use switchyard::latent::trace::{End, Kind};
+use switchyard::latent::trace::{End, PositionRole};
 use switchyard::machine::Compute;
 use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
@@ -115,7 +115,7 @@ fn positions_rebuild_the_traces() {
             // Rows and traces have the same words for what stands at a position.
             assert_eq!(serde_json::to_value(row.kind).ok(), serde_json::to_value(p.kind).ok());
             assert_eq!((row.logprob, row.entropy, row.p_swi, row.p_exit), (p.logprob, p.entropy, p.p_swi, p.p_exit));
-            assert_eq!(row.lens.is_some(), p.kind == Kind::Latent);
+            assert_eq!(row.lens.is_some(), p.kind == PositionRole::Latent);
             let Some(lens) = &row.lens else { continue };
             let lens: Vec<(String, f64)> = serde_json::from_str(lens).expect("[[token, p], …]");
             assert_eq!(lens.len(), 5);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use common::tiny_config;
-use switchyard::latent::trace::{Kind, Position};
+use switchyard::latent::trace::{Position, PositionRole};
 use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
 use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::Family;
@@ -57,10 +57,10 @@ fn rollout(blocks: usize, text: usize) -> Rollout {
     let sampled = |token, kind| Position { token, kind, logprob: Some(-1.0), entropy: None, p_swi: None, p_exit: None };
     let mut positions = vec![];
     for _ in 0..blocks {
-        positions.extend((0..text).map(|t| sampled(t as u32 % 20, Kind::Text)));
-        positions.push(sampled(IDS.swi, Kind::Swi));
-        positions.extend([sampled(IDS.latent, Kind::Latent), sampled(IDS.latent, Kind::Latent)]);
-        positions.push(sampled(IDS.swi_end, Kind::SwiEndSampled));
+        positions.extend((0..text).map(|t| sampled(t as u32 % 20, PositionRole::Text)));
+        positions.push(sampled(IDS.swi, PositionRole::Swi));
+        positions.extend([sampled(IDS.latent, PositionRole::Latent), sampled(IDS.latent, PositionRole::Latent)]);
+        positions.push(sampled(IDS.swi_end, PositionRole::SwiEndSampled));
     }
     let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
     let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);

@@ -15,7 +15,7 @@ use switchyard::experiments::layer_probe;
 use switchyard::interventions::Steps;
 use switchyard::latent::{
     Blocks, Decode, DecodeSettings, Request, Source, SwitchIds, Switching, Trace, decode, replay, rules,
-    trace::{Kind, Position},
+    trace::{Position, PositionRole},
 };
 use switchyard::method::{Context, Supervised, Work, by_name};
 use switchyard::model::checkpoint::HostTensor;
@@ -302,9 +302,13 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
     let model = tiny("qwen3_tied", &Device::flex());
     for switching in [Switching::Free, Switching::Forced] {
         for trace in paused(&model, switching, 0.0) {
-            let kinds: Vec<Kind> = trace.positions.iter().map(|p| p.kind).collect();
-            assert_eq!(kinds[..4], [Kind::Latent, Kind::Latent, Kind::Latent, Kind::Text], "{switching:?}");
-            assert!(kinds[3..].iter().all(|k| *k == Kind::Text), "{switching:?}: {kinds:?}");
+            let kinds: Vec<PositionRole> = trace.positions.iter().map(|p| p.kind).collect();
+            assert_eq!(
+                kinds[..4],
+                [PositionRole::Latent, PositionRole::Latent, PositionRole::Latent, PositionRole::Text],
+                "{switching:?}"
+            );
+            assert!(kinds[3..].iter().all(|k| *k == PositionRole::Text), "{switching:?}: {kinds:?}");
             assert_eq!((trace.latent_calls(), trace.blocks().len(), trace.switched()), (3, 1, true));
             // By the definition: a pause is one more token with an embedding of its own.
             let ids: Vec<u32> = [trace.prompt.clone(), vec![IDS.latent; 3]].concat();
@@ -343,7 +347,7 @@ fn forward_passes_are_counted_as_the_model_makes_them() {
     let rules =
         [Blocks::Never, Blocks::Pause { steps: 3 }, Blocks::AfterPrompt { steps: 2 }, Blocks::Thinking { limit: 4 }];
     // One row ends at its budget, one at a token that stops it.
-    let first = |trace: &Trace| trace.positions.iter().find(|p| p.kind == Kind::Text).map(|p| p.token);
+    let first = |trace: &Trace| trace.positions.iter().find(|p| p.kind == PositionRole::Text).map(|p| p.token);
     for rule in rules {
         let mut stop = END;
         for _ in 0..2 {
@@ -402,7 +406,7 @@ fn training_free_rules_feed_what_pytorch_feeds() {
             let how = Decode { source: &source, controller: &rule, ..pauses(&model, &settings) };
             let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0 };
             let traces = decode(how, &[request], 1, &mut Hooks::none()).expect("decodes");
-            let fed = |p: &Position| (p.kind == Kind::Text).then_some(p.token);
+            let fed = |p: &Position| (p.kind == PositionRole::Text).then_some(p.token);
             assert_eq!(
                 traces[0].positions.iter().map(fed).collect::<Vec<_>>(),
                 theirs,
@@ -446,7 +450,9 @@ fn their_latents_go_through_the_experiments_of_switch() {
         assert_eq!((scores.switch_rate.value, scores.latent_calls), (1.0, f64::from(latents)), "{phase}");
         assert!(traces.iter().all(|t| t.blocks().len() == 1), "{phase}");
         // No `<swi>` was drawn: one that the rule puts there has no log-probability.
-        let swi = |t: &Trace| t.positions.iter().filter(|p| p.kind == Kind::Swi).map(|p| p.logprob).collect::<Vec<_>>();
+        let swi = |t: &Trace| {
+            t.positions.iter().filter(|p| p.kind == PositionRole::Swi).map(|p| p.logprob).collect::<Vec<_>>()
+        };
         let expected = if phase == "pause" { vec![] } else { vec![None] };
         assert!(traces.iter().all(|t| swi(t) == expected), "{phase}");
         let modes = ["zero", "random_norm", "resample", "mean", "skip", "self_patch", "known_value"];

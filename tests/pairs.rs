@@ -20,7 +20,7 @@ use switchyard::text::Vocabulary;
 use tempfile::TempDir;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
-use crate::common::known::Kind;
+use crate::common::known::Purpose;
 use crate::common::tiny_config;
 
 fn intervene(args: &[&str]) -> Output {
@@ -187,7 +187,7 @@ fn asked(folder: &Path, lines: &[String]) -> Config {
 #[test]
 fn a_mark_written_twice_is_one_place() {
     let temp = tempfile::tempdir().expect("a folder");
-    let study = study(Kind::Working, 4, 5);
+    let study = study(Purpose::Working, 4, 5);
     let lines = of_known(8, "= <swi> <latent> <latent> <latent> </swi> </swi> #");
     let (components, modes) = (vec![Component::Mlp], vec![PatchMode::Denoise]);
     let config = Config { places: Places::Name, components, modes, ..asked(temp.path(), &lines) };
@@ -203,7 +203,7 @@ fn a_mark_written_twice_is_one_place() {
 fn a_known_circuit_with_latents_is_named() {
     use Component::{Head, Mlp};
     let temp = tempfile::tempdir().expect("a folder");
-    let study = study(Kind::Working, 4, 5);
+    let study = study(Purpose::Working, 4, 5);
     let config = asked(temp.path(), &of_known(21, BLOCK));
     let rows = pair_patching::rows(&study, &config).expect("rows");
     assert!(rows.iter().all(|r| r.form == Form::Latents && r.identity.n == 21));
@@ -276,7 +276,7 @@ fn by_itself(study: &Study, clean: &Sequence, corrupt: &Sequence, says: [u32; 2]
 #[test]
 fn what_is_no_pair_is_refused_by_file_and_line() {
     let temp = tempfile::tempdir().expect("a folder");
-    let study = study(Kind::Working, 4, 5);
+    let study = study(Purpose::Working, 4, 5);
     let good = of_known(3, BLOCK);
     let pair = |clean: &str, corrupt: &str, answer: &str, wrong: &str| {
         json!({"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}).to_string()

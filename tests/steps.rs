@@ -224,3 +224,53 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
         assert!(relative(&a.data, &b.data) < 1e-4 || nothing, "{name}");
     }
 }
+
+/// `lora.only_new_rows`: of embedding table and head the rows of these tokens move, all others keep their bits; factors
+/// move as ever.
+#[test]
+fn only_the_rows_of_named_tokens_are_learnt() {
+    use switchyard::model::lora::LoraSettings;
+
+    for name in ["qwen3_tied", "qwen3_untied"] {
+        let plain = |row: Row| Row { ids: row.ids.iter().map(|id| id % 60).collect(), ..row };
+        let rows: Vec<Row> = known_rows().into_iter().map(plain).collect();
+        let mut learnt = vec![rows[0].ids[0] as usize, rows[0].ids[1] as usize];
+        learnt.sort_unstable();
+        assert!(learnt[0] != learnt[1]);
+        let checkpoint = Checkpoint::open_folder(fixture("tiny").join(name)).expect("a tiny model");
+        let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
+        let model = Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights");
+        let before = model.valid().export().expect("weights");
+        let after = |token_rows: Option<Vec<u32>>| {
+            let optimizer = Optimizer { weight_decay: 0.0, ..Optimizer::default() };
+            let model = model.clone().with_lora(&settings).expect("factors");
+            let mut trainer = Trainer::new(model, &optimizer);
+            trainer.token_rows = token_rows;
+            for _ in 0..2 {
+                sft::step(&mut trainer, &sft_settings(1), &rows, 1e-2).expect("a step");
+            }
+            trainer.policy().export().expect("weights")
+        };
+        let moved = |after: &[(String, switchyard::model::checkpoint::HostTensor)], name: &str| -> Vec<usize> {
+            let of = |all: &[(String, switchyard::model::checkpoint::HostTensor)]| {
+                all.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone())
+            };
+            let (Some(old), Some(new)) = (of(&before), of(after)) else { return vec![] };
+            let width = old.shape[1];
+            let rows = old.data.chunks(width).zip(new.data.chunks(width)).enumerate();
+            rows.filter(|(_, (old, new))| old != new).map(|(row, _)| row).collect()
+        };
+        let (some, all) = (after(Some(learnt.iter().map(|&id| id as u32).collect())), after(None));
+        let tables: Vec<&str> = ["model.embed_tokens.weight", "lm_head.weight"]
+            .into_iter()
+            .filter(|table| before.iter().any(|(name, _)| name == table))
+            .collect();
+        assert_eq!(tables.len(), if name == "qwen3_tied" { 1 } else { 2 }, "{name}");
+        for table in tables {
+            assert_eq!(moved(&some, table), learnt, "{name}: {table}");
+            assert!(moved(&all, table).len() > 2, "{name}: {table}");
+        }
+        let factors = "model.layers.0.mlp.up_proj.weight";
+        assert!(!moved(&some, factors).is_empty(), "{name}: {factors}");
+    }
+}

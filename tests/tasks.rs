@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
-use switchyard::tasks::{Affine, Chains, Graph, Known, Levels, Multiply, Split, StepValue, Task, TaskProblem};
+use switchyard::tasks::{Affine, Chains, Graph, Known, Levels, Multiply, Split, StepValue, Stories, Task, TaskProblem};
 
 fn families() -> Vec<Task> {
     vec![
@@ -13,6 +13,7 @@ fn families() -> Vec<Task> {
         Task::Affine(Affine { modulus: 12, ..Affine::default() }),
         Task::Graph(Graph::default()),
         Task::Multiply(Multiply::default()),
+        Task::Stories(Stories::default()),
     ]
 }
 
@@ -78,7 +79,7 @@ fn check_form(task: &Task, problem: &TaskProblem) {
         assert_eq!(words[range.clone()].join(" "), *clause);
         assert!(range.start <= value_words.start && value_words.end == range.end);
         if let Known::Number(value) = value
-            && problem.family != "multiply"
+            && !["multiply", "stories"].contains(&problem.family.as_str())
         {
             assert_eq!(words[value_words.clone()].join(" "), value.to_string());
         }
@@ -193,6 +194,75 @@ fn check_graph(problem: &TaskProblem) {
     assert_eq!((problem.answer_if(0, 1), problem.operand(0), problem.apply(0, 1)), (None, None, None));
 }
 
+const NUMBERS: &str = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen \
+    seventeen eighteen nineteen twenty";
+
+fn read_number(word: &str) -> Option<i64> {
+    NUMBERS.split_whitespace().position(|number| number == word).map(|value| value as i64)
+}
+
+/// What each sentence of a story says, read word by word; `forced` replaces what step `forced.0` makes. Returns the number after
+/// every sentence, and the one asked for.
+fn read_story(question: &str, forced: Option<(usize, i64)>) -> (Vec<i64>, i64) {
+    let mut told: Vec<&str> = question.split(" . ").collect();
+    let asked: Vec<&str> = told.pop().unwrap().split(' ').collect();
+    assert_eq!((asked[..3].to_vec(), asked[asked.len() - 1]), (vec!["How", "many", "does"], "?"));
+    let (mut of, mut values, mut person) = (HashMap::<&str, i64>::new(), vec![], "");
+    for (index, sentence) in told.iter().enumerate() {
+        let words: Vec<&str> = sentence.split(' ').collect();
+        let n = words.get(2).and_then(|word| read_number(word));
+        let now = of.get(person).copied();
+        let value = match words[1..] {
+            ["has" | "owns", _, _] if index == 0 => n.unwrap(),
+            ["has", _, "more", "than", other] | ["owns", _, "beyond", other] => of[other] + n.unwrap(),
+            ["has", _, "fewer", "than", other] | ["owns", _, "short", "of", other] => of[other] - n.unwrap(),
+            ["has", "twice", "as", "many", "as", other] => 2 * of[other],
+            ["has", "three", "times", "as", "many", "as", other] => 3 * of[other],
+            ["has", "as", "many", "as", a, "and", b, "together"] => of[a] + of[b],
+            ["owns", _, "times", "what", other, "owns"] => n.unwrap() * of[other],
+            ["finds", _, "more"] => now.unwrap() + n.unwrap(),
+            ["loses", _] => now.unwrap() - n.unwrap(),
+            ["the", "number", "doubles"] => 2 * now.unwrap(),
+            ["the", "number", "triples"] => 3 * now.unwrap(),
+            _ => panic!("sentence {sentence:?}"),
+        };
+        if words[0] != "Then" {
+            person = words[0];
+        }
+        let value = forced.filter(|(step, _)| index == step + 1).map_or(value, |(_, forced)| forced);
+        of.insert(person, value);
+        values.push(value);
+    }
+    (values, of[asked[3]])
+}
+
+fn check_story(problem: &TaskProblem) {
+    let (values, asked) = read_story(&problem.question, None);
+    assert_eq!(read_number(&problem.answer), Some(asked), "{problem:?}");
+    assert_eq!((problem.steps.len(), values.len()), (problem.level.into(), usize::from(problem.level) + 1));
+    let seen = ["compare", "story", "together"].contains(&problem.subject.as_str());
+    assert!(seen || problem.split != Split::Train, "{} in training", problem.subject);
+    for (index, step) in problem.steps.iter().enumerate() {
+        let words: Vec<&str> = step.clause.split(' ').collect();
+        let [left, op, right, "is", result] = words[..] else { panic!("{}", step.clause) };
+        let [left, right, result] = [left, right, result].map(|word| read_number(word).unwrap());
+        let done = |left| calculate(left, HashMap::from([("plus", "+"), ("minus", "-"), ("times", "*")])[op], right);
+        assert_eq!((left, done(left), values[index + 1]), (values[index], result, result), "{}", step.clause);
+        assert_eq!((step.value.number(), problem.operand(index)), (Some(result), Some(left)));
+        assert_eq!(words_of(problem)[step.value_words.clone()].join(" "), words[4]);
+        for replaced in -1..=21 {
+            let (told, asked) = read_story(&problem.question, Some((index, replaced)));
+            let all_have_words = told.iter().all(|value| (0..=20).contains(value));
+            let expected = all_have_words.then(|| NUMBERS.split_whitespace().nth(asked as usize).unwrap().to_owned());
+            assert_eq!(problem.answer_if(index, replaced), expected, "{}", problem.question);
+            let applied = Some(done(replaced)).filter(|r| [*r, replaced].iter().all(|v| (0..=20).contains(v)));
+            assert_eq!(problem.apply(index, replaced), applied);
+        }
+    }
+    let after = problem.steps.len();
+    assert_eq!((problem.answer_if(after, 0), problem.operand(after), problem.apply(after, 0)), (None, None, None));
+}
+
 fn reversed(words: &str) -> i64 {
     words.split_whitespace().rev().collect::<String>().parse().unwrap()
 }
@@ -230,6 +300,7 @@ fn check(task: &Task, problem: &TaskProblem) {
         Task::Affine(_) => check_arithmetic(problem, modulus(task)),
         Task::Graph(_) => check_graph(problem),
         Task::Multiply(_) => check_product(problem),
+        Task::Stories(_) => check_story(problem),
     }
 }
 
@@ -237,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..6) {
+    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..7) {
         let task = &families()[family];
         let problem = task.problem(Split::ALL[split], seed, index).unwrap();
         check(task, &problem);
@@ -264,6 +335,16 @@ fn without_names(problem: &TaskProblem) -> String {
             problem.question.split(' ').map(word).collect::<Vec<_>>().join(" ")
         }
         "affine" => clauses.join(" ; "),
+        // The same problem told in other words is one problem; so the arithmetic, and whose number is added.
+        "stories" => {
+            let sentences: Vec<Vec<&str>> = problem.question.split(" . ").map(|s| s.split(' ').collect()).collect();
+            let told: Vec<&str> = sentences.iter().map(|words| words[0]).collect();
+            let added = sentences.iter().map(|words| match words[..] {
+                [.., other, "together"] => format!("{:?}", told.iter().position(|name| *name == other)),
+                _ => String::new(),
+            });
+            format!("{} {:?}", clauses.join(" ; "), added.collect::<Vec<_>>())
+        }
         "multiply" => {
             let mut factors: Vec<&str> = problem.question.trim_end_matches(" :").split(" * ").collect();
             factors.sort_unstable();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::known::{Built, Kind, pairs, study as build};
+use super::known::{Built, Purpose, pairs, study as build};
 use crate::experiments::latent_intervention::{self, Config as Interventions};
 use crate::experiments::{
     activation_patching, attention_to_latents, direct_logit, exit_probability, head_patching, layer_probe, logit_lens,
@@ -182,7 +182,7 @@ fn probes(built: &Built, study: &Study) -> Result<Said> {
 fn probed(built: &Built, row: &ProbeRow, said: &mut Said) {
     let Some((value, step)) = row.value().and_then(|value| value.split_once('@')) else {
         let test = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
-        return said.add(test, built.kind != Kind::Blind && row.layer > built.decide.0, row.is_readable());
+        return said.add(test, built.kind != Purpose::Blind && row.layer > built.decide.0, row.is_readable());
     };
     let step = step.parse().unwrap_or(0);
     match value {
@@ -211,7 +211,7 @@ fn attention(built: &Built, study: &Study) -> Result<Said> {
     for row in attention_to_latents::rows(study, &attention_to_latents::Config::default())? {
         let step = row.to.strip_prefix("latent[").and_then(|k| k.trim_end_matches(']').parse::<usize>().ok());
         if let (Form::Latents, "answer", Some(step)) = (row.form, row.from.as_str(), step) {
-            let reads = built.is_read() || built.kind == Kind::Redundant;
+            let reads = built.is_read() || built.kind == Purpose::Redundant;
             let truth = reads && (row.layer, row.head) == built.reader && step == built.reads;
             said.add("attention_to_latents/brings", truth, row.brings());
         }
@@ -222,7 +222,7 @@ fn attention(built: &Built, study: &Study) -> Result<Said> {
 /// The same rows after a model that decides alike and reads nothing, and after one that decides at random.
 fn compared(built: &Built, study: &Study, n: usize) -> Result<Said> {
     let mut said = Said::default();
-    for (kind, truth) in [(Kind::Inert, false), (Kind::Blind, true)] {
+    for (kind, truth) in [(Purpose::Inert, false), (Purpose::Blind, true)] {
         let other = build(&Built { kind, ..*built }, n, study.seed, &study.device)?;
         let other = other.with_tags(study.tagged()?.to_vec());
         let rows = phases::rows(study, &other)?;
@@ -237,16 +237,16 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
     let (kind, read) = (built.kind, built.is_read());
     match mode {
         "self_patch" | "null_batch" | "null_seed" => Some(false),
-        "zero" | "skip" | "empty_block" | "suppress_switch" => Some(read || kind == Kind::Norm),
+        "zero" | "skip" | "empty_block" | "suppress_switch" => Some(read || kind == Purpose::Norm),
         "mean" | "resample" | "gaussian" | "random_norm" | "rotate" => Some(read),
         // The counter is lost with the state, and with it what the norm's reader looks for.
-        "embedding" | "embedding_argmax" => (kind != Kind::Norm).then_some(read),
+        "embedding" | "embedding_argmax" => (kind != Purpose::Norm).then_some(read),
         // A norm is divided out by every block; how the residual sum takes it is not laid down.
-        "scale" => (!read && kind != Kind::Redundant).then_some(kind == Kind::Norm),
+        "scale" => (!read && kind != Purpose::Redundant).then_some(kind == Purpose::Norm),
         // Text problems are answered by the digit; a block in them says what it says.
         "force_switch" => match kind {
-            Kind::Inert | Kind::Empty => Some(false),
-            Kind::Noisy => None,
+            Purpose::Inert | Purpose::Empty => Some(false),
+            Purpose::Noisy => None,
             _ => Some(true),
         },
         _ => None,
@@ -333,7 +333,7 @@ fn benefits(built: &Built, study: &Study) -> Result<Said> {
 
 /// Whether a patch of one place on the value's way brings something of the answer along.
 fn carries(built: &Built, step: usize, layer: usize) -> bool {
-    let reads = built.is_read() || built.kind == Kind::Redundant;
+    let reads = built.is_read() || built.kind == Purpose::Redundant;
     let handed_on = step < built.reads || (step == built.reads && layer <= built.reader.0);
     reads && built.holds(step, layer) && handed_on
 }
@@ -354,11 +354,11 @@ fn heads(built: &Built, study: &Study, n: usize) -> Result<Said> {
         head_patching::Config { pairs: n, forms: vec![Form::Latents], modes, ..head_patching::Config::default() };
     let prompts = pairs(built, study, n, study.seed)?;
     let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes) };
-    let reads = built.is_read() || built.kind == Kind::Redundant;
+    let reads = built.is_read() || built.kind == Purpose::Redundant;
     let mut said = Said::default();
     for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {
         let node = (row.layer, row.head.unwrap_or_default());
-        let copies = built.kind == Kind::Redundant && node == (built.reader.0, 1 - built.reader.1);
+        let copies = built.kind == Purpose::Redundant && node == (built.reader.0, 1 - built.reader.1);
         let truth = match row.place.as_str() {
             "readout" => node == built.reader || copies,
             place => reads && place == writes && node == built.writer,

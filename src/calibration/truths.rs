@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::known::{Built, Kind};
+use super::known::{Built, Purpose};
 
 /// One kind of truth.
 pub(super) struct Truth {
@@ -25,43 +25,43 @@ pub(super) const TRUTHS: &[Truth] = &[
     Truth {
         name: "decision",
         about: "the layer after which the switch is decided",
-        draw: |rng| parts(Kind::Working, rng),
+        draw: |rng| parts(Purpose::Working, rng),
         looks: &["teacher_forced", "switch_window", "layer_probe", "phases"],
     },
     Truth {
         name: "blind",
         about: "it switches at random places: no layer decides",
-        draw: |rng| parts(Kind::Blind, rng),
+        draw: |rng| parts(Purpose::Blind, rng),
         looks: &["teacher_forced", "layer_probe"],
     },
     Truth {
         name: "step",
         about: "the latent steps from which on the value is held, and at which it is read",
-        draw: |rng| steps(parts(Kind::Working, rng), rng),
+        draw: |rng| steps(parts(Purpose::Working, rng), rng),
         looks: &["layer_probe", "latent_intervention_steps", "activation_patching", "head_patching"],
     },
     Truth {
         name: "exit",
         about: "the latent step after which the block ends",
-        draw: |rng| parts(Kind::Working, rng),
+        draw: |rng| parts(Purpose::Working, rng),
         looks: &["exit_probability", "logit_lens"],
     },
     Truth {
         name: "circuit",
         about: "which head writes the value, which reads it; a decoy head looks at it",
-        draw: |rng| parts(Kind::Working, rng),
+        draw: |rng| parts(Purpose::Working, rng),
         looks: &["head_patching", "direct_logit", "attention_to_latents", "activation_patching"],
     },
     Truth {
         name: "redundant",
         about: "latents carry the value, and text holds a copy that counts more",
-        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Kind::Redundant, rng) },
+        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Redundant, rng) },
         looks: causal!("layer_probe", "activation_patching", "head_patching", "attention_to_latents"),
     },
     Truth {
         name: "unread",
         about: "a decoy: latents hold the value, nothing reads it",
-        draw: |rng| parts(Kind::Inert, rng),
+        draw: |rng| parts(Purpose::Inert, rng),
         looks: causal!(
             "layer_probe",
             "activation_patching",
@@ -74,37 +74,37 @@ pub(super) const TRUTHS: &[Truth] = &[
     Truth {
         name: "inert",
         about: "latents hold no value",
-        draw: |rng| parts(Kind::Empty, rng),
+        draw: |rng| parts(Purpose::Empty, rng),
         looks: causal!("layer_probe", "activation_patching", "head_patching", "latent_intervention_steps"),
     },
     Truth {
         name: "norm",
         about: "only the norm of a latent is read",
-        draw: |rng| parts(Kind::Norm, rng),
+        draw: |rng| parts(Purpose::Norm, rng),
         looks: causal!(),
     },
     Truth {
         name: "superposed",
         about: "latents hold two values in directions that overlap; one is read",
-        draw: |rng| parts(Kind::Superposed, rng),
+        draw: |rng| parts(Purpose::Superposed, rng),
         looks: causal!("layer_probe", "activation_patching"),
     },
     Truth {
         name: "share",
         about: "latents are read on some of the problems only",
-        draw: |rng| Built { least: rng.random_range(3..=7), ..parts(Kind::Working, rng) },
+        draw: |rng| Built { least: rng.random_range(3..=7), ..parts(Purpose::Working, rng) },
         looks: causal!("latent_intervention_steps"),
     },
     Truth {
         name: "noisy",
         about: "latents turn answers both ways: accuracy does not depend on them",
-        draw: |rng| parts(Kind::Noisy, rng),
+        draw: |rng| parts(Purpose::Noisy, rng),
         looks: causal!("latent_intervention_steps"),
     },
 ];
 
 /// Layers, heads and the length of the block; the decoy is never in the reader's layer.
-fn parts(kind: Kind, rng: &mut ChaCha8Rng) -> Built {
+fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
     let mut head = |layer: usize| (layer, rng.random_range(0..2_usize));
     let (writer, zero) = (head(0), head(0).1);
     let reader = head(2 + zero);

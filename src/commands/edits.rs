@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::tensors::Values;
 use crate::interventions::Firings;
 use crate::model::hooks::Site;
-use crate::model::{HookPoint, HookSpec, Hooks, Kind, ModelConfig};
+use crate::model::{HookPoint, HookSpec, Hooks, ModelConfig, PointKind};
 use crate::names::meant;
 use crate::ops::MASKED;
 
@@ -108,7 +108,7 @@ impl Edit {
         for (nth, value) in values.iter_mut().enumerate() {
             let old = *value;
             // What the mask hides stays hidden.
-            if site.point.kind == Kind::AttnScores && old <= MASKED / 2.0 {
+            if site.point.kind == PointKind::AttnScores && old <= MASKED / 2.0 {
                 continue;
             }
             let given = given.and_then(|values| values.get(nth)).copied().unwrap_or_default();

@@ -7,7 +7,7 @@ use super::edits::Edits;
 use super::print;
 use crate::latent::{Blocks, DecodeSettings};
 use crate::loading::Opened;
-use crate::model::{HookPoint, HookSpec, Kind, Select};
+use crate::model::{HookPoint, HookSpec, PointKind, Select};
 
 /// What to change, or which hooks there are.
 #[derive(Args, Debug)]
@@ -47,10 +47,10 @@ pub(crate) fn list(opened: &Opened) -> Result<()> {
     for point in HookPoint::all(1) {
         let name = point.to_string().replacen("blocks.0.", "blocks.*.", 1);
         let where_ = match point.kind {
-            Kind::LatentSource | Kind::LatentInjected if !latent => continue,
-            Kind::LatentSource | Kind::LatentInjected => "  latent steps",
-            Kind::BoundaryLogits => "  where a token is drawn (generate)",
-            Kind::Result => "  only where it is named",
+            PointKind::LatentSource | PointKind::LatentInjected if !latent => continue,
+            PointKind::LatentSource | PointKind::LatentInjected => "  latent steps",
+            PointKind::BoundaryLogits => "  where a token is drawn (generate)",
+            PointKind::Result => "  only where it is named",
             _ => "",
         };
         out += format!("{name:<32}{:<18}{where_}", point.kind.shape(config)).trim_end();
@@ -79,7 +79,7 @@ impl Reach {
     /// # Errors
     /// Why it would never fire.
     pub fn check(&self, spec: &HookSpec, layers: usize) -> Result<()> {
-        let latent = |point: &HookPoint| matches!(point.kind, Kind::LatentSource | Kind::LatentInjected);
+        let latent = |point: &HookPoint| matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
         let only_latents = spec.resolve(layers)?.iter().all(latent);
         let at_latents = only_latents || matches!(spec.select, Select::Latent { .. });
         let fed = self.visible.saturating_sub(1);

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::latent::Sequence;
-use crate::model::{HookPoint, HookSpec, Kind, Step};
+use crate::model::{HookPoint, HookSpec, PointKind, Step};
 
 /// Refuses what no position of these rows would reach.
 ///
@@ -29,9 +29,9 @@ pub(crate) fn check<'s>(
 /// Whether a known row's position passes the point at all.
 fn reaches(point: HookPoint, step: Step) -> bool {
     match point.kind {
-        Kind::LatentSource | Kind::LatentInjected => matches!(step, Step::Latent { .. }),
+        PointKind::LatentSource | PointKind::LatentInjected => matches!(step, Step::Latent { .. }),
         // Only a decoder stands at a boundary.
-        Kind::BoundaryLogits => false,
+        PointKind::BoundaryLogits => false,
         _ => true,
     }
 }

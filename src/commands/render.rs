@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 
 use crate::latent::Trace;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::text::Vocabulary;
 
 /// Text with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
@@ -18,8 +18,8 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
     let mut blocks = trace.blocks().into_iter();
     let mut open = false;
     for position in &trace.positions {
-        let inside = matches!(position.kind, Kind::Swi | Kind::Latent);
-        if position.kind == Kind::Text {
+        let inside = matches!(position.kind, PositionRole::Swi | PositionRole::Latent);
+        if position.kind == PositionRole::Text {
             text.push(position.token);
         } else if inside && !open {
             append(&mut out, &decode(&text, vocabulary)?);

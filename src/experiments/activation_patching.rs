@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Files, Fit};
 use crate::latent::{Sequence, Switching};
 use crate::model::hooks::Site;
-use crate::model::{Activation, HookSpec, Hooks, Kind, Select, Step};
+use crate::model::{Activation, HookSpec, Hooks, PointKind, Select, Step};
 use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
@@ -179,7 +179,7 @@ fn points() -> [HookSpec; 2] {
 
 /// Layer 0 is the input of the first block, layer l the stream after block l.
 fn layer_of(site: &Site) -> usize {
-    let after = usize::from(site.point.kind == Kind::ResidPost);
+    let after = usize::from(site.point.kind == PointKind::ResidPost);
     site.point.layer.unwrap_or(0) + after
 }
 

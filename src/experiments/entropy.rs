@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::latent::Trace;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::schema::EntropyRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::store::RowWriter;
@@ -70,11 +70,11 @@ fn see(trace: &Trace) -> Vec<Seen> {
     for (i, p) in trace.positions.iter().enumerate() {
         let before = i.checked_sub(1).map(|i| &trace.positions[i]);
         let (kind, entropy, logprob) = match p.kind {
-            Kind::Text => ("text", p.entropy, p.logprob),
-            Kind::Swi => ("swi", p.entropy, p.logprob),
-            Kind::Latent => ("latent", p.entropy, None),
+            PositionRole::Text => ("text", p.entropy, p.logprob),
+            PositionRole::Swi => ("swi", p.entropy, p.logprob),
+            PositionRole::Latent => ("latent", p.entropy, None),
             // The trace keeps what an exit was drawn from at the latent before it.
-            Kind::SwiEndSampled | Kind::SwiEndForced => {
+            PositionRole::SwiEndSampled | PositionRole::SwiEndForced => {
                 ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(floored_ln))
             }
         };

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
 use crate::schema::{PositionKind, PositionRow};
@@ -78,13 +78,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     Ok(rows)
 }
 
-fn kind(kind: Kind) -> PositionKind {
+fn kind(kind: PositionRole) -> PositionKind {
     match kind {
-        Kind::Text => PositionKind::Text,
-        Kind::Swi => PositionKind::Swi,
-        Kind::Latent => PositionKind::Latent,
-        Kind::SwiEndSampled => PositionKind::SwiEndSampled,
-        Kind::SwiEndForced => PositionKind::SwiEndForced,
+        PositionRole::Text => PositionKind::Text,
+        PositionRole::Swi => PositionKind::Swi,
+        PositionRole::Latent => PositionKind::Latent,
+        PositionRole::SwiEndSampled => PositionKind::SwiEndSampled,
+        PositionRole::SwiEndForced => PositionKind::SwiEndForced,
     }
 }
 
@@ -108,7 +108,7 @@ fn pieces(vocabulary: &Vocabulary, trace: &Trace) -> Result<Vec<String>> {
 /// At each latent of a trace the `top` most probable next tokens, `None` elsewhere.
 fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>>> {
     let mut out = vec![None; trace.positions.len()];
-    let latents: Vec<usize> = (0..out.len()).filter(|&i| trace.positions[i].kind == Kind::Latent).collect();
+    let latents: Vec<usize> = (0..out.len()).filter(|&i| trace.positions[i].kind == PositionRole::Latent).collect();
     if latents.is_empty() {
         return Ok(out);
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::schema::ResponseRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{LEVEL, wilson};
@@ -73,7 +73,7 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Respo
     let share = |holds: Belongs| wilson(cases.iter().filter(|(outcome, _)| holds(outcome)).count(), cases.len(), LEVEL);
     let at_swi = |value: fn(&crate::latent::trace::Position) -> Option<f64>| {
         let switches = cases.iter().flat_map(|(_, t)| t.positions.iter().map(move |p| (t.problem, p)));
-        let values = switches.filter(|(_, p)| p.kind == Kind::Swi);
+        let values = switches.filter(|(_, p)| p.kind == PositionRole::Swi);
         mean(study.seed, values.filter_map(|(problem, p)| Some((problem, value(p)?))))
     };
     let first = cases.iter().filter_map(|(o, t)| {

@@ -6,7 +6,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use super::decode::{Decode, Switching, text_mask};
 use super::sequence::{Sequence, SwitchIds};
 use super::stream::{Gradient, Wave};
-use super::trace::{Kind, Trace};
+use super::trace::{PositionRole, Trace};
 use super::unroll::Waves;
 use crate::model::Hooks;
 use crate::ops::Targets;
@@ -81,18 +81,18 @@ impl<'m> Replay<'m> {
                     continue;
                 };
                 let Some(next) = trace.positions.get(response) else { continue };
-                let in_block = response > 0 && trace.positions[response - 1].kind == Kind::Latent;
+                let in_block = response > 0 && trace.positions[response - 1].kind == PositionRole::Latent;
                 let place = Place {
                     trace: row,
                     response,
                     flat: row * width + column,
                     token: next.token,
                     // An exit is drawn from the full softmax; after a block without markers, text is chosen as text.
-                    full_softmax: in_block && next.kind != Kind::Text,
+                    full_softmax: in_block && next.kind != PositionRole::Text,
                 };
                 if next.is_sampled() {
                     decided.push(place);
-                } else if next.kind == Kind::Latent
+                } else if next.kind == PositionRole::Latent
                     && in_block
                     && self.step_of(row, response - 1) >= self.how.settings.k_min
                 {
@@ -106,7 +106,7 @@ impl<'m> Replay<'m> {
     /// How many latents of its block had been fed at this latent position (it included).
     fn step_of(&self, trace: usize, response: usize) -> usize {
         let positions = &self.traces[trace].positions;
-        (0..=response).rev().take_while(|&r| positions[r].kind == Kind::Latent).count()
+        (0..=response).rev().take_while(|&r| positions[r].kind == PositionRole::Latent).count()
     }
 
     fn logprobs(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {

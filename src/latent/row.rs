@@ -5,7 +5,7 @@ use super::decode::{Decode, Request, Switching, text_mask};
 use super::sampling::{self, Key};
 use super::sequence::SwitchIds;
 use super::stream::Piece;
-use super::trace::{End, Kind, Position, Trace};
+use super::trace::{End, Position, PositionRole, Trace};
 use crate::model::Step;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl DecodingRow {
         }
         let position = Position {
             token,
-            kind: if is_swi { Kind::Swi } else { Kind::Text },
+            kind: if is_swi { PositionRole::Swi } else { PositionRole::Text },
             logprob: Some(at_temperature[token as usize]).filter(|p| p.is_finite()),
             entropy: Some(entropy),
             p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
@@ -192,7 +192,7 @@ impl DecodingRow {
         let settings = how.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
-            return self.push_visible(Position::closing(ids.swi_end, Kind::SwiEndForced, None), how);
+            return self.push_visible(Position::closing(ids.swi_end, PositionRole::SwiEndForced, None), how);
         }
         if step > 0 {
             // Where no marker closes the block, text may come next, and what text never draws is masked.
@@ -216,13 +216,13 @@ impl DecodingRow {
                 k_cap: settings.k_cap,
             };
             let (kind, logprob) = match how.controller.closes(&at) {
-                Closing::Drawn => (Some(Kind::SwiEndSampled), Some(at_temperature[ids.swi_end as usize])),
-                Closing::Forced => (Some(Kind::SwiEndForced), None),
+                Closing::Drawn => (Some(PositionRole::SwiEndSampled), Some(at_temperature[ids.swi_end as usize])),
+                Closing::Forced => (Some(PositionRole::SwiEndForced), None),
                 Closing::Stay => (None, None),
             };
             // A text that has ended goes on in no block either.
             let ended = !how.controller.marked() && settings.stop.contains(&drawn);
-            if let Some(kind) = kind.or(ended.then_some(Kind::SwiEndForced)) {
+            if let Some(kind) = kind.or(ended.then_some(PositionRole::SwiEndForced)) {
                 self.mode = Mode::Text;
                 (self.since, self.reference) = (0, Some(entropy));
                 self.entropies.clear();
@@ -237,8 +237,14 @@ impl DecodingRow {
 
     /// Feeds the latent `step` of a block.
     fn latent(&mut self, ids: SwitchIds, block: usize, step: usize) -> Piece {
-        let latent =
-            Position { token: ids.latent, kind: Kind::Latent, logprob: None, entropy: None, p_swi: None, p_exit: None };
+        let latent = Position {
+            token: ids.latent,
+            kind: PositionRole::Latent,
+            logprob: None,
+            entropy: None,
+            p_swi: None,
+            p_exit: None,
+        };
         self.trace.positions.push(latent);
         self.mode = Mode::Block { block, step: step + 1 };
         self.at = Step::Latent { block, step };

@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
 use super::source::LatentSource;
-use crate::model::{Decoder, HookPoint, Hooks, Kind, KvCache, Span, Step};
+use crate::model::{Decoder, HookPoint, Hooks, KvCache, PointKind, Span, Step};
 
 /// What happens to the gradient at latent positions and between waves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -142,7 +142,7 @@ impl<'m> Stream<'m> {
             positions: self.next.iter().map(|&n| vec![n.saturating_sub(1)]).collect(),
             steps: steps.iter().map(|&s| vec![s]).collect(),
         };
-        Ok(hooks.apply(HookPoint::new(Kind::BoundaryLogits), &span, logits)?.squeeze_dim(1))
+        Ok(hooks.apply(HookPoint::new(PointKind::BoundaryLogits), &span, logits)?.squeeze_dim(1))
     }
 
     /// Feeds every row its piece (possibly empty) in one call; returns the hidden states.
@@ -250,9 +250,9 @@ impl<'m> Stream<'m> {
             positions: span.positions.iter().map(|p| vec![p[0]]).collect(),
             steps: steps.collect(),
         };
-        let h = hooks.apply(HookPoint::new(Kind::LatentSource), &site, last.unsqueeze_dim(1))?;
+        let h = hooks.apply(HookPoint::new(PointKind::LatentSource), &site, last.unsqueeze_dim(1))?;
         let input = self.source.inject(h, &site, self.model)?;
-        let input = hooks.apply(HookPoint::new(Kind::LatentInjected), &site, input)?;
+        let input = hooks.apply(HookPoint::new(PointKind::LatentInjected), &site, input)?;
         if latent.iter().all(|&is| is) {
             return Ok(input);
         }

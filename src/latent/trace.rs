@@ -8,7 +8,7 @@ use super::sequence::{Sequence, SwitchIds};
 /// What a response position is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PositionRole {
     Text,
     Swi,
     Latent,
@@ -33,7 +33,7 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     pub token: u32,
-    pub kind: Kind,
+    pub kind: PositionRole,
     /// Log-probability (nats) under the policy that drew it (its masks, its temperature); only where sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f64>,
@@ -52,11 +52,12 @@ impl Position {
     /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss. A `<swi>` that a rule
     /// puts where the model cannot draw one has none.
     pub(crate) fn is_sampled(&self) -> bool {
-        self.logprob.is_some() && matches!(self.kind, Kind::Text | Kind::Swi | Kind::SwiEndSampled)
+        self.logprob.is_some()
+            && matches!(self.kind, PositionRole::Text | PositionRole::Swi | PositionRole::SwiEndSampled)
     }
 
     /// A `</swi>`.
-    pub(super) fn closing(token: u32, kind: Kind, logprob: Option<f64>) -> Self {
+    pub(super) fn closing(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
         Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None }
     }
 }
@@ -106,12 +107,12 @@ impl Trace {
 
     /// Response tokens without latents, boundary tokens included.
     pub fn visible(&self) -> Vec<u32> {
-        self.positions.iter().filter(|p| p.kind != Kind::Latent).map(|p| p.token).collect()
+        self.positions.iter().filter(|p| p.kind != PositionRole::Latent).map(|p| p.token).collect()
     }
 
     /// Response tokens without latents and boundary tokens: what a reader or grader sees.
     pub fn text(&self) -> Vec<u32> {
-        self.positions.iter().filter(|p| p.kind == Kind::Text).map(|p| p.token).collect()
+        self.positions.iter().filter(|p| p.kind == PositionRole::Text).map(|p| p.token).collect()
     }
 
     pub fn visible_tokens(&self) -> usize {
@@ -119,29 +120,29 @@ impl Trace {
     }
 
     pub fn latent_calls(&self) -> usize {
-        self.positions.iter().filter(|p| p.kind == Kind::Latent).count()
+        self.positions.iter().filter(|p| p.kind == PositionRole::Latent).count()
     }
 
     pub fn switched(&self) -> bool {
-        self.positions.iter().any(|p| matches!(p.kind, Kind::Swi | Kind::Latent))
+        self.positions.iter().any(|p| matches!(p.kind, PositionRole::Swi | PositionRole::Latent))
     }
 
     pub fn blocks(&self) -> Vec<Block> {
         let (mut blocks, mut after, mut open) = (vec![], 0, false);
         for position in &self.positions {
-            let inside = matches!(position.kind, Kind::Swi | Kind::Latent);
+            let inside = matches!(position.kind, PositionRole::Swi | PositionRole::Latent);
             if inside && !open {
                 blocks.push(Block { after, p_exit: vec![], forced: false });
             }
             open = inside;
             match position.kind {
-                Kind::Latent => {
+                PositionRole::Latent => {
                     if let Some(block) = blocks.last_mut() {
                         block.p_exit.extend(position.p_exit);
                     }
                     continue;
                 }
-                Kind::SwiEndForced => {
+                PositionRole::SwiEndForced => {
                     if let Some(block) = blocks.last_mut() {
                         block.forced = true;
                     }

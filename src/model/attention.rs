@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use super::cache::KvCache;
 use super::config::ModelConfig;
 use super::decoder::Make;
-use super::hooks::{HookPoint, Hooks, Kind};
+use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use super::span::Span;
@@ -70,30 +70,30 @@ impl Attention {
             let h = y.dims()[2] / head_dim;
             y.reshape([b, l, h, head_dim])
         };
-        let q = hooks.apply(at(Kind::Q), span, heads(self.q_proj.forward(x.clone())))?;
-        let k = hooks.apply(at(Kind::K), span, heads(self.k_proj.forward(x.clone())))?;
-        let v = hooks.apply(at(Kind::V), span, heads(self.v_proj.forward(x)))?;
+        let q = hooks.apply(at(PointKind::Q), span, heads(self.q_proj.forward(x.clone())))?;
+        let k = hooks.apply(at(PointKind::K), span, heads(self.k_proj.forward(x.clone())))?;
+        let v = hooks.apply(at(PointKind::V), span, heads(self.v_proj.forward(x)))?;
         let q = ops::rotate(normed(&self.q_norm, q), &call.rotation);
         let k = ops::rotate(normed(&self.k_norm, k), &call.rotation);
-        let q = hooks.apply(at(Kind::RotQ), span, q)?;
-        let k = hooks.apply(at(Kind::RotK), span, k)?;
+        let q = hooks.apply(at(PointKind::RotQ), span, q)?;
+        let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
         let mask = call.mask.clone();
-        let z = if hooks.wants(at(Kind::AttnScores)) {
-            let scores = hooks.apply(at(Kind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
-            let pattern = hooks.apply(at(Kind::Pattern), span, ops::grouped_pattern(scores, None))?;
+        let z = if hooks.wants(at(PointKind::AttnScores)) {
+            let scores = hooks.apply(at(PointKind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
+            let pattern = hooks.apply(at(PointKind::Pattern), span, ops::grouped_pattern(scores, None))?;
             ops::grouped_values(pattern, v)
-        } else if hooks.wants(at(Kind::Pattern)) {
+        } else if hooks.wants(at(PointKind::Pattern)) {
             let pattern = ops::grouped_pattern(ops::grouped_scores(q, k), mask);
-            ops::grouped_values(hooks.apply(at(Kind::Pattern), span, pattern)?, v)
+            ops::grouped_values(hooks.apply(at(PointKind::Pattern), span, pattern)?, v)
         } else {
             ops::attend(q, k, v, mask)
         };
-        let z = hooks.apply(at(Kind::Z), span, z)?;
+        let z = hooks.apply(at(PointKind::Z), span, z)?;
 
-        if hooks.wants(at(Kind::Result)) {
-            let result = hooks.apply(at(Kind::Result), span, self.per_head(z)?)?;
+        if hooks.wants(at(PointKind::Result)) {
+            let result = hooks.apply(at(PointKind::Result), span, self.per_head(z)?)?;
             let [b, l, _, d] = result.dims();
             return Ok(result.sum_dim(2).reshape([b, l, d]));
         }

@@ -9,7 +9,7 @@ use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
 use super::config::ModelConfig;
 use super::heads::Heads;
-use super::hooks::{HookPoint, Hooks, Kind};
+use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::{Linear, Matrix};
 use super::norm::RmsNorm;
 use super::span::Span;
@@ -85,21 +85,21 @@ impl Block {
     ) -> Result<Tensor<3>> {
         let at = |kind| HookPoint::at(layer, kind);
         let span = call.span;
-        let resid_pre = hooks.apply(at(Kind::ResidPre), span, x)?;
+        let resid_pre = hooks.apply(at(PointKind::ResidPre), span, x)?;
 
-        let ln1 = [at(Kind::Ln1Scale), at(Kind::Ln1Normalized)];
+        let ln1 = [at(PointKind::Ln1Scale), at(PointKind::Ln1Normalized)];
         let normed = self.input_layernorm.forward(resid_pre.clone(), ln1, span, hooks)?;
         let attn_out = self.self_attn.forward(normed, layer, head_dim, call, cache, hooks)?;
-        let attn_out = hooks.apply(at(Kind::AttnOut), span, attn_out)?;
-        let resid_mid = hooks.apply(at(Kind::ResidMid), span, resid_pre + attn_out)?;
+        let attn_out = hooks.apply(at(PointKind::AttnOut), span, attn_out)?;
+        let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
 
-        let ln2 = [at(Kind::Ln2Scale), at(Kind::Ln2Normalized)];
+        let ln2 = [at(PointKind::Ln2Scale), at(PointKind::Ln2Normalized)];
         let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
-        let gate = hooks.apply(at(Kind::MlpPre), span, self.mlp.gate_proj.forward(normed.clone()))?;
-        let up = hooks.apply(at(Kind::MlpPreLinear), span, self.mlp.up_proj.forward(normed))?;
-        let post = hooks.apply(at(Kind::MlpPost), span, ops::swiglu(gate, up))?;
-        let mlp_out = hooks.apply(at(Kind::MlpOut), span, self.mlp.down_proj.forward(post))?;
-        hooks.apply(at(Kind::ResidPost), span, resid_mid + mlp_out)
+        let gate = hooks.apply(at(PointKind::MlpPre), span, self.mlp.gate_proj.forward(normed.clone()))?;
+        let up = hooks.apply(at(PointKind::MlpPreLinear), span, self.mlp.up_proj.forward(normed))?;
+        let post = hooks.apply(at(PointKind::MlpPost), span, ops::swiglu(gate, up))?;
+        let mlp_out = hooks.apply(at(PointKind::MlpOut), span, self.mlp.down_proj.forward(post))?;
+        hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
     }
 }
 
@@ -188,11 +188,11 @@ impl Decoder {
             rotation: Rotation::new(&span.positions, &self.inv_freq, dtype, &device),
             mask: cache.mask(l, dtype, &device),
         };
-        let mut x = hooks.apply(HookPoint::new(Kind::Embed), span, x)?;
+        let mut x = hooks.apply(HookPoint::new(PointKind::Embed), span, x)?;
         for (layer, block) in self.layers.iter().enumerate() {
             x = block.forward(x, layer, self.config.head_dim, &call, cache, hooks)?;
         }
-        let ln = [HookPoint::new(Kind::LnFinalScale), HookPoint::new(Kind::LnFinalNormalized)];
+        let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
         self.norm.forward(x, ln, span, hooks)
     }
 

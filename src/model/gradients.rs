@@ -3,9 +3,9 @@
 use anyhow::{Result, anyhow};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 
-use super::checkpoint::{EMBED, HostTensor};
+use super::checkpoint::{EMBED, HEAD, HostTensor};
 use super::decoder::Decoder;
 use super::weights::Names;
 use crate::ops::sum_of_squares;
@@ -42,6 +42,45 @@ pub(crate) fn clip_global_norm(model: &Decoder, grads: &mut GradientsParams, max
         scale(model, grads, factor);
     }
     norm
+}
+
+/// Sets the gradients of embedding table and head to zero but in the rows of these tokens.
+pub fn keep_token_rows(model: &Decoder, grads: &mut GradientsParams, tokens: &[u32]) {
+    let learnt = |token| if tokens.contains(&token) { 1.0 } else { 0.0 };
+    let mask: Vec<f32> = (0..model.config().vocab_size as u32).map(learnt).collect();
+    model.visit(&mut KeepRows { names: Names::default(), grads, mask: &mask });
+}
+
+struct KeepRows<'a> {
+    names: Names,
+    grads: &'a mut GradientsParams,
+    /// 1 for each token whose row is learnt.
+    mask: &'a [f32],
+}
+
+impl ModuleVisitor for KeepRows<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.names.enter(name);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let name = self.names.hugging_face();
+        // Burn keeps a head as [D, V].
+        let axis = if name == EMBED { 0 } else { 1 };
+        if R != 2 || (name != EMBED && name != HEAD) {
+            return;
+        }
+        if let Some(grad) = self.grads.remove::<R>(param.id) {
+            let mut shape = [1; R];
+            shape[axis] = self.mask.len();
+            let mask = Tensor::<R>::from_data(TensorData::new(self.mask.to_vec(), shape), &grad.device());
+            self.grads.register(param.id, grad * mask);
+        }
+    }
 }
 
 struct SquaredNorm<'a> {

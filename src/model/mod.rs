@@ -19,7 +19,7 @@ pub use attention::Attention;
 pub use cache::KvCache;
 pub use config::ModelConfig;
 pub use decoder::{Block, Decoder, Mlp};
-pub use hooks::{Activation, HookPoint, HookSpec, Hooks, Kind, Select, Site};
+pub use hooks::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select, Site};
 pub use linear::{Kept, Linear, Matrix};
 pub use norm::RmsNorm;
 pub use span::{Span, Step};

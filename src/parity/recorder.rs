@@ -8,14 +8,19 @@ use anyhow::{Result, ensure};
 use super::reference::values;
 use crate::model::checkpoint::HostTensor;
 use crate::model::hooks::{Activation, Site};
-use crate::model::{Decoder, HookPoint, HookSpec, Hooks, Kind, KvCache, Select, Span, Step};
+use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, PointKind, Select, Span, Step};
 
 /// `(point, row)` → position → values. Scores and pattern hold, per head, the keys up to the position: those unmasked.
 pub type Recorded = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
 
 /// Points of the decoder itself; `hook_result` is left out (it changes how the output is computed).
 pub fn points(layers: usize) -> Vec<HookPoint> {
-    let ours = |k: Kind| !matches!(k, Kind::Result | Kind::LatentSource | Kind::LatentInjected | Kind::BoundaryLogits);
+    let ours = |k: PointKind| {
+        !matches!(
+            k,
+            PointKind::Result | PointKind::LatentSource | PointKind::LatentInjected | PointKind::BoundaryLogits
+        )
+    };
     HookPoint::all(layers).into_iter().filter(|p| ours(p.kind)).collect()
 }
 
@@ -35,7 +40,7 @@ impl Recorder {
             slots.extend(steps.iter().zip(at).map(|(step, &position)| step.map(|_| position)));
         }
         for place in site.places {
-            let kept = if matches!(site.point.kind, Kind::AttnScores | Kind::Pattern) {
+            let kept = if matches!(site.point.kind, PointKind::AttnScores | PointKind::Pattern) {
                 let (h, l, t) = (dims[1], dims[2], dims[3]);
                 let mut kept = vec![0.0; h * (place.position + 1)];
                 for head in 0..h {
@@ -45,7 +50,7 @@ impl Recorder {
                             Some(p) if *p <= place.position => {
                                 kept[head * (place.position + 1) + p] = data[from + slot];
                             }
-                            _ if site.point.kind == Kind::Pattern => {
+                            _ if site.point.kind == PointKind::Pattern => {
                                 ensure!(data[from + slot] == 0.0, "{}: a masked key is attended to", site.point);
                             }
                             _ => {}

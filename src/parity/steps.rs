@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::latent::{LATENT, rows_of};
 use super::reference::{self, Found, get, read, relative};
 use super::{Compared, Fixtures};
-use crate::latent::trace::{Kind, Position};
+use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
 };
@@ -87,7 +87,7 @@ pub struct GrpoValues {
 pub struct GrpoRollout {
     prompt: Vec<u32>,
     tokens: Vec<u32>,
-    kinds: Vec<Kind>,
+    kinds: Vec<PositionRole>,
     old: Vec<Option<f64>>,
     new: Vec<Option<f64>>,
     advantage: f64,
@@ -116,7 +116,7 @@ impl GrpoValues {
 
 impl GrpoRollout {
     fn rollout(&self) -> Rollout {
-        let position = |((&token, &kind), &logprob): ((&u32, &Kind), &Option<f64>)| Position {
+        let position = |((&token, &kind), &logprob): ((&u32, &PositionRole), &Option<f64>)| Position {
             token,
             kind,
             logprob,

@@ -167,6 +167,15 @@ impl Recipe {
             "[lora] is for a pretrained model (--model); this recipe trains one from nothing, where every weight is trained: \
              leave [lora] out"
         );
+        if let Some(lora) = self.lora.as_ref().filter(|lora| lora.only_new_rows) {
+            ensure!(
+                lora.train_embeddings && self.optimizer.weight_decay == 0.0,
+                "lora.only_new_rows needs lora.train_embeddings = true and optimizer.weight_decay = 0 (weight decay would shrink \
+                 the rows that are not learnt), found {} and {}",
+                lora.train_embeddings,
+                self.optimizer.weight_decay
+            );
+        }
         let reward = &self.grpo.reward;
         ensure!(
             reward.t_lo < reward.t_hi,

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::sweep::Outcome;
 use crate::corpus::Corpus;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::latent::{Decoded, Trace};
 
 /// Grades decoded rows.
@@ -49,13 +49,13 @@ impl<'a> Reader<'a> {
     fn answer_position(&self, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
         if self.corpus.exact_answers {
             let marker = self.corpus.vocabulary.id("#");
-            let last = trace.positions.iter().rposition(|p| p.kind == Kind::Text && Some(p.token) == marker);
+            let last = trace.positions.iter().rposition(|p| p.kind == PositionRole::Text && Some(p.token) == marker);
             return Ok(last.map(|i| i + 1));
         }
         let Some(from) = answer.filter(|a| !a.is_empty()).and_then(|answer| text.rfind(answer)) else {
             return Ok(None);
         };
-        let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == Kind::Text);
+        let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == PositionRole::Text);
         let places: Vec<usize> = text_at.map(|(i, _)| i).collect();
         let tokens = trace.text();
         // The first token whose text reaches beyond the answer's first byte.

@@ -15,7 +15,7 @@ use super::subject::Subject;
 use super::{Causal, Study};
 use crate::evaluation::{decode_settings, requests};
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
@@ -427,7 +427,7 @@ fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at:
 
 /// The visible position of a response without blocks at which `<swi>` was most probable (the first of several).
 fn closest(trace: &Trace) -> usize {
-    let visible = trace.positions.iter().filter(|p| p.kind != Kind::Latent);
+    let visible = trace.positions.iter().filter(|p| p.kind != PositionRole::Latent);
     let p = |(_, p): &(usize, f64)| *p;
     let candidates = visible.enumerate().map(|(i, at)| (i, at.p_swi.unwrap_or(0.0)));
     let best = candidates.fold(None, |best: Option<(usize, f64)>, next| match best {

@@ -132,7 +132,7 @@ impl Family for Affine {
         stable_hash(std::iter::once(plan.start as u8).chain(hops))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
         let path = plan.hops.len() + 1;
         let names = distinct(rng, &LETTERS, path + plan.branches.len());
         // A statement is its variable, and the variable and map that define it (none for the start value).

@@ -95,13 +95,16 @@ impl Op {
         }
     }
 
-    fn apply(self, left: i64, right: i64, modulus: i64) -> i64 {
+    pub(super) fn of(self, left: i64, right: i64) -> i64 {
         match self {
             Op::Add => left + right,
             Op::Subtract => left - right,
             Op::Multiply => left * right,
         }
-        .rem_euclid(modulus)
+    }
+
+    fn apply(self, left: i64, right: i64, modulus: i64) -> i64 {
+        self.of(left, right).rem_euclid(modulus)
     }
 }
 
@@ -115,7 +118,7 @@ pub enum Operand {
 
 impl Operand {
     /// Its value, from those of the variables before it.
-    fn of(self, values: &[i64]) -> i64 {
+    pub(super) fn of(self, values: &[i64]) -> i64 {
         match self {
             Operand::Constant(constant) => i64::from(constant),
             Operand::Variable(variable) => values[variable as usize],
@@ -207,7 +210,7 @@ impl Family for Chains {
         stable_hash(std::iter::once(plan.start as u8).chain(steps))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
         let names = distinct(rng, &LETTERS, plan.steps.len() + 1);
         let values = plan.values(None);
         let (mut question, mut solution) = (Pen::default(), Pen::default());

@@ -177,7 +177,7 @@ impl Family for Graph {
         mix(colours[..nodes].iter().fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
         let names = distinct(rng, &LETTERS, plan.nodes as usize);
         let name = |node: u32| names[node as usize];
         let mut order = plan.edges.clone();

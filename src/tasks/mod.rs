@@ -99,7 +99,7 @@ pub trait Family {
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
     /// Hash of the problem up to renaming.
     fn structure(plan: &Self::Plan) -> u64;
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan) -> Written;
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> Written;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
     /// The value that step `step` works on; `None` where there is no such step, or where its steps work on no number.
     fn operand(_plan: &Self::Plan, _step: usize) -> Option<i64> {
@@ -204,6 +204,7 @@ families! {
     affine::Affine,
     graph::Graph,
     multiply::Multiply,
+    stories::Stories,
 }
 
 impl Task {
@@ -274,7 +275,7 @@ fn written<F: Family>(
     subject: &str,
     (split, seed, index): (Split, u64, u64),
 ) -> TaskProblem {
-    let text = family.write(rng, &plan);
+    let text = family.write(rng, &plan, subject);
     TaskProblem {
         id: format!("{}-{}-{seed}-{index}", F::NAME, split.name()),
         family: F::NAME.to_string(),

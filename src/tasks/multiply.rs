@@ -96,7 +96,7 @@ impl Family for Multiply {
         stable_hash(low.to_le_bytes().into_iter().chain(high.to_le_bytes()))
     }
 
-    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan) -> Written {
+    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
         let mut question = Pen::default();
         digits(&mut question, plan.left, plan.digits);
         question.word("*");

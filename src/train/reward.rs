@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::latent::Trace;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::recipe::{Reward, UseReward};
 
 /// What the reward looks at.
@@ -31,11 +31,11 @@ pub(crate) fn well_formed(trace: &Trace) -> bool {
     let mut open = false;
     for position in &trace.positions {
         match position.kind {
-            Kind::Swi if open => return false,
-            Kind::Swi => open = true,
-            Kind::SwiEndSampled | Kind::SwiEndForced if !open => return false,
-            Kind::SwiEndSampled | Kind::SwiEndForced => open = false,
-            Kind::Text | Kind::Latent => {}
+            PositionRole::Swi if open => return false,
+            PositionRole::Swi => open = true,
+            PositionRole::SwiEndSampled | PositionRole::SwiEndForced if !open => return false,
+            PositionRole::SwiEndSampled | PositionRole::SwiEndForced => open = false,
+            PositionRole::Text | PositionRole::Latent => {}
         }
     }
     !open

@@ -22,6 +22,8 @@ pub struct Trainer {
     settings: Optimizer,
     /// What forward and backward are computed in; weights and optimiser state stay f32.
     pub compute: Compute,
+    /// The tokens whose rows of embedding table and head are learnt; `None`: whatever the model has unfrozen.
+    pub token_rows: Option<Vec<u32>>,
     /// The processes that train it together: each with the same weights, on its own part of every batch.
     pub world: World,
     /// Steps skipped for want of a finite loss or gradient.
@@ -36,6 +38,7 @@ impl Trainer {
             optimizer: adamw(settings),
             settings: settings.clone(),
             compute: settings.dtype,
+            token_rows: None,
             world: World::ALONE,
             skipped: 0,
             in_a_row: 0,
@@ -58,6 +61,9 @@ impl Trainer {
     /// # Errors
     /// The third step in a row whose loss or gradient is not finite; the weights are then those before it.
     pub fn apply(&mut self, mut grads: GradientsParams, loss: f64, lr: f64) -> Result<f64> {
+        if let Some(tokens) = &self.token_rows {
+            gradients::keep_token_rows(&self.model, &mut grads, tokens);
+        }
         let norm = gradients::clip_global_norm(&self.model, &mut grads, self.settings.clip);
         if !(loss.is_finite() && norm.is_finite()) {
             self.skipped += 1;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use switchyard::calibration::known::{self, Built};
 use switchyard::study::Study;
 
-use super::known::{Kind, of};
+use super::known::{Purpose, of};
 
 /// (layer, head).
 pub const WRITER: (usize, usize) = (0, 0);
@@ -22,7 +22,7 @@ pub const DECOY: (usize, usize) = (3, 0);
 pub const COUNTS: usize = known::COUNTS;
 
 /// A study of a model with the decoy.
-pub fn study(which: Kind, n: usize, seed: u64) -> Study {
+pub fn study(which: Purpose, n: usize, seed: u64) -> Study {
     of(&Built { decoy: Some(DECOY), ..Built::new(which) }, n, seed)
 }
 

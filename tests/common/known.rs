@@ -4,7 +4,7 @@ use switchyard::calibration::known::{self, Built};
 use switchyard::machine::Machine;
 use switchyard::study::Study;
 
-pub use switchyard::calibration::known::Kind;
+pub use switchyard::calibration::known::Purpose;
 
 /// Layer after which `=` holds the decision (its `resid_post` is the first that does).
 pub const DECIDED_AT: usize = 2;
@@ -12,7 +12,7 @@ pub const DECIDED_AT: usize = 2;
 pub const EXIT_STEP: usize = 3;
 
 /// The model with its problems and their spans, as experiments take it.
-pub fn study(which: Kind, n: usize, seed: u64) -> Study {
+pub fn study(which: Purpose, n: usize, seed: u64) -> Study {
     of(&Built::new(which), n, seed)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::schema::Identity;
 use crate::stats::Estimate;
 use crate::stats::by_problem::mean;
@@ -29,7 +29,7 @@ pub struct BlockLengthRow {
 /// Decodes the problems and counts.
 pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
     let (_, traces) = study.decoded()?;
-    let steps = |i: usize| traces[i].positions.iter().filter(|p| p.kind == Kind::Latent).count() as f64;
+    let steps = |i: usize| traces[i].positions.iter().filter(|p| p.kind == PositionRole::Latent).count() as f64;
     let latent_steps = mean(study.seed, (0..traces.len()).map(|i| (i, steps(i))))?;
     writer.push(&BlockLengthRow { identity: study.identity(traces.len()), latent_steps: latent_steps.clone() })?;
     Ok(format!("{} latent steps a problem\n", latent_steps.context("no problems")?.value))

@@ -44,7 +44,7 @@ impl Family for ParityBits {
             .fold(1_u64, |hash, &bit| (hash * 31 + u64::from(bit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
     }
 
-    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Vec<bool>) -> Written {
+    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Vec<bool>, _subject: &str) -> Written {
         let word = |bit: bool| if bit { "1" } else { "0" };
         let bits: Vec<&str> = plan.iter().map(|&bit| word(bit)).collect();
         let (mut parity, mut solution, mut steps) = (false, String::new(), vec![]);

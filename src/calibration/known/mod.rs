@@ -25,7 +25,7 @@ pub use problems::study;
 
 /// What the model is built to do with its latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Purpose {
     /// They carry the value that the answer is read from.
     Working,
     /// They carry it, and `#` reads the digit whatever they hold (switch problems are answered `# 3`).
@@ -54,7 +54,7 @@ pub type Head = (usize, usize);
 /// One hand-built model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Built {
-    pub kind: Kind,
+    pub kind: Purpose,
     pub writer: Head,
     pub reader: Head,
     pub decide: Head,
@@ -75,19 +75,19 @@ pub const COUNTS: usize = 1;
 pub const VALUES: usize = 7;
 
 impl Built {
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Purpose) -> Self {
         let (writer, reader, decide) = ((0, 0), (2, 0), (2, 1));
         Self { kind, writer, reader, decide, decoy: None, writes: 0, reads: 3, exit: 3, least: 0 }
     }
 
     /// Whether latents hold the digit's value.
     pub fn has_state(&self) -> bool {
-        !matches!(self.kind, Kind::Empty | Kind::Norm | Kind::Noisy)
+        !matches!(self.kind, Purpose::Empty | Purpose::Norm | Purpose::Noisy)
     }
 
     /// Whether answers are read from what latents hold of the digit.
     pub fn is_read(&self) -> bool {
-        matches!(self.kind, Kind::Working | Kind::Superposed | Kind::Operand)
+        matches!(self.kind, Purpose::Working | Purpose::Superposed | Purpose::Operand)
     }
 
     /// Whether the stream of layer `layer` (0: the input) holds the digit's value at latent step `step`.
@@ -109,10 +109,10 @@ impl Built {
     fn answer(&self, digit: usize, letters: [usize; 2]) -> usize {
         let read = letters.iter().sum::<usize>() >= self.least;
         match self.kind {
-            Kind::Working | Kind::Superposed if read => self.state(digit, self.reads),
-            Kind::Redundant => self.state(digit, self.reads),
-            Kind::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
-            Kind::Norm => weights::FIXED,
+            Purpose::Working | Purpose::Superposed if read => self.state(digit, self.reads),
+            Purpose::Redundant => self.state(digit, self.reads),
+            Purpose::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
+            Purpose::Norm => weights::FIXED,
             _ => digit,
         }
     }

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::weights::{LETTERS, NAMES, model, vocabulary};
-use super::{Built, Kind, VALUES};
+use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
 use crate::latent::{Reasoning, SwitchIds};
 use crate::recipe::Recipe;
@@ -27,14 +27,14 @@ struct Drawn {
 fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Drawn {
     let (a, b) = (rng.random_range(0..LETTERS.len()), rng.random_range(0..LETTERS.len()));
     // The noisy model says the digit or the next one: there must be one.
-    let digits = if built.kind == Kind::Noisy { VALUES - 1 } else { VALUES };
+    let digits = if built.kind == Purpose::Noisy { VALUES - 1 } else { VALUES };
     let (digit, switches, coin) = (rng.random_range(0..digits), rng.random(), rng.random());
-    Drawn { letters: [a, if built.kind == Kind::Superposed { a } else { b }], digit, switches, coin }
+    Drawn { letters: [a, if built.kind == Purpose::Superposed { a } else { b }], digit, switches, coin }
 }
 
 fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Drawn) -> String {
     let second = match built.kind {
-        Kind::Redundant if *switches => NAMES[built.state(*digit, built.reads)],
+        Purpose::Redundant if *switches => NAMES[built.state(*digit, built.reads)],
         _ => LETTERS[*b],
     };
     format!("{} {second} {} {digit} :", LETTERS[*a], if *switches { "s" } else { "t" })
@@ -43,7 +43,7 @@ fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Draw
 fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
     let Drawn { letters, digit, switches, coin } = *drawn;
     let answer = match (switches, built.kind) {
-        (true, Kind::Noisy) => digit + usize::from(coin),
+        (true, Purpose::Noisy) => digit + usize::from(coin),
         (true, _) => built.answer(digit, letters),
         (false, _) => digit,
     };
@@ -51,7 +51,7 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
         true => {
             let mut states: Vec<usize> = (1..=built.exit).map(|k| built.state(digit, k)).collect();
             // The last step's result is no state: its operation is done after the block.
-            let result = if built.kind == Kind::Operand { answer } else { states[built.exit - 1] };
+            let result = if built.kind == Purpose::Operand { answer } else { states[built.exit - 1] };
             states[built.exit - 1] = result;
             (states.iter().map(ToString::to_string).collect(), result)
         }
@@ -66,7 +66,7 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
         words,
     };
     let (clause, mut steps) = (clause.join(" "), vec![]);
-    if built.kind == Kind::Superposed {
+    if built.kind == Purpose::Superposed {
         steps.push(step(letters[0], 0..1, "="));
     }
     steps.push(step(value, words, &clause));

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 
-use super::{Built, COUNTS, Head, Kind, VALUES};
+use super::{Built, COUNTS, Head, Purpose, VALUES};
 use crate::model::Decoder;
 use crate::model::checkpoint::HostTensor;
 use crate::model::config::{Family, ModelConfig};
@@ -55,8 +55,8 @@ const SINK: usize = HEAD / 2 - 1;
 const PICK: usize = HEAD - 1;
 
 /// Two numbers for each letter; a pair of letters stands for their mean. Evenly spaced, and irregular (no mean is 0).
-fn code(which: Kind, letter: usize) -> [f32; 2] {
-    if which == Kind::Superposed {
+fn code(which: Purpose, letter: usize) -> [f32; 2] {
+    if which == Purpose::Superposed {
         let (sin, cos) = (letter as f32 * std::f32::consts::TAU / 5.0).sin_cos();
         return [cos, sin];
     }
@@ -65,7 +65,7 @@ fn code(which: Kind, letter: usize) -> [f32; 2] {
 
 /// Whether the `Operand` model adds one to a problem with these letters.
 pub(super) fn adds(letters: [usize; 2]) -> bool {
-    letters.iter().map(|&letter| code(Kind::Operand, letter)[1]).sum::<f32>() > 0.0
+    letters.iter().map(|&letter| code(Purpose::Operand, letter)[1]).sum::<f32>() > 0.0
 }
 
 /// The words of every hand-built model.
@@ -228,7 +228,7 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         ((built.writer.0, 1 - built.writer.1), lettered(built, words)),
         (built.reader, reader(built, words)),
     ];
-    if built.kind != Kind::Blind {
+    if built.kind != Purpose::Blind {
         let drawn = vec![(words.s, 31.0), (words.t, 31.0)];
         let (takes, puts) = (vec![(words.s, 0, 1.0), (words.t, 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
         nodes.push((built.decide, Node { asks: vec![words.equals], drawn, takes, puts }));
@@ -236,14 +236,14 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
     if let Some(decoy) = built.decoy {
         // Of the noisy model it brings the letters, else something of the state.
         let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
-        let takes = if built.kind == Kind::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
+        let takes = if built.kind == Purpose::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
         let (asks, puts) = (vec![words.answer], vec![(0, ASIDE, 1.0)]);
         nodes.push((decoy, Node { asks, drawn: latents(built), takes, puts }));
     }
-    if built.kind == Kind::Operand {
+    if built.kind == Purpose::Operand {
         nodes.extend(adders(built, words));
     }
-    if built.kind == Kind::Redundant {
+    if built.kind == Purpose::Redundant {
         let drawn = marked(&words.names, 31.0);
         let takes = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
         let puts = (0..VALUES).map(|v| (v, read(v), 0.6)).collect();
@@ -265,7 +265,7 @@ fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
 }
 
 fn writer(built: &Built, words: &Words) -> Node {
-    if built.kind == Kind::Norm {
+    if built.kind == Purpose::Norm {
         // From the sink, at every position alike.
         return Node { takes: vec![(words.bos, 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
     }
@@ -283,7 +283,7 @@ fn writer(built: &Built, words: &Words) -> Node {
 fn lettered(built: &Built, words: &Words) -> Node {
     let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words.letters[i], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
-    if built.kind == Kind::Superposed {
+    if built.kind == Purpose::Superposed {
         // Too little for the step functions of the MLP, enough for a probe to mistake.
         puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
     }
@@ -305,32 +305,34 @@ fn reader(built: &Built, words: &Words) -> Node {
     let digit = match built.kind {
         // A sound norm adds 25 everywhere but at the sink: 35 for the digit, 40 for the last latent. Without it the last latent
         // has 15; 30 where a state of half the norm counts twice.
-        Kind::Norm => 10.0,
+        Purpose::Norm => 10.0,
         _ if plain => 20.0,
         _ => 26.0,
     };
     let mut drawn = marked(&words.digits, digit);
     match built.kind {
-        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand if plain && built.reads == built.exit => {
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand
+            if plain && built.reads == built.exit =>
+        {
             drawn.extend(latents(built));
         }
-        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand if plain => {
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand if plain => {
             drawn.push((counter(built.reads + 1), 41.0))
         }
         // A latent wins over the digit where the code of the letters lies above the cut.
-        Kind::Working | Kind::Superposed | Kind::Redundant | Kind::Operand => {
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand => {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
-        Kind::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words.bos, -25.0)]),
-        Kind::Inert | Kind::Empty | Kind::Noisy | Kind::Blind => {}
+        Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words.bos, -25.0)]),
+        Purpose::Inert | Purpose::Empty | Purpose::Noisy | Purpose::Blind => {}
     }
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect();
     match built.kind {
-        Kind::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
+        Purpose::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
         _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
     }
-    let share = if built.kind == Kind::Redundant { 0.4 } else { 1.0 };
+    let share = if built.kind == Purpose::Redundant { 0.4 } else { 1.0 };
     Node { asks: vec![words.answer], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
 }
 
@@ -376,7 +378,7 @@ fn head(w: &mut Matrix, built: &Built, words: &Words) {
     w.set(words.swi, words.equals, 10.0);
     w.set(words.answer, words.equals, 10.0);
     match built.kind {
-        Kind::Blind => w.set(words.swi, letters(1), 20.0),
+        Purpose::Blind => w.set(words.swi, letters(1), 20.0),
         _ => {
             w.set(words.swi, kind(0), 20.0);
             w.set(words.answer, kind(1), 20.0);
@@ -388,7 +390,7 @@ fn head(w: &mut Matrix, built: &Built, words: &Words) {
         w.set(digit, read(v), 20.0);
         w.set(digit, state(v), 5.0);
         w.set(words.eos, digit, 20.0);
-        if built.kind == Kind::Noisy {
+        if built.kind == Purpose::Noisy {
             // The digit and the next one lead; their parities differ, and so the letters choose between them.
             w.set(digit, read((v + VALUES - 1) % VALUES), 19.9);
             w.set(digit, ASIDE, if v % 2 == 0 { 10.0 } else { -10.0 });

@@ -9,7 +9,7 @@ use ndarray::Array2;
 use super::classes::{ANSWER, Class, key, query};
 use crate::latent::Sequence;
 use crate::model::hooks::Site;
-use crate::model::{Activation, Decoder, HookSpec, Hooks, Kind};
+use crate::model::{Activation, Decoder, HookSpec, Hooks, PointKind};
 use crate::schema::Form;
 use crate::study::Subject;
 use crate::study::circuits::readout::{Rivals, directions, logits, writes};
@@ -77,7 +77,7 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
     let (data, dims) = (value.to_vec()?, value.dims());
     let layer = site.point.layer.unwrap_or(0);
     match site.point.kind {
-        Kind::Pattern => {
+        PointKind::Pattern => {
             if layer == 0 {
                 extend_slots(rows, site, dims[2], dims[3]);
             }
@@ -89,7 +89,7 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
                 }
             }
         }
-        Kind::V => {
+        PointKind::V => {
             let width = dims[2] * dims[3];
             for place in site.places {
                 let from = (place.batch * dims[1] + place.index) * width;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::sites::Decision;
 use crate::latent::Sequence;
-use crate::model::{Decoder, HookPoint, Kind};
+use crate::model::{Decoder, HookPoint, PointKind};
 use crate::study::Subject;
 use crate::study::circuits::readout::{Rivals, directions, final_weight, logits, writes};
 use crate::study::staging::capture::capture;
@@ -75,8 +75,8 @@ pub fn explain(
     let at: BTreeMap<(usize, usize), usize> = places.iter().enumerate().map(|(slot, &place)| (place, slot)).collect();
     let model = &subject.model;
     let layers = model.config().num_hidden_layers;
-    let ends = [Kind::Embed, Kind::LnFinalScale, Kind::LnFinalNormalized].map(HookPoint::new);
-    let inner = (0..layers).flat_map(|l| [Kind::Z, Kind::MlpOut].map(|kind| HookPoint::at(l, kind)));
+    let ends = [PointKind::Embed, PointKind::LnFinalScale, PointKind::LnFinalNormalized].map(HookPoint::new);
+    let inner = (0..layers).flat_map(|l| [PointKind::Z, PointKind::MlpOut].map(|kind| HookPoint::at(l, kind)));
     let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
     let held = capture(model, &subject.reasoning.source, sequences, &points, &places, threads)?;
     let weight = final_weight(model)?;

@@ -7,7 +7,7 @@ use super::region::{Heads, Positions, Region};
 use super::{Config, MODES};
 use crate::interventions::Steps;
 use crate::model::config::ModelConfig;
-use crate::model::{HookPoint, Kind};
+use crate::model::{HookPoint, PointKind};
 use crate::schema::NORMAL;
 use crate::study::modes::{Action, Cell, cells, names};
 
@@ -83,10 +83,12 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
 }
 
 /// How many heads the values at a point have.
-fn heads_at(kind: Kind, model: &ModelConfig) -> Option<usize> {
+fn heads_at(kind: PointKind, model: &ModelConfig) -> Option<usize> {
     match kind {
-        Kind::Q | Kind::RotQ | Kind::Z | Kind::Result | Kind::Pattern => Some(model.num_attention_heads),
-        Kind::K | Kind::V | Kind::RotK => Some(model.num_key_value_heads),
+        PointKind::Q | PointKind::RotQ | PointKind::Z | PointKind::Result | PointKind::Pattern => {
+            Some(model.num_attention_heads)
+        }
+        PointKind::K | PointKind::V | PointKind::RotK => Some(model.num_key_value_heads),
         _ => None,
     }
 }
@@ -103,7 +105,7 @@ fn has(point: HookPoint, heads: &Heads, model: &ModelConfig) -> Result<()> {
 }
 
 fn reached(point: HookPoint, region: Region) -> Result<()> {
-    let inputs = matches!(point.kind, Kind::LatentSource | Kind::LatentInjected);
+    let inputs = matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
     let only_latents = inputs && matches!(region, Region::Other(Positions::Prompt | Positions::Text(_)));
     ensure!(!only_latents, "`{point}` exists at latent steps only; --positions {} never reaches it", region.place());
     Ok(())
@@ -111,14 +113,17 @@ fn reached(point: HookPoint, region: Region) -> Result<()> {
 
 fn makes_sense(point: HookPoint, cell: &Cell) -> Result<()> {
     let (mode, kind) = (&cell.mode, point.kind);
-    let scale = matches!(kind, Kind::Ln1Scale | Kind::Ln2Scale | Kind::LnFinalScale);
+    let scale = matches!(kind, PointKind::Ln1Scale | PointKind::Ln2Scale | PointKind::LnFinalScale);
     let nothing = mode == "zero" || cell.dose == Some(0.0);
     ensure!(!(scale && nothing), "{mode} at `{point}`: the stream is divided by it");
     // Its columns are the slots of a cache: another row's are other positions.
     let own = ["zero", "scale", "self_patch"].contains(&mode.as_str());
-    ensure!(kind != Kind::Pattern || own, "{mode} at `{point}`: a row's pattern has its own length; zero or scale it");
     ensure!(
-        kind != Kind::AttnScores,
+        kind != PointKind::Pattern || own,
+        "{mode} at `{point}`: a row's pattern has its own length; zero or scale it"
+    );
+    ensure!(
+        kind != PointKind::AttnScores,
         "`{point}` holds the mask: what is put there would look at positions that must not be seen; did you mean \
          `blocks.{}.attn.hook_pattern`?",
         point.layer.unwrap_or_default()

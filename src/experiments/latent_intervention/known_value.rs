@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use super::arithmetic::Arithmetic;
 use crate::interventions::Swap;
 use crate::latent::Trace;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::study::Subject;
 use crate::study::sweep::Sweep;
 use crate::text::{Problem, Vocabulary};
@@ -180,8 +180,8 @@ fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<V
     let mut segments: Vec<Vec<u32>> = vec![vec![]];
     for position in &trace.positions {
         match (position.kind, segments.last_mut()) {
-            (Kind::Swi, _) => segments.push(vec![]),
-            (Kind::Text, Some(segment)) => segment.push(position.token),
+            (PositionRole::Swi, _) => segments.push(vec![]),
+            (PositionRole::Text, Some(segment)) => segment.push(position.token),
             _ => {}
         }
     }

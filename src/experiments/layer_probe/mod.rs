@@ -18,7 +18,7 @@ mod values;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{HookPoint, Kind};
+use crate::model::{HookPoint, PointKind};
 use crate::schema::ProbeRow;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol, paper_layers};
 use crate::store::RowWriter;
@@ -152,8 +152,8 @@ pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> R
 /// `resid_post` of layer `layer` (from 1), the embedding at 0.
 fn point(layer: usize) -> HookPoint {
     match layer.checked_sub(1) {
-        Some(block) => HookPoint::at(block, Kind::ResidPost),
-        None => HookPoint::new(Kind::Embed),
+        Some(block) => HookPoint::at(block, PointKind::ResidPost),
+        None => HookPoint::new(PointKind::Embed),
     }
 }
 

@@ -23,7 +23,7 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 pub use activation::{Activation, Hookable};
-pub use point::{HookPoint, Kind};
+pub use point::{HookPoint, PointKind};
 pub use recording::{Recorded, Recording};
 pub(crate) use spec::parse_specs;
 pub use spec::{HookSpec, Select};

@@ -8,7 +8,7 @@ use crate::names::distance;
 
 /// What is seen at a point. Shapes as in the module table of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PointKind {
     Embed,
     ResidPre,
     Ln1Scale,
@@ -42,40 +42,41 @@ pub enum Kind {
     BoundaryLogits,
 }
 
-const PER_LAYER: [(Kind, &str); 19] = [
-    (Kind::ResidPre, "hook_resid_pre"),
-    (Kind::Ln1Scale, "ln1.hook_scale"),
-    (Kind::Ln1Normalized, "ln1.hook_normalized"),
-    (Kind::Q, "attn.hook_q"),
-    (Kind::K, "attn.hook_k"),
-    (Kind::V, "attn.hook_v"),
-    (Kind::RotQ, "attn.hook_rot_q"),
-    (Kind::RotK, "attn.hook_rot_k"),
-    (Kind::AttnScores, "attn.hook_attn_scores"),
-    (Kind::Pattern, "attn.hook_pattern"),
-    (Kind::Z, "attn.hook_z"),
-    (Kind::Result, "attn.hook_result"),
-    (Kind::AttnOut, "hook_attn_out"),
-    (Kind::ResidMid, "hook_resid_mid"),
-    (Kind::Ln2Scale, "ln2.hook_scale"),
-    (Kind::Ln2Normalized, "ln2.hook_normalized"),
-    (Kind::MlpPre, "mlp.hook_pre"),
-    (Kind::MlpPreLinear, "mlp.hook_pre_linear"),
-    (Kind::MlpPost, "mlp.hook_post"),
+const PER_LAYER: [(PointKind, &str); 19] = [
+    (PointKind::ResidPre, "hook_resid_pre"),
+    (PointKind::Ln1Scale, "ln1.hook_scale"),
+    (PointKind::Ln1Normalized, "ln1.hook_normalized"),
+    (PointKind::Q, "attn.hook_q"),
+    (PointKind::K, "attn.hook_k"),
+    (PointKind::V, "attn.hook_v"),
+    (PointKind::RotQ, "attn.hook_rot_q"),
+    (PointKind::RotK, "attn.hook_rot_k"),
+    (PointKind::AttnScores, "attn.hook_attn_scores"),
+    (PointKind::Pattern, "attn.hook_pattern"),
+    (PointKind::Z, "attn.hook_z"),
+    (PointKind::Result, "attn.hook_result"),
+    (PointKind::AttnOut, "hook_attn_out"),
+    (PointKind::ResidMid, "hook_resid_mid"),
+    (PointKind::Ln2Scale, "ln2.hook_scale"),
+    (PointKind::Ln2Normalized, "ln2.hook_normalized"),
+    (PointKind::MlpPre, "mlp.hook_pre"),
+    (PointKind::MlpPreLinear, "mlp.hook_pre_linear"),
+    (PointKind::MlpPost, "mlp.hook_post"),
 ];
 
-const PER_LAYER_TAIL: [(Kind, &str); 2] = [(Kind::MlpOut, "hook_mlp_out"), (Kind::ResidPost, "hook_resid_post")];
+const PER_LAYER_TAIL: [(PointKind, &str); 2] =
+    [(PointKind::MlpOut, "hook_mlp_out"), (PointKind::ResidPost, "hook_resid_post")];
 
-const GLOBAL: [(Kind, &str); 6] = [
-    (Kind::Embed, "hook_embed"),
-    (Kind::LnFinalScale, "ln_final.hook_scale"),
-    (Kind::LnFinalNormalized, "ln_final.hook_normalized"),
-    (Kind::LatentSource, "latent.hook_source"),
-    (Kind::LatentInjected, "latent.hook_injected"),
-    (Kind::BoundaryLogits, "boundary.hook_logits"),
+const GLOBAL: [(PointKind, &str); 6] = [
+    (PointKind::Embed, "hook_embed"),
+    (PointKind::LnFinalScale, "ln_final.hook_scale"),
+    (PointKind::LnFinalNormalized, "ln_final.hook_normalized"),
+    (PointKind::LatentSource, "latent.hook_source"),
+    (PointKind::LatentInjected, "latent.hook_injected"),
+    (PointKind::BoundaryLogits, "boundary.hook_logits"),
 ];
 
-impl Kind {
+impl PointKind {
     fn suffix(self) -> &'static str {
         let all = PER_LAYER.iter().chain(&PER_LAYER_TAIL).chain(&GLOBAL);
         all.clone().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
@@ -92,21 +93,21 @@ impl Kind {
 pub struct HookPoint {
     /// `None` for the points outside the blocks.
     pub layer: Option<usize>,
-    pub kind: Kind,
+    pub kind: PointKind,
 }
 
 impl HookPoint {
-    pub const fn new(kind: Kind) -> Self {
+    pub const fn new(kind: PointKind) -> Self {
         Self { layer: None, kind }
     }
 
-    pub const fn at(layer: usize, kind: Kind) -> Self {
+    pub const fn at(layer: usize, kind: PointKind) -> Self {
         Self { layer: Some(layer), kind }
     }
 
     /// Every point of a model with `layers` blocks, in the order in which they fire.
     pub fn all(layers: usize) -> Vec<Self> {
-        let mut points = vec![Self::new(Kind::Embed)];
+        let mut points = vec![Self::new(PointKind::Embed)];
         for layer in 0..layers {
             let kinds = PER_LAYER.iter().chain(&PER_LAYER_TAIL);
             points.extend(kinds.map(|(kind, _)| Self::at(layer, *kind)));
@@ -124,7 +125,7 @@ impl HookPoint {
         let opt_in = normal.ends_with(".hook_result");
         let found: Vec<Self> = Self::all(layers)
             .into_iter()
-            .filter(|point| point.kind != Kind::Result || opt_in)
+            .filter(|point| point.kind != PointKind::Result || opt_in)
             .filter(|point| matches(&normal, &point.to_string()))
             .collect();
         if found.is_empty() {

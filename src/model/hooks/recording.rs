@@ -173,7 +173,7 @@ impl Kept {
 
     /// What stands where a row has no such position or key.
     fn absent(&self) -> f32 {
-        if self.point.is_some_and(|point| point.kind == super::Kind::AttnScores) { MASKED } else { 0.0 }
+        if self.point.is_some_and(|point| point.kind == super::PointKind::AttnScores) { MASKED } else { 0.0 }
     }
 
     fn tensor(self, rows: usize) -> Result<Recorded> {

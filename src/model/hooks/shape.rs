@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Kind, Place};
+use super::{Place, PointKind};
 use crate::model::ModelConfig;
 
-impl Kind {
+impl PointKind {
     /// Whether its last two axes are queries and keys, `[B, H, L, T]`; every other value is `[B, L, …]`.
     pub(crate) fn is_attention(self) -> bool {
-        matches!(self, Kind::AttnScores | Kind::Pattern)
+        matches!(self, PointKind::AttnScores | PointKind::Pattern)
     }
 
     /// The axes behind `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
@@ -16,24 +16,24 @@ impl Kind {
         let (d, f, dh) = (config.hidden_size, config.intermediate_size, config.head_dim);
         let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);
         Some(match self {
-            Kind::AttnScores | Kind::Pattern => return None,
-            Kind::Ln1Scale | Kind::Ln2Scale | Kind::LnFinalScale => vec![1],
-            Kind::Q | Kind::RotQ | Kind::Z => vec![h, dh],
-            Kind::K | Kind::RotK | Kind::V => vec![h_kv, dh],
-            Kind::Result => vec![h, d],
-            Kind::MlpPre | Kind::MlpPreLinear | Kind::MlpPost => vec![f],
-            Kind::BoundaryLogits => vec![config.vocab_size],
-            Kind::Embed
-            | Kind::ResidPre
-            | Kind::Ln1Normalized
-            | Kind::AttnOut
-            | Kind::ResidMid
-            | Kind::Ln2Normalized
-            | Kind::MlpOut
-            | Kind::ResidPost
-            | Kind::LnFinalNormalized
-            | Kind::LatentSource
-            | Kind::LatentInjected => vec![d],
+            PointKind::AttnScores | PointKind::Pattern => return None,
+            PointKind::Ln1Scale | PointKind::Ln2Scale | PointKind::LnFinalScale => vec![1],
+            PointKind::Q | PointKind::RotQ | PointKind::Z => vec![h, dh],
+            PointKind::K | PointKind::RotK | PointKind::V => vec![h_kv, dh],
+            PointKind::Result => vec![h, d],
+            PointKind::MlpPre | PointKind::MlpPreLinear | PointKind::MlpPost => vec![f],
+            PointKind::BoundaryLogits => vec![config.vocab_size],
+            PointKind::Embed
+            | PointKind::ResidPre
+            | PointKind::Ln1Normalized
+            | PointKind::AttnOut
+            | PointKind::ResidMid
+            | PointKind::Ln2Normalized
+            | PointKind::MlpOut
+            | PointKind::ResidPost
+            | PointKind::LnFinalNormalized
+            | PointKind::LatentSource
+            | PointKind::LatentInjected => vec![d],
         })
     }
 
@@ -67,10 +67,10 @@ mod tests {
     #[test]
     fn a_place_is_one_range_a_head() {
         let place = Place { batch: 1, index: 2, row: 7, position: 9, step: Step::Prompt };
-        let at = |kind: Kind, dims: &[usize]| kind.ranges(dims, &place).into_iter().flatten().collect::<Vec<_>>();
-        assert_eq!(at(Kind::ResidPost, &[2, 3, 4]), (20..24).collect::<Vec<_>>());
-        assert_eq!(at(Kind::Z, &[2, 3, 2, 4]), (40..48).collect::<Vec<_>>());
+        let at = |kind: PointKind, dims: &[usize]| kind.ranges(dims, &place).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(at(PointKind::ResidPost, &[2, 3, 4]), (20..24).collect::<Vec<_>>());
+        assert_eq!(at(PointKind::Z, &[2, 3, 2, 4]), (40..48).collect::<Vec<_>>());
         // [B 2, H 2, L 3, T 5]: batch 1 begins at 30, its second head at 45.
-        assert_eq!(at(Kind::Pattern, &[2, 2, 3, 5]), (40..45).chain(55..60).collect::<Vec<_>>());
+        assert_eq!(at(PointKind::Pattern, &[2, 2, 3, 5]), (40..45).chain(55..60).collect::<Vec<_>>());
     }
 }

@@ -13,7 +13,7 @@ use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 use super::patch::Captured;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select};
 
 /// A row whose lead is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,9 @@ pub fn slopes(
     let moves = moves(model, aimed)?;
     let mut hooks = Hooks::none();
     if !moves.is_empty() {
-        hooks.replace(&all_of(HookPoint::new(Kind::Embed)), layers, |site, value| moved(site, value, aimed, &moves))?;
+        hooks.replace(&all_of(HookPoint::new(PointKind::Embed)), layers, |site, value| {
+            moved(site, value, aimed, &moves)
+        })?;
     }
     for &point in points {
         ensure!(point.kind.position_axis() == 1, "`{point}` has no row of values for each position");

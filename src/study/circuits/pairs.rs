@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::rows::value;
-use crate::latent::trace::Kind;
+use crate::latent::trace::PositionRole;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
 use crate::model::Hooks;
 use crate::schema::Form;
@@ -147,8 +147,8 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
     let both = || clean.positions.iter().zip(&corrupt.positions);
     let Some(at) = both().position(|(a, b)| a.token != b.token || a.kind != b.kind) else { return Ok(None) };
     let (a, b) = (&clean.positions[at], &corrupt.positions[at]);
-    let opened = opened || clean.positions[..at].iter().any(|p| p.kind == Kind::Latent);
-    if !opened || a.kind != Kind::Text || b.kind != Kind::Text {
+    let opened = opened || clean.positions[..at].iter().any(|p| p.kind == PositionRole::Latent);
+    if !opened || a.kind != PositionRole::Text || b.kind != PositionRole::Text {
         return Ok(None);
     }
     let row = |trace: &Trace| {

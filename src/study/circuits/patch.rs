@@ -10,7 +10,7 @@ use super::readout::logits;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select};
 use crate::schema::Component;
 use crate::study::Subject;
 
@@ -38,10 +38,10 @@ impl Node {
 
     pub fn point(self) -> HookPoint {
         match self {
-            Node::Head(layer, _) => HookPoint::at(layer, Kind::Z),
-            Node::Mlp(layer) => HookPoint::at(layer, Kind::MlpOut),
-            Node::Resid(0) => HookPoint::at(0, Kind::ResidPre),
-            Node::Resid(layer) => HookPoint::at(layer - 1, Kind::ResidPost),
+            Node::Head(layer, _) => HookPoint::at(layer, PointKind::Z),
+            Node::Mlp(layer) => HookPoint::at(layer, PointKind::MlpOut),
+            Node::Resid(0) => HookPoint::at(0, PointKind::ResidPre),
+            Node::Resid(layer) => HookPoint::at(layer - 1, PointKind::ResidPost),
         }
     }
 

@@ -9,7 +9,7 @@ use super::edges::{Projection, Receiver, Weights, columns};
 use super::gradient::{Aimed, Slope, slopes};
 use super::patch::Captured;
 use crate::latent::LatentSource;
-use crate::model::{Decoder, HookPoint, Kind};
+use crate::model::{Decoder, HookPoint, PointKind};
 
 /// Of each row and position the gradient at every receiver's input, `[receivers, D]`; a receiver that is not read there has 0.
 ///
@@ -22,9 +22,10 @@ pub fn pulls(
     aimed: &[Aimed],
 ) -> Result<Vec<Vec<Array2<f32>>>> {
     let layers = weights.graph.layers;
-    let kinds = [Kind::ResidPre, Kind::Q, Kind::K, Kind::V, Kind::ResidMid, Kind::Ln2Normalized];
+    let kinds =
+        [PointKind::ResidPre, PointKind::Q, PointKind::K, PointKind::V, PointKind::ResidMid, PointKind::Ln2Normalized];
     let mut points: Vec<HookPoint> = (0..layers).flat_map(|l| kinds.map(|kind| HookPoint::at(l, kind))).collect();
-    points.extend([HookPoint::at(layers - 1, Kind::ResidPost), HookPoint::new(Kind::LnFinalNormalized)]);
+    points.extend([HookPoint::at(layers - 1, PointKind::ResidPost), HookPoint::new(PointKind::LnFinalNormalized)]);
     let found = slopes(model, source, aimed, &points, |_, _| true)?;
     let of_row = |(aimed, slope): (&Aimed, &Slope)| {
         (0..aimed.row.ids.len()).map(|p| at_position(weights, aimed, slope, p)).collect::<Result<Vec<_>>>()
@@ -37,29 +38,30 @@ fn at_position(weights: &Weights, aimed: &Aimed, slope: &Slope, position: usize)
     let of = |held: &Captured, point: HookPoint| -> Result<Vec<f32>> {
         held.get(&(point, position)).cloned().with_context(|| format!("nothing stood at `{point}`"))
     };
-    let last = HookPoint::at(graph.layers - 1, Kind::ResidPost);
+    let last = HookPoint::at(graph.layers - 1, PointKind::ResidPost);
     let mut out = Array2::zeros((graph.receivers().len(), weights.width));
     for (i, receiver) in graph.receivers().into_iter().enumerate() {
-        let projected = |layer: usize, head: usize, kind: Kind, projection: &Projection| {
-            let x = of(&slope.values, HookPoint::at(layer, Kind::ResidPre))?;
+        let projected = |layer: usize, head: usize, kind: PointKind, projection: &Projection| {
+            let x = of(&slope.values, HookPoint::at(layer, PointKind::ResidPre))?;
             let all = of(&slope.gradients, HookPoint::at(layer, kind))?;
             let own = &all[head * weights.head_dim..(head + 1) * weights.head_dim];
             let normed = columns(&projection.weight, head, weights.head_dim).dot(&aview1(own));
             anyhow::Ok(weights.before_attention[layer].back(aview1(&x), normed.view()))
         };
         let pull = match receiver {
-            Receiver::Query(l, h) => projected(l, h, Kind::Q, &weights.query[l])?,
-            Receiver::Key(l, h) => projected(l, h, Kind::K, &weights.key[l])?,
-            Receiver::Value(l, h) => projected(l, h, Kind::V, &weights.value[l])?,
+            Receiver::Query(l, h) => projected(l, h, PointKind::Q, &weights.query[l])?,
+            Receiver::Key(l, h) => projected(l, h, PointKind::K, &weights.key[l])?,
+            Receiver::Value(l, h) => projected(l, h, PointKind::V, &weights.value[l])?,
             Receiver::Mlp(l) => {
-                let x = of(&slope.values, HookPoint::at(l, Kind::ResidMid))?;
-                let g = of(&slope.gradients, HookPoint::at(l, Kind::Ln2Normalized))?;
+                let x = of(&slope.values, HookPoint::at(l, PointKind::ResidMid))?;
+                let g = of(&slope.gradients, HookPoint::at(l, PointKind::Ln2Normalized))?;
                 weights.before_mlp[l].back_unit(aview1(&x), aview1(&g))
             }
             Receiver::Latent if !aimed.row.is_latent(position + 1) => continue,
             Receiver::Logits if aimed.row.is_latent(position + 1) => continue,
             Receiver::Latent | Receiver::Logits => {
-                let (x, g) = (of(&slope.values, last)?, of(&slope.gradients, HookPoint::new(Kind::LnFinalNormalized))?);
+                let (x, g) =
+                    (of(&slope.values, last)?, of(&slope.gradients, HookPoint::new(PointKind::LnFinalNormalized))?);
                 weights.last.back_unit(aview1(&x), ArrayView1::from(&g))
             }
         };

@@ -16,7 +16,7 @@ use super::patch::{Captured, record};
 use super::readout::logits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, HookPoint, HookSpec, Hooks, Kind, Select};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select};
 use crate::study::Subject;
 
 /// One run.
@@ -39,8 +39,9 @@ pub struct Rewired<'a> {
 /// As the model's.
 pub fn outputs(subject: &Subject, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
     let graph = weights.graph;
-    let mut points = vec![HookPoint::new(Kind::Embed)];
-    points.extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, Kind::Z), HookPoint::at(l, Kind::MlpOut)]));
+    let mut points = vec![HookPoint::new(PointKind::Embed)];
+    points
+        .extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, PointKind::Z), HookPoint::at(l, PointKind::MlpOut)]));
     let held = record(subject, rows, &points, |_, _| true)?;
     let of_row = |(row, held): (&Sequence, &Captured)| {
         (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
@@ -54,13 +55,13 @@ fn at_position(weights: &Weights, held: &Captured, position: usize) -> Result<Ar
     let mut out = Array2::zeros((graph.senders().len(), weights.width));
     for (i, sender) in graph.senders().into_iter().enumerate() {
         match sender {
-            Sender::Input => out.row_mut(i).assign(&aview1(at(HookPoint::new(Kind::Embed))?)),
+            Sender::Input => out.row_mut(i).assign(&aview1(at(HookPoint::new(PointKind::Embed))?)),
             Sender::Head(layer, head) => {
-                let z = at(HookPoint::at(layer, Kind::Z))?;
+                let z = at(HookPoint::at(layer, PointKind::Z))?;
                 let own = &z[head * weights.head_dim..(head + 1) * weights.head_dim];
                 out.row_mut(i).assign(&weights.written(layer, head, own));
             }
-            Sender::Mlp(layer) => out.row_mut(i).assign(&aview1(at(HookPoint::at(layer, Kind::MlpOut))?)),
+            Sender::Mlp(layer) => out.row_mut(i).assign(&aview1(at(HookPoint::at(layer, PointKind::MlpOut))?)),
         }
     }
     Ok(out)
@@ -74,23 +75,23 @@ pub fn leads(subject: &Subject, weights: &Weights, runs: &[Rewired]) -> Result<V
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
-    hooks.observe(&all_of(HookPoint::new(Kind::Embed)), layers, move |site, value| wires.embedded(site, value))?;
+    hooks.observe(&all_of(HookPoint::new(PointKind::Embed)), layers, move |site, value| wires.embedded(site, value))?;
     for layer in 0..layers {
-        for kind in [Kind::Q, Kind::K, Kind::V] {
+        for kind in [PointKind::Q, PointKind::K, PointKind::V] {
             let at = HookPoint::at(layer, kind);
             hooks.replace(&all_of(at), layers, move |site, value| wires.projected(site, value, layer))?;
         }
-        let z = HookPoint::at(layer, Kind::Z);
+        let z = HookPoint::at(layer, PointKind::Z);
         hooks.observe(&all_of(z), layers, move |site, value| wires.headed(site, value, layer))?;
-        let before_mlp = HookPoint::at(layer, Kind::Ln2Normalized);
+        let before_mlp = HookPoint::at(layer, PointKind::Ln2Normalized);
         hooks.replace(&all_of(before_mlp), layers, move |site, value| {
             let norm = &weights.before_mlp[layer];
             wires.normalised(site, value, |_| Receiver::Mlp(layer), |x| norm.unit(x))
         })?;
-        let out = HookPoint::at(layer, Kind::MlpOut);
+        let out = HookPoint::at(layer, PointKind::MlpOut);
         hooks.observe(&all_of(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
     }
-    hooks.replace(&all_of(HookPoint::new(Kind::LnFinalNormalized)), layers, move |site, value| {
+    hooks.replace(&all_of(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
         wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
@@ -180,8 +181,8 @@ impl Wires<'_> {
     fn projected(&self, site: &Site, value: Activation, layer: usize) -> Result<Activation> {
         let (mut data, dims) = (value.to_vec()?, value.dims());
         let (projection, receiver): (_, fn(usize, usize) -> Receiver) = match site.point.kind {
-            Kind::Q => (&self.weights.query[layer], Receiver::Query),
-            Kind::K => (&self.weights.key[layer], Receiver::Key),
+            PointKind::Q => (&self.weights.query[layer], Receiver::Query),
+            PointKind::K => (&self.weights.key[layer], Receiver::Key),
             _ => (&self.weights.value[layer], Receiver::Value),
         };
         for place in site.places {

@@ -228,7 +228,12 @@ impl Run {
 
     /// A trainer of the weights, shared by the processes of the run.
     pub(super) fn trainer(&self, model: &Decoder) -> Result<Trainer> {
-        Ok(Trainer::new(self.trainable(model)?, &self.recipe.optimizer).among(self.options.world))
+        let mut trainer = Trainer::new(self.trainable(model)?, &self.recipe.optimizer).among(self.options.world);
+        if self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows) {
+            let SwitchIds { swi, swi_end, latent } = self.switch();
+            trainer.token_rows = Some(vec![swi, swi_end, latent]);
+        }
+        Ok(trainer)
     }
 
     pub(super) fn switch(&self) -> SwitchIds {
