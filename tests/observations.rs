@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use switchyard::experiments::{ALL, Experiment, Files, Run, Settings};
 use switchyard::schema::{
     BlockOrigin, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow, Steps, SwitchProblemRow,
@@ -101,7 +101,7 @@ fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> a
     let files = Files {
         folder: folder.to_path_buf(),
         checkpoint: "sft".into(),
-        setup: json!({"weights": "0123456789abcdef-and-more", "settings": experiment.settings(&settings)}),
+        setup: setup(experiment, &settings),
         command: "test".into(),
         resume,
         threads: 2,
@@ -110,6 +110,10 @@ fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> a
     };
     let Run::Causal { run, .. } = experiment.run else { panic!("{} is not causal", experiment.name) };
     run(&causal, &settings, &files)
+}
+
+fn setup(experiment: &Experiment, settings: &Settings) -> Value {
+    json!({"weights": "0123456789abcdef-and-more", "settings": experiment.settings(settings)})
 }
 
 fn named(name: &str) -> &'static Experiment {
@@ -125,13 +129,9 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// What a run leaves that was killed after it wrote these rows: whole lines, and the beginning of one.
-fn killed<R: Serialize + Named>(folder: &Path, rows: Vec<R>) {
-    killed_in(folder, R::NAME, rows);
-}
-
-fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: Vec<R>) {
+fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: Vec<R>, made_with: &Value) {
     let name = format!("{file}-sft");
-    let mut journal = Journal::open(folder, &name, false).expect("a journal");
+    let mut journal = Journal::open(folder, &name, false, made_with).expect("a journal");
     journal.push(rows).expect("written");
     drop(journal);
     let file = folder.join(format!("{name}.rows.tmp"));
@@ -153,7 +153,7 @@ fn goes_on_in<R: Serialize + DeserializeOwned>(experiment: &str, file: &str) {
     let rows: Vec<R> = read(&whole.path().join(format!("{file}-sft.parquet"))).expect("its rows");
     let kept = rows.into_iter().rev().enumerate().filter(|(i, _)| i % 3 == 0).map(|(_, row)| row).collect::<Vec<_>>();
     assert!(kept.len() > 10, "{} rows", kept.len());
-    killed_in(part.path(), file, kept);
+    killed_in(part.path(), file, kept, &setup(named(experiment), &settings()));
     run(&study, named(experiment), part.path(), true).expect("a resumed run");
     let (whole, part) = (tables(whole.path()), tables(part.path()));
     assert!(whole.len() >= 2 && whole.len() == part.len(), "{} and {} files", whole.len(), part.len());
@@ -191,7 +191,7 @@ fn observations_of_another_run_are_refused_by_name() {
     let refused = |change: &dyn Fn(&mut Observation), needle: &str| {
         let mut rows = rows[..50].to_vec();
         change(&mut rows[40]);
-        killed(folder.path(), rows);
+        killed_in(folder.path(), Observation::NAME, rows, &setup(experiment, &settings()));
         let error = run(&micro(0), experiment, folder.path(), true).expect_err("other observations");
         assert!(format!("{error:#}").contains(needle), "{error:#}");
     };
@@ -204,6 +204,29 @@ fn observations_of_another_run_are_refused_by_name() {
     refused(&|o| o.cell = 99, "which this run does not ask for");
     let (n, other) = (rows[0].identity.n, rows[0].identity.n + 1);
     refused(&|o| o.identity.n = other, &format!("problems {other}, this run of problems {n}"));
+}
+
+/// Rows of one name and size that another run left: their first line says what they were made with.
+#[test]
+fn unfinished_rows_of_another_setup_are_refused_by_name() {
+    let experiment = named("activation_patching");
+    let folder = tempfile::tempdir().expect("a folder");
+    run(&micro(0), experiment, folder.path(), false).expect("a run");
+    let rows = || read::<PatchedPlaceRow>(&folder.path().join("patched_places-sft.parquet")).expect("its rows");
+    std::fs::remove_file(folder.path().join("manifest.json")).expect("the manifest");
+    let ours = setup(experiment, &settings());
+    for (key, other) in [("weights", json!("fedc")), ("data", json!("another file")), ("settings", json!(null))] {
+        let mut made_with = ours.clone();
+        made_with[key] = other.clone();
+        killed_in(folder.path(), "patched_places", rows(), &made_with);
+        let error = run(&micro(0), experiment, folder.path(), true).expect_err("rows of another run");
+        let needle = format!(
+            "patched_places-sft.rows.tmp: the unfinished rows there were made with another {key} ({other}; now"
+        );
+        assert!(format!("{error:#}").contains(&needle), "{error:#}");
+    }
+    killed_in(folder.path(), "patched_places", rows(), &ours);
+    run(&micro(0), experiment, folder.path(), true).expect("its own rows");
 }
 
 #[test]

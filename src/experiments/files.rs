@@ -63,9 +63,9 @@ impl Files {
     /// Rows that are on disk as they come.
     ///
     /// # Errors
-    /// A folder that cannot be written; unfinished rows that are not of this type.
+    /// A folder that cannot be written; unfinished rows that are not of this type, or made with another setup.
     pub fn journal<R: Serialize + DeserializeOwned>(&self, rows: &str) -> Result<Journal<R>> {
-        Journal::open(&self.folder, &self.name(rows), self.resume)
+        Journal::open(&self.folder, &self.name(rows), self.resume, &self.setup)
     }
 
     /// The same, started over.
@@ -73,7 +73,7 @@ impl Files {
     /// # Errors
     /// A folder that cannot be written.
     pub(crate) fn anew<R: Serialize + DeserializeOwned>(&self, rows: &str) -> Result<Journal<R>> {
-        Journal::open(&self.folder, &self.name(rows), false)
+        Journal::open(&self.folder, &self.name(rows), false, &self.setup)
     }
 
     /// The same, with rows that shards wrote.

@@ -49,6 +49,10 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
             }
         }
     }
+    let beyond = columns_beyond(label);
+    for (_, name) in beyond {
+        columns.extend(subjects.iter().map(|_| Heading::new(&format!("{name} (ours)"), ColumnKind::Measured(1))));
+    }
     let mut table = Table::new(label, &block.title, columns);
     let mut found = 0;
     let rows = block.rows.iter().map(|row| {
@@ -69,10 +73,18 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
                 }
             }
         }
+        for (column, _) in beyond {
+            cells.extend(subjects.iter().map(|ours| Cell::measured(ours.cells.get(label, &key, column))));
+        }
         table.push(cells)?;
     }
     table.note = note(block, folder, found);
     Ok(Beside { table, ours: found })
+}
+
+/// Columns that the paper's table lacks: key for [`Cells::get`] and heading. What an answer costs, beside its visible tokens.
+fn columns_beyond(label: &str) -> &'static [(&'static str, &'static str)] {
+    if label == "tab:main" { &[("latent_calls", "Latent steps"), ("passes", "Forward passes")] } else { &[] }
 }
 
 /// Whether a row's number of ours stands in another row already: a shallow model has fewer layers than tab:probe has rows.

@@ -22,12 +22,12 @@ pub struct Journal<R> {
 }
 
 impl<R: Serialize + DeserializeOwned> Journal<R> {
-    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or goes on with it.
+    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or goes on with it. `setup`: what the rows depend on.
     ///
     /// # Errors
-    /// A file that cannot be written, or whose rows are not of this type.
-    pub fn open(folder: &Path, name: &str, resume: bool) -> Result<Self> {
-        let (partial, rows) = Partial::open(folder, name, resume)?;
+    /// A file that cannot be written; unfinished rows that are not of this type, or made with another setup.
+    pub fn open(folder: &Path, name: &str, resume: bool, setup: &Value) -> Result<Self> {
+        let (partial, rows) = Partial::open_made_with(folder, name, resume, setup)?;
         let rows = typed(&rows).with_context(|| format!("the unfinished rows of '{name}' in {}", folder.display()))?;
         Ok(Self { file: Some((folder.join(format!("{name}.parquet")), partial)), rows })
     }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::flat::FlatRow;
 use super::{json, write_atomic};
@@ -26,6 +27,27 @@ impl Partial {
         Ok((Self { path, file }, rows))
     }
 
+    /// The same of rows that depend on `setup`, which is the file's first line.
+    ///
+    /// # Errors
+    /// Unfinished rows that were made with another one, by the key that differs.
+    pub fn open_made_with(folder: &Path, name: &str, keep: bool, setup: &Value) -> Result<(Self, Vec<FlatRow>)> {
+        let (mut partial, mut rows) = Self::open(folder, name, keep)?;
+        if rows.is_empty() {
+            partial.append(&[FlatRow::from_iter([(SETUP.to_owned(), setup.clone())])])?;
+            return Ok((partial, rows));
+        }
+        let found = rows.remove(0).remove(SETUP).unwrap_or_default();
+        let Some(key) = difference(&found, setup) else { return Ok((partial, rows)) };
+        bail!(
+            "{}: the unfinished rows there were made with another {key} ({}; now {}): start over without --resume, or name \
+             another folder",
+            partial.path.display(),
+            found[&key],
+            setup[&key]
+        )
+    }
+
     /// The same with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
     /// between the two loses nothing.
     pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
@@ -44,6 +66,15 @@ impl Partial {
     pub fn remove(self) -> Result<()> {
         fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
     }
+}
+
+/// The key of a first line that says what the rows depend on.
+const SETUP: &str = "made with";
+
+/// The first key whose values differ.
+fn difference(a: &Value, b: &Value) -> Option<String> {
+    let keys = |of: &Value| of.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+    keys(b).into_iter().chain(keys(a)).find(|key| a.get(key) != b.get(key))
 }
 
 fn path(folder: &Path, name: &str) -> Result<PathBuf> {

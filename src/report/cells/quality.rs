@@ -86,8 +86,12 @@ impl Cells<'_> {
         if let Some(checkpoint) = row.strip_suffix("+text_only") {
             return column.ends_with("acc").then(|| self.quality(checkpoint, "text_only", Quality::Accuracy))?;
         }
-        let quality = if column.ends_with("acc") { Quality::Accuracy } else { Quality::VisibleTokens };
-        self.quality(checkpoint, "all", quality)
+        match column {
+            "latent_calls" => self.quality(checkpoint, "all", Quality::LatentCalls),
+            "passes" => self.folder.phases().iter().find(|row| row.phase == checkpoint)?.forward_passes,
+            column if column.ends_with("acc") => self.quality(checkpoint, "all", Quality::Accuracy),
+            _ => self.quality(checkpoint, "all", Quality::VisibleTokens),
+        }
     }
 
     pub(super) fn sft_vs_rl(&self, row: &str, column: &str) -> Option<Estimate> {
