@@ -10,6 +10,7 @@ mod cli;
 mod common;
 mod compare;
 mod coverage;
+mod drawn;
 mod edges;
 mod edits;
 mod examples;

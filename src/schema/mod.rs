@@ -116,6 +116,8 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<FormsRow>(FormsRow::NAME),
     known::<AttributionRow>(AttributionRow::NAME),
     known::<AttributionAgreementRow>(AttributionAgreementRow::NAME),
+    known::<EdgeRow>(EdgeRow::NAME),
+    known::<CircuitRow>(CircuitRow::NAME),
     known::<SteeringRow>(SteeringRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),

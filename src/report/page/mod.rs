@@ -10,6 +10,7 @@ mod cards;
 mod claims;
 mod escape;
 mod figures;
+mod heads;
 mod lens;
 mod manifest;
 mod steps;
@@ -93,6 +94,7 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
     part("traces", "Problems, token by token", problems, traces);
     part("lens", "What each layer would say at each latent step", 0, lens::html(r.folder, id));
     part("attention", "Where the heads look", 0, attention::html(r.folder, id));
+    part("heads", "Which heads act", 0, heads::html(r.folder, id));
     part("figures", "Figures", r.figures.len(), figures::html(paper, r, recipes));
     part("own", "Tables", r.own_tables.len(), r.own_tables.iter().map(|t| table::html(t, id, "")).collect());
     let beside = r.paper_tables.iter().map(|b| {
