@@ -161,7 +161,7 @@ fn each_cell_of_the_map_shows_the_patch_and_what_the_gradient_says() {
     assert!(part.contains("title=\"L1H0 · denoise 0.410 [0.360, 0.460], Holm p 0.00 · noise 0.390"), "{part}");
     assert!(part.contains("class=\"p sure\"") && part.contains(">.41</td>") && part.contains(">·</td>"));
     assert!(part.contains("class=\"p away\"") && part.contains(">−.12</td>"));
-    assert!(!part.contains("gradient, "), "an estimate without rows");
+    assert!(!part.contains("by gradient"), "an estimate without rows");
     let at = |place: &str| part.find(&format!("<caption>{place}</caption>")).expect("a grid a place");
     assert!(at("swi") < at("latent[2]") && at("latent[2]") < at("latent[10]"));
 
@@ -169,7 +169,7 @@ fn each_cell_of_the_map_shows_the_patch_and_what_the_gradient_says() {
     save::<AttributionRow>(rows.path(), "sft", &more);
     let (html, _) = drawn(rows.path());
     let part = heads(&html).expect("the part");
-    assert!(part.contains("Holm p 0.00 · gradient, corrupt run: 0.370 · n=24"), "both of one cell");
+    assert!(part.contains("Holm p 0.00 · by gradient: corrupt 0.370 [0.320, 0.420] · n=24"), "both of one cell");
     assert!(part.contains("class=\"p sure only\""), "a cell that was predicted only");
 }
 

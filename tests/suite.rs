@@ -34,6 +34,7 @@ mod page;
 mod pairs;
 mod paper;
 mod parity;
+mod patterns;
 mod places;
 mod probes;
 mod problems;

@@ -125,12 +125,17 @@ fn cell(node: String, known: &Known) -> String {
     tip.extend(
         known.patched.values().map(|r| format!("{} {}, Holm p {:.2}", r.mode.name(), range(r.effect), r.p_holm)),
     );
-    tip.extend(known.predicted.iter().map(|row| {
-        // A patch of the same pairs, where it was not all pairs that were attributed.
+    let predicted = known.predicted.iter().map(|row| {
+        // The patch itself in the same pairs, where the map of patches is not there.
         let exact = row.exact.filter(|_| known.patched.is_empty());
-        let exact = exact.map_or_else(String::new, |e| format!(", the patch itself {}", range(e)));
-        format!("gradient, {} run: {:.3}{exact}", row.gradient.name(), row.effect.value)
-    }));
+        let exact = exact.map_or_else(String::new, |e| format!(" (the patch itself {})", range(e)));
+        let n = if row.effect.n == effect.n { String::new() } else { format!(" n={}", row.effect.n) };
+        format!("{} {}{n}{exact}", row.gradient.name(), range(row.effect))
+    });
+    let predicted: Vec<String> = predicted.collect();
+    if !predicted.is_empty() {
+        tip.push(format!("by gradient: {}", predicted.join(", ")));
+    }
     tip.push(format!("n={}", effect.n));
     let sure = shown.map_or_else(|| known.predicted.iter().any(|row| row.matters()), |row| row.matters());
     let class = match (shown.is_some(), sure) {
@@ -141,8 +146,9 @@ fn cell(node: String, known: &Known) -> String {
     };
     let strength = (effect.value.abs() / FULL).min(1.0);
     format!(
-        "<td class=\"{class}{}\" tabindex=\"0\" style=\"--s:{strength:.2}\" title=\"{}\">{}</td>",
+        "<td class=\"{class}{}\" tabindex=\"0\"{} title=\"{}\">{}</td>",
         if effect.value < 0.0 { " away" } else { "" },
+        if strength < 0.005 { String::new() } else { format!(" style=\"--s:{strength:.2}\"") },
         text(&tip.join(" · ")),
         short(effect.value)
     )
