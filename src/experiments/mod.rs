@@ -178,19 +178,36 @@ macro_rules! experiments {
 
 experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
-        direct_logit, attention_to_latents;
+        direct_logit, attention_to_latents, patterns, token_lens;
     pair: phases;
     causal: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching, edge_attribution, steering, hook_intervention, normal_run;
     sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
 }
 
 /// What reads decoded responses: shards of `probe` save them.
-const OF_RESPONSES: &[&str] =
-    &["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens", "exit_probability"];
+const OF_RESPONSES: &[&str] = &[
+    "accuracy",
+    "outcomes",
+    "traces",
+    "entropy",
+    "positions",
+    "logit_lens",
+    "exit_probability",
+    "patterns",
+    "token_lens",
+];
 
 /// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
-pub(crate) const ON_REQUEST: [&str; 6] =
-    ["normal_run", "pair_patching", "attribution_patching", "edge_attribution", "steering", "hook_intervention"];
+pub(crate) const ON_REQUEST: [&str; 8] = [
+    "patterns",
+    "token_lens",
+    "normal_run",
+    "pair_patching",
+    "attribution_patching",
+    "edge_attribution",
+    "steering",
+    "hook_intervention",
+];
 
 #[cfg(test)]
 mod tests {

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::latent::trace::PositionRole;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
-use crate::schema::{PositionKind, PositionRow};
+use crate::schema::PositionRow;
 use crate::store::RowWriter;
 use crate::study::Study;
-use crate::text::Vocabulary;
+use crate::study::shown::{kind, most_probable, pieces};
 
 /// What it asks.
 pub const ABOUT: &str = "the first responses position by position (the trace viewer's rows)";
@@ -55,7 +55,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let mut rows = vec![];
     for (trace, outcome) in chosen.iter().zip(&scores.outcomes) {
         let lenses = lenses(study, trace, config.top)?;
-        let texts = pieces(&study.subject.corpus.vocabulary, trace)?;
+        let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
+        let texts = pieces(&study.subject.corpus.vocabulary, &ids)?;
         for (index, ((p, lens), token)) in trace.positions.iter().zip(lenses).zip(texts).enumerate() {
             let prompt = (index == 0).then(|| study.subject.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
             rows.push(PositionRow {
@@ -78,33 +79,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     Ok(rows)
 }
 
-fn kind(kind: PositionRole) -> PositionKind {
-    match kind {
-        PositionRole::Text => PositionKind::Text,
-        PositionRole::Swi => PositionKind::Swi,
-        PositionRole::Latent => PositionKind::Latent,
-        PositionRole::SwiEndSampled => PositionKind::SwiEndSampled,
-        PositionRole::SwiEndForced => PositionKind::SwiEndForced,
-    }
-}
-
-/// The text that each position adds. A token that is part of a character, or after which the text so far reads otherwise,
-/// stands alone.
-fn pieces(vocabulary: &Vocabulary, trace: &Trace) -> Result<Vec<String>> {
-    let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
-    let mut before = String::new();
-    let mut pieces = vec![];
-    for i in 0..ids.len() {
-        let until = vocabulary.decode(&ids[..=i])?;
-        pieces.push(match until.strip_prefix(&before) {
-            Some(added) => added.to_owned(),
-            None => vocabulary.decode(&ids[i..=i])?,
-        });
-        before = until;
-    }
-    Ok(pieces)
-}
-
 /// At each latent of a trace the `top` most probable next tokens, `None` elsewhere.
 fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>>> {
     let mut out = vec![None; trace.positions.len()];
@@ -121,14 +95,7 @@ fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>
         let logits = model.unembed(h.unsqueeze_dim(0)).try_into_vec_as::<f32>();
         let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
         let log_probs = sampling::log_softmax(&logits, 1.0, &[]);
-        let mut order: Vec<usize> = (0..log_probs.len()).collect();
-        order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
-        let tokens: Result<Vec<(String, f64)>> = order
-            .into_iter()
-            .take(top)
-            .map(|t| Ok((corpus.vocabulary.decode(&[t as u32])?, log_probs[t].exp())))
-            .collect();
-        out[i] = Some(serde_json::to_string(&tokens?)?);
+        out[i] = Some(most_probable(&corpus.vocabulary, &log_probs, top)?);
     }
     Ok(out)
 }

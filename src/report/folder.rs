@@ -251,6 +251,11 @@ impl Folder {
         found
     }
 
+    /// Whether there is a file of these rows.
+    pub(crate) fn has(&self, experiment: &str, checkpoint: &str) -> bool {
+        self.file(experiment, checkpoint).is_some()
+    }
+
     /// All files: experiment, checkpoint, number of rows.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.flat.len()))

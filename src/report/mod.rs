@@ -12,6 +12,7 @@
 //! | [`compare`] | checkpoints of several folders side by side |
 //! | `dependence` | methods under the same interventions: do answers depend on what is in the latents |
 //! | `findings` | what a checkpoint's rows say in a sentence and a number: the page's cards |
+//! | `places` | named places of rows, in the order in which a reader meets them |
 //! | [`recipes`] | which commands make which table and figure |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 
@@ -33,6 +34,7 @@ pub mod own;
 pub mod page;
 mod paired;
 pub mod paper;
+mod places;
 pub mod recipes;
 pub mod render;
 mod render_table;

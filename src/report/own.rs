@@ -9,8 +9,9 @@ use super::generic::{Of, table};
 use super::tables::Table;
 use crate::schema::{
     AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, EdgeRow, HeadPatchRow,
-    InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PhaseChangeRow, PhaseRow,
-    PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow, columns,
+    InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PatternRow, PhaseChangeRow,
+    PhaseRow, PositionRow, ProbeRow, Protocol, Steps, SwitchBenefitRow, SwitchProblemRow, TeacherForcedRow,
+    TokenLensRow, columns,
 };
 
 /// Rows that are drawn, or shown token by token, and are too many for a table.
@@ -20,6 +21,8 @@ const NO_TABLE: &[&str] = &[
     OutcomeRow::NAME,
     SwitchProblemRow::NAME,
     LensRow::NAME,
+    PatternRow::NAME,
+    TokenLensRow::NAME,
     PatchRow::NAME,
     DirectLogitRow::NAME,
     AttentionRow::NAME,

@@ -113,6 +113,10 @@ const DISTRIBUTIONS: &[Column] = &[
 /// Lenses and probes.
 const READINGS: &[Column] = &[
     ("switching", "name", "free: the model opened the blocks; forced: <swi> was put first"),
+    ("patterns.position", "index from 0", "position that looks, from the prompt's first token, latents included"),
+    ("patterns.weights", "JSON [share, …]", "attention to each position from 0 to this one; together 1"),
+    ("token_lens.position", "index from 0", "from the prompt's first token, latents included"),
+    ("token_lens.top", "JSON [[token, p], …]", "the most probable next tokens"),
     ("positions.lens", "JSON [[token, p], …]", "the most probable next tokens at a latent"),
     ("lens", "name", "logit: final norm and head; tuned: after the layer's translator"),
     ("step", "latent step from 1", "of the block; absent at text"),

@@ -17,6 +17,7 @@ mod intervention;
 mod lens;
 mod outcomes;
 mod patching;
+mod patterns;
 mod probe;
 mod shards;
 mod switching;
@@ -49,6 +50,7 @@ pub use lens::{Lens, LensRow, Opened};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
+pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use shards::{DecodeRow, NormalRunRow};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
@@ -97,6 +99,8 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<EntropyRow>(EntropyRow::NAME),
     known::<PositionRow>(PositionRow::NAME),
     known::<LensRow>(LensRow::NAME),
+    known::<PatternRow>(PatternRow::NAME),
+    known::<TokenLensRow>(TokenLensRow::NAME),
     known::<TeacherForcedRow>(TeacherForcedRow::NAME),
     known::<WindowRow>(WindowRow::NAME),
     known::<ExitRow>(ExitRow::NAME),
@@ -116,6 +120,8 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<FormsRow>(FormsRow::NAME),
     known::<AttributionRow>(AttributionRow::NAME),
     known::<AttributionAgreementRow>(AttributionAgreementRow::NAME),
+    known::<EdgeRow>(EdgeRow::NAME),
+    known::<CircuitRow>(CircuitRow::NAME),
     known::<SteeringRow>(SteeringRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),

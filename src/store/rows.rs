@@ -32,9 +32,10 @@ pub struct RowWriter {
     rows: Vec<FlatRow>,
     partial: Partial,
     required: Vec<String>,
+    csv: bool,
 }
 
-/// The two files of a finished experiment.
+/// The two files of a finished experiment; the CSV is not there where it was left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowFiles {
     pub parquet: PathBuf,
@@ -56,12 +57,12 @@ impl RowWriter {
     /// Goes on behind exactly these rows, whatever an unfinished run left. What it left stays until they are on disk.
     pub(crate) fn replacing(folder: &Path, name: &str, rows: Vec<FlatRow>) -> Result<Self> {
         let partial = Partial::replacing(folder, name, &rows)?;
-        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: Vec::new() })
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
     }
 
     fn open(folder: &Path, name: &str, keep: bool) -> Result<Self> {
         let (partial, rows) = Partial::open(folder, name, keep)?;
-        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: Vec::new() })
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
     }
 
     /// From now on a row without these fields is an error. A field inside a struct counts (`accuracy.n` is an `n`).
@@ -82,6 +83,11 @@ impl RowWriter {
         self.partial.append(std::slice::from_ref(&row))?;
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Writes no CSV: for rows whose columns are lists, which nobody reads in a spreadsheet.
+    pub fn leave_out_csv(&mut self) {
+        self.csv = false;
     }
 
     /// The rows so far, flat.
@@ -105,7 +111,9 @@ impl RowWriter {
         let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));
         let files = RowFiles { parquet: path("parquet"), csv: path("csv"), rows: self.rows.len() };
         let mut frame = to_frame(&self.rows).with_context(|| format!("rows of '{}'", self.name))?;
-        encode_csv(&mut frame, &files.csv)?;
+        if self.csv {
+            encode_csv(&mut frame, &files.csv)?;
+        }
         parquet::write(&files.parquet, &mut frame, columns)?; // last: its presence says that the experiment is done
         self.partial.remove()?;
         Ok(files)

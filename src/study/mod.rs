@@ -10,6 +10,7 @@ mod normal;
 pub mod nulls;
 mod open;
 mod shard;
+pub(crate) mod shown;
 pub(crate) mod staging;
 mod subject;
 pub mod sweep;

@@ -32,6 +32,7 @@ use crate::stats::{Estimate, grouped_kfold};
 use crate::store::RowWriter;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
+pub(crate) use reading::{LOGITS_HELD, head};
 use residuals::{Sampled, walk};
 use translators::{Translators, train};
 

@@ -1,6 +1,7 @@
 //! Rows to figures: which of the paper's figures, and which of ours, a folder has rows for. Knows columns by name; how a
 //! chart looks is `figures`' part. A figure without rows is named with what it needs and not drawn.
 
+mod circuits;
 mod inside;
 mod interventions;
 mod length;
@@ -81,6 +82,7 @@ pub fn all(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
     drawn.extend(inside::exits(folder));
     drawn.extend(inside::lenses(folder));
     drawn.extend(inside::patching(folder));
+    drawn.extend(circuits::circuits(folder));
     drawn.extend(training::losses(folder));
     (drawn, undrawn)
 }

@@ -13,6 +13,8 @@ pub(super) enum Key {
     Line(usize, bool),
     /// A filled box.
     Patch(RGBColor),
+    /// A dotted line of no series.
+    Dashes,
     /// The mark of a published value.
     Diamond,
 }
@@ -37,6 +39,10 @@ pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64
             Key::Patch(colour) => {
                 let (from, to) = ((x + 18.0, middle - 14.0), (x + 64.0, middle + 14.0));
                 scene.shapes.push(Shape::Box { from, to, colour: *colour, alpha: 1.0 });
+            }
+            Key::Dashes => {
+                let points = [(x, middle), (x + 64.0, middle)];
+                scene.line(&points, super::style::INK, 3.0, Some((6.0, 9.0)));
             }
             Key::Diamond => super::bars::diamond(scene, (x + 40.0, middle)),
         }

@@ -1,4 +1,4 @@
-//! Figures for a one-column page: lines with intervals, bars, histograms, cumulative distributions, heat maps.
+//! Figures for a one-column page: lines with intervals, bars, histograms, cumulative distributions, heat maps, networks.
 //!
 //! Knows numbers, names and intervals; nothing of experiments or rows. Each chart is a plain value; [`save`] draws one or
 //! several charts to SVG and PNG from the same list of shapes, so the two cannot differ.
@@ -14,6 +14,7 @@ mod heatmap;
 mod histogram;
 mod legend;
 mod lines;
+mod network;
 mod png;
 mod render;
 mod scene;
@@ -30,6 +31,7 @@ pub use ecdf::Ecdf;
 pub use heatmap::HeatMap;
 pub use histogram::Histogram;
 pub use lines::{Interval, Line, LineChart, Point};
+pub use network::{Link, Network, Node};
 use scene::Scene;
 use style::WIDTH;
 
@@ -43,6 +45,7 @@ pub enum Figure {
     Histogram(Histogram),
     Ecdf(Ecdf),
     HeatMap(HeatMap),
+    Network(Network),
 }
 
 /// The two files of a figure.
@@ -60,6 +63,15 @@ impl Figure {
             Self::Histogram(chart) => &chart.title,
             Self::Ecdf(chart) => &chart.title,
             Self::HeatMap(chart) => &chart.title,
+            Self::Network(chart) => &chart.title,
+        }
+    }
+
+    /// What a title cannot say, for those who cannot see it; empty for charts whose numbers stand in tables too.
+    fn description(&self) -> String {
+        match self {
+            Self::Network(chart) => chart.description(),
+            _ => String::new(),
         }
     }
 
@@ -70,6 +82,7 @@ impl Figure {
             Self::Histogram(chart) => chart.scene(),
             Self::Ecdf(chart) => chart.scene(),
             Self::HeatMap(chart) => chart.scene(),
+            Self::Network(chart) => chart.scene(),
         }
     }
 }
@@ -102,7 +115,8 @@ pub(crate) fn save_beside(stem: &Path, panels: &[Figure], columns: usize) -> Res
     };
     let files = FigureFiles { svg: path(".svg"), png: path(".png") };
     let titles: Vec<&str> = panels.iter().map(Figure::title).collect();
-    write_atomic(&files.svg, render::svg(&whole, &titles.join("; "))?.as_bytes())?;
+    let described: Vec<String> = panels.iter().map(Figure::description).filter(|said| !said.is_empty()).collect();
+    write_atomic(&files.svg, render::svg(&whole, &titles.join("; "), &described.join(" "))?.as_bytes())?;
     write_atomic(&files.png, &render::bitmap(&whole)?)?;
     Ok(files)
 }

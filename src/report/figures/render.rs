@@ -22,8 +22,8 @@ struct Backend {
     sink: f64,
 }
 
-/// The page as SVG: to a reader who cannot see it, an image of this title.
-pub(super) fn svg(scene: &Scene, title: &str) -> Result<String> {
+/// The page as SVG: to a reader who cannot see it, an image of this title and, where there is one, description.
+pub(super) fn svg(scene: &Scene, title: &str, description: &str) -> Result<String> {
     let mut svg = String::new();
     {
         let size = (scene.width.ceil() as u32, scene.height.ceil() as u32);
@@ -31,8 +31,12 @@ pub(super) fn svg(scene: &Scene, title: &str) -> Result<String> {
         draw(scene, area, Backend { scale: 1.0, sink: 0.07 })?;
     }
     let family = |name: &str| format!("font-family=\"{name}\"");
-    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let named = svg.replacen("<svg ", "<svg role=\"img\" ", 1).replacen('>', &format!(">\n<title>{title}</title>"), 1);
+    let plain = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut head = format!(">\n<title>{}</title>", plain(title));
+    if !description.is_empty() {
+        head += &format!("\n<desc>{}</desc>", plain(description));
+    }
+    let named = svg.replacen("<svg ", "<svg role=\"img\" ", 1).replacen('>', &head, 1);
     Ok(named.replace(&family(FAMILY), &family(FALLBACK)))
 }
 

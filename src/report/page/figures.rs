@@ -20,11 +20,13 @@ pub(super) fn html(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Re
             if words.is_empty() { String::new() } else { format!("<p class=\"note\">The paper: {}</p>", prose(words)) };
         let _ = writeln!(
             out,
-            "<figure class=\"plot{}\"><figcaption><b>{}</b> <code>{}</code></figcaption><div class=\"svg\">{}</div>\
+            "<figure class=\"plot{}\"><figcaption><b>{}</b> <code>{}</code></figcaption><div class=\"svg\"{}>{}</div>\
              <p class=\"note\">{}</p>{theirs}</figure>",
             if d.columns > 1 { " wide" } else { "" },
             text(&d.title),
             text(&d.label),
+            // It is wider than a telephone: to be moved by keyboard too.
+            if d.columns > 1 { " tabindex=\"0\"" } else { "" },
             drawn.svg,
             prose(&d.note),
         );

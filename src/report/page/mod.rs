@@ -9,9 +9,12 @@ mod attention;
 mod cards;
 mod claims;
 mod escape;
+mod explorer;
 mod figures;
+mod heads;
 mod lens;
 mod manifest;
+mod pattern;
 mod steps;
 mod table;
 mod trace;
@@ -91,8 +94,11 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
     };
     let (traces, problems) = trace::html(r.folder, id);
     part("traces", "Problems, token by token", problems, traces);
+    let (explored, problems) = explorer::html(r.folder, id);
+    part("explorer", "Inside a problem: every layer, every head", problems, explored);
     part("lens", "What each layer would say at each latent step", 0, lens::html(r.folder, id));
     part("attention", "Where the heads look", 0, attention::html(r.folder, id));
+    part("heads", "Which heads act", 0, heads::html(r.folder, id));
     part("figures", "Figures", r.figures.len(), figures::html(paper, r, recipes));
     part("own", "Tables", r.own_tables.len(), r.own_tables.iter().map(|t| table::html(t, id, "")).collect());
     let beside = r.paper_tables.iter().map(|b| {

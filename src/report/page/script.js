@@ -1,4 +1,4 @@
-// Adds to a page that is complete without it: the panel of details, arrow keys inside a trace or grid, the filter of claims.
+// Adds to a page that is complete without it: the panel of details, arrow keys inside a trace, grid or pattern, the filter of claims.
 for (const box of document.querySelectorAll('.problem, .lens')) {
   const tip = box.querySelector('.tip');
   const show = (event) => {
@@ -21,6 +21,35 @@ for (const box of document.querySelectorAll('.problem, .lens')) {
       const to = by === -Infinity ? 0 : by === Infinity ? all.length - 1 : at + by;
       if (!all[to]) return;
       all[at].tabIndex = -1; all[to].tabIndex = 0; all[to].focus();
+    });
+  }
+}
+// Patterns: the share under the pointer, or under a cursor that arrow keys move.
+const PERCENTS = [...'0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz', ...Array.from({ length: 39 }, (_, i) => String.fromCharCode(0xC0 + i))].join('');
+for (const heads of document.querySelectorAll('.heads')) {
+  const names = JSON.parse(heads.dataset.names), tip = heads.closest('.problem').querySelector('.tip');
+  for (const box of heads.querySelectorAll('.big')) {
+    const svg = box.querySelector('svg'), cell = (svg.viewBox.baseVal.width + svg.viewBox.baseVal.x) / names.length;
+    const head = svg.querySelector('title').textContent.split(':')[0];
+    const cursor = svg.appendChild(document.createElementNS(svg.namespaceURI, 'rect'));
+    let at = [names.length - 1, 0];
+    const show = (query, key) => {
+      if (key < 0 || key > query || query >= names.length) return;
+      at = [query, key];
+      for (const [name, value] of Object.entries({ class: 'cursor', x: key * cell, y: query * cell, width: cell, height: cell })) cursor.setAttribute(name, value);
+      const share = PERCENTS.indexOf(svg.dataset.w[query * (query + 1) / 2 + key]);
+      tip.textContent = `${head}: ${names[query]} (position ${query}) looks at ${names[key]} (position ${key}): ${share} %`;
+      tip.hidden = false;
+    };
+    svg.addEventListener('mousemove', (event) => {
+      const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      show(Math.floor(p.y / cell), Math.floor(p.x / cell));
+    });
+    box.addEventListener('keydown', (event) => {
+      const by = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      show(at[0] + by[0], at[1] + by[1]);
     });
   }
 }

@@ -1,0 +1,91 @@
+//! Where every head looks from every position of the first problems, as the model answers them: attention patterns for the
+//! prompt explorer.
+//!
+//! One row a head and position, with the weights of the keys. Nothing is averaged and nothing has an interval:
+//! `attention_to_latents` does that, over all problems.
+//!
+//! Misleads: attention is not use, and three problems are examples; `head_patching` says which heads act.
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::model::hooks::Recording;
+use crate::model::{HookSpec, Hooks};
+use crate::schema::PatternRow;
+use crate::store::RowWriter;
+use crate::study::Study;
+use crate::study::shown::{Shown, shown};
+
+/// What it asks.
+pub const ABOUT: &str = "attention patterns of the first responses, head by head (the prompt explorer's rows)";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How many problems, from the first.
+    pub problems: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { problems: 3 }
+    }
+}
+
+/// Weights are rounded to so many parts of 1.
+const PARTS: f64 = 1e6;
+
+/// Runs the experiment.
+///
+/// # Errors
+/// No problems, and as the decoder's.
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
+    writer.leave_out_csv();
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(format!("{} patterns of {} problems\n", rows.len(), config.problems))
+}
+
+/// The rows: problem by problem, head by head, position by position.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
+    ensure!(config.problems > 0, "patterns.problems must be at least 1, found 0");
+    let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
+    Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
+}
+
+fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
+    let model = study.subject.model.config();
+    let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
+    let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;
+    let recording = Recording::of(&[spec], layers)?;
+    let mut hooks = Hooks::none();
+    recording.attach(&mut hooks, layers)?;
+    study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
+    drop(hooks);
+    let mut rows = vec![];
+    for (layer, pattern) in recording.tensors(1)?.iter().enumerate() {
+        let length = shown.positions.len();
+        for head in 0..heads {
+            for (position, (kind, token)) in shown.positions.iter().enumerate() {
+                // `[1, H, positions, keys]`.
+                let from = (head * length + position) * length;
+                let weights = &pattern.data[from..=from + position];
+                rows.push(PatternRow {
+                    identity: study.identity(study.decoded()?.1.len()),
+                    problem: shown.problem,
+                    layer,
+                    head,
+                    position,
+                    kind: *kind,
+                    token: token.clone(),
+                    weights: weights.iter().map(|w| (f64::from(*w) * PARTS).round() / PARTS).collect(),
+                });
+            }
+        }
+    }
+    Ok(rows)
+}

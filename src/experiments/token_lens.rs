@@ -1,0 +1,99 @@
+//! What each layer would say next at every position of the first problems, as the model answers them: the logit lens (nostalgebraist
+//! 2020) for the prompt explorer. Layers as in `logit_lens`: 0 is the input of the first block, the last the model's own
+//! distribution. Nothing is averaged and nothing has an interval: `logit_lens` does that, over all problems.
+//!
+//! Misleads: a lens reads an early layer in the last layer's coordinates; where it says nothing, the layer may still hold the answer.
+
+use anyhow::{Result, anyhow, ensure};
+use burn::tensor::{Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::logit_lens::{LOGITS_HELD, head};
+use crate::latent::sampling;
+use crate::model::hooks::{Recorded, Recording};
+use crate::model::{HookSpec, Hooks};
+use crate::schema::TokenLensRow;
+use crate::store::RowWriter;
+use crate::study::Study;
+use crate::study::shown::{Shown, most_probable, shown};
+
+/// What it asks.
+pub const ABOUT: &str = "what each layer would say at each token of the first responses (the prompt explorer's rows)";
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How many problems, from the first.
+    pub problems: usize,
+    /// Tokens of the lens.
+    pub top: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { problems: 3, top: 3 }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// No problems, and as the decoder's.
+pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+    let rows = rows(study, config)?;
+    writer.leave_out_csv();
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    Ok(format!("{} readings of {} problems\n", rows.len(), config.problems))
+}
+
+/// The rows: problem by problem, layer by layer, position by position.
+///
+/// # Errors
+/// As [`run`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
+    ensure!(config.problems > 0 && config.top > 0, "token_lens: problems and top must be at least 1, found {config:?}");
+    let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
+    Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
+}
+
+fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<TokenLensRow>> {
+    let layers = study.subject.model.config().num_hidden_layers;
+    let specs: [HookSpec; 2] = ["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?];
+    let recording = Recording::of(&specs, layers)?;
+    let mut hooks = Hooks::none();
+    recording.attach(&mut hooks, layers)?;
+    study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
+    drop(hooks);
+    let mut rows = vec![];
+    for (layer, states) in recording.tensors(1)?.iter().enumerate() {
+        for (position, (log_probs, (kind, token))) in said(study, states)?.iter().zip(&shown.positions).enumerate() {
+            rows.push(TokenLensRow {
+                identity: study.identity(study.decoded()?.1.len()),
+                problem: shown.problem,
+                layer,
+                position,
+                kind: *kind,
+                token: token.clone(),
+                top: most_probable(&study.subject.corpus.vocabulary, log_probs, config.top)?,
+                entropy: sampling::entropy(log_probs),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Log-probabilities of the next token at every position, from states `[1, L, D]`.
+fn said(study: &Study, states: &Recorded) -> Result<Vec<Vec<f64>>> {
+    let model = &study.subject.model;
+    let (width, vocabulary) = (states.shape[2], model.config().vocab_size);
+    let mut out = vec![];
+    for part in states.data.chunks((LOGITS_HELD / vocabulary).max(1) * width) {
+        let data = TensorData::new(part.to_vec(), [part.len() / width, width]);
+        let like = model.norm.weight.val();
+        let logits = head(model, Tensor::from_data(data, (&like.device(), like.dtype())));
+        let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
+        out.extend(logits.chunks(vocabulary).map(|logits| sampling::log_softmax(logits, 1.0, &[])));
+    }
+    Ok(out)
+}

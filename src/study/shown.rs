@@ -1,0 +1,76 @@
+//! The first problems as the model answers them, position by position: what the trace viewer and the prompt explorer show. Knows
+//! traces and the text of their tokens.
+
+use anyhow::Result;
+
+use super::Study;
+use crate::latent::trace::PositionRole;
+use crate::latent::{Sequence, Trace};
+use crate::schema::PositionKind;
+use crate::text::Vocabulary;
+
+/// One problem with its answer.
+pub(crate) struct Shown {
+    pub problem: usize,
+    /// The whole row, as row 0.
+    pub sequence: Sequence,
+    /// Kind (`None` in the prompt) and text of every position.
+    pub positions: Vec<(Option<PositionKind>, String)>,
+}
+
+/// The first `problems` greedy responses.
+///
+/// # Errors
+/// As the decoder's.
+pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<Shown>> {
+    let corpus = &study.subject.corpus;
+    let (_, traces) = study.decoded()?;
+    let one = |trace: &Trace| {
+        let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
+        let prompt = pieces(&corpus.vocabulary, &trace.prompt)?.into_iter().map(|text| (None, text));
+        let kinds = trace.positions.iter().map(|p| Some(kind(p.kind)));
+        let response = kinds.zip(pieces(&corpus.vocabulary, &ids)?);
+        let sequence = Sequence { row: 0, ..trace.sequence(&corpus.switch)? };
+        Ok(Shown { problem: trace.problem, sequence, positions: prompt.chain(response).collect() })
+    };
+    traces.iter().take(problems).map(one).collect()
+}
+
+/// What a position of a trace is, as rows say it.
+pub(crate) fn kind(role: PositionRole) -> PositionKind {
+    match role {
+        PositionRole::Text => PositionKind::Text,
+        PositionRole::Swi => PositionKind::Swi,
+        PositionRole::Latent => PositionKind::Latent,
+        PositionRole::SwiEndSampled => PositionKind::SwiEndSampled,
+        PositionRole::SwiEndForced => PositionKind::SwiEndForced,
+    }
+}
+
+/// The text that each token adds. A token that is part of a character, or after which the text so far reads otherwise, stands
+/// alone.
+pub(crate) fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>> {
+    let mut before = String::new();
+    let mut pieces = vec![];
+    for i in 0..ids.len() {
+        let until = vocabulary.decode(&ids[..=i])?;
+        pieces.push(match until.strip_prefix(&before) {
+            Some(added) => added.to_owned(),
+            None => vocabulary.decode(&ids[i..=i])?,
+        });
+        before = until;
+    }
+    Ok(pieces)
+}
+
+/// JSON `[[token, p], …]`: the `count` most probable tokens.
+///
+/// # Errors
+/// A token that the vocabulary lacks.
+pub(crate) fn most_probable(vocabulary: &Vocabulary, log_probs: &[f64], count: usize) -> Result<String> {
+    let mut order: Vec<usize> = (0..log_probs.len()).collect();
+    order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
+    let named = |t: usize| Ok((vocabulary.decode(&[t as u32])?, log_probs[t].exp()));
+    let tokens: Result<Vec<(String, f64)>> = order.into_iter().take(count).map(named).collect();
+    Ok(serde_json::to_string(&tokens?)?)
+}

@@ -1,0 +1,183 @@
+//! Circuits on the page: the drawing of a found circuit says what its rows say, and each cell of the map of heads stands with the patch
+//! behind it. Of a hand-built model whose circuit is known, and of made-up rows.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use switchyard::calibration::known::Built;
+use switchyard::experiments::edge_attribution::{self, Config};
+use switchyard::report::folder::Folder;
+use switchyard::report::render::report;
+use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, Form, HeadPatchRow, Named};
+use switchyard::store::RowWriter;
+
+use crate::common::circuit_models::{DECOY, pair_file};
+use crate::common::known::{Purpose, of};
+use crate::report::save;
+
+/// The page of a folder of rows, and the drawing of its circuit where there is one.
+fn drawn(rows: &Path) -> (String, Option<String>) {
+    let page = rows.join("page.html");
+    report(&[Folder::open(rows).expect("rows")], &page).expect("a page");
+    let html = std::fs::read_to_string(page).expect("a page");
+    (html, std::fs::read_to_string(rows.join("figures/fig-circuit-sft.svg")).ok())
+}
+
+/// Lines in the colours of edges.
+fn edges_in(svg: &str) -> usize {
+    ["#0072B2", "#D55E00"].iter().map(|colour| svg.matches(&format!("stroke=\"{colour}\"")).count()).sum()
+}
+
+/// The first number behind a text.
+fn number_after(html: &str, text: &str) -> usize {
+    let rest = html.split(text).nth(1).unwrap_or_else(|| panic!("no '{text}' on the page"));
+    rest.split(|c: char| !c.is_ascii_digit())
+        .find(|part| !part.is_empty())
+        .and_then(|n| n.parse().ok())
+        .expect("a number")
+}
+
+#[test]
+fn the_known_circuit_is_drawn() {
+    let (file, _folder) = pair_file(5);
+    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
+    let study = of(&built, 10, 5);
+    let config = Config {
+        pairs_file: Some(file),
+        forms: vec![Form::Latents],
+        pairs: 12,
+        steps: 200,
+        random: 2,
+        ..Config::default()
+    };
+    let (edges, circuits) = edge_attribution::rows(&study, &config).expect("rows");
+    let rows = tempfile::tempdir().expect("a folder");
+    write(rows.path(), &format!("{}-sft", EdgeRow::NAME), &edges);
+    write(rows.path(), &format!("{}-sft", CircuitRow::NAME), &circuits);
+    let (html, svg) = drawn(rows.path());
+    let svg = svg.expect("a drawing");
+    let found = edges.iter().filter(|e| e.in_circuit).count();
+    assert!(found <= 40, "{found} edges");
+    assert_eq!(edges_in(&svg), found);
+    assert_eq!(number_after(&html, "Latents: drawn are the "), found);
+    for edge in ["input → L0H0.v at source", "L2H0 → logits at readout", " → L2H0.v at latent[1]"] {
+        assert!(svg.contains(edge), "no edge '{edge}'");
+    }
+    assert!(!svg.contains("L3H0"), "the decoy is drawn");
+    // Nodes by name, in the rows and columns where they are.
+    for said in ["\nin\n", "\nH0\n", "\nv0\n", "\nout\n", "\nreadout\n", "\nheads 2\n"] {
+        assert!(svg.contains(said), "no {said:?}");
+    }
+    let row = circuits.iter().find(|c| c.circuit.name() == "found").expect("a row");
+    assert!(
+        html.contains(&format!("brings {:.2} of the difference", row.effect)),
+        "the faithfulness with its interval"
+    );
+}
+
+fn write<R: serde::Serialize>(folder: &Path, name: &str, rows: &[R]) {
+    let mut writer = RowWriter::create(folder, name).expect("a file");
+    rows.iter().for_each(|row| writer.push(row).expect("a row"));
+    writer.finish().expect("rows");
+}
+
+fn share(value: f64) -> Value {
+    json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": 24})
+}
+
+/// Fifty edges of the circuit, scores 50, 49, … 1 hundredths, every tenth negative; and one that is not of it.
+fn many_edges() -> Vec<Value> {
+    let edge = |i: usize| {
+        let score = (50 - i) as f64 / if i % 10 == 9 { -100.0 } else { 100.0 };
+        let (sender, receiver) =
+            [("input", "MLP 0"), ("L0H1", "L1H0.k"), ("MLP 1", "latent"), ("L1H1", "L2H1.q")][i % 4];
+        json!({"form": "latents", "sender": sender, "receiver": receiver, "place": format!("latent[{}]", 1 + i % 5), "back": i % 2,
+            "score": share(score), "rank": i + 1, "in_circuit": i < 50, "needed": null})
+    };
+    (0..51).map(edge).collect()
+}
+
+#[test]
+fn the_strongest_edges_are_drawn_and_the_caption_counts_them() {
+    let rows = tempfile::tempdir().expect("a folder");
+    save::<EdgeRow>(rows.path(), "sft", &many_edges());
+    let of = |circuit: &str, edges: usize, effect: f64| {
+        json!({"form": "latents", "circuit": circuit, "edges": edges, "of": 900, "circuits": 1, "effect": share(effect),
+            "extreme": null, "needed": null})
+    };
+    save::<CircuitRow>(rows.path(), "sft", &[of("found", 50, 0.81), of("random", 50, 0.02), of("all", 900, 1.0)]);
+    let (html, svg) = drawn(rows.path());
+    let svg = svg.expect("a drawing");
+    assert_eq!(edges_in(&svg), 40);
+    assert_eq!(svg.matches("stroke=\"#D55E00\"").count(), 4, "those that work against the answer");
+    // Σ 50…11 of Σ 50…1 = 1220 of 1275.
+    assert!(html.contains(
+        "Latents: drawn are the 40 strongest of the circuit’s 50 edges (of 900 there are), 96 % of their summed |score|; run \
+         alone, the circuit brings 0.81 [0.76, 0.86] n=24 of the difference between clean and corrupt runs (faithfulness; random \
+         circuits of its size 0.02 [-0.03, 0.07] n=24)."
+    ));
+    assert!(svg.contains("<title>Latents: after SFT</title>") && svg.contains("latent[2], 1 back"));
+    assert!(!html.contains("Text: drawn"), "a form without rows");
+}
+
+#[test]
+fn a_folder_without_a_circuit_has_no_drawing() {
+    let rows = tempfile::tempdir().expect("a folder");
+    let mut edges = many_edges();
+    edges.iter_mut().for_each(|edge| edge["in_circuit"] = false.into());
+    save::<EdgeRow>(rows.path(), "sft", &edges);
+    let (html, svg) = drawn(rows.path());
+    assert!(svg.is_none() && !html.contains("fig:circuit"));
+}
+
+fn patched(mode: &str, layer: usize, head: Option<usize>, place: &str, effect: f64, p: f64) -> Value {
+    json!({"form": "latents", "mode": mode, "component": if head.is_some() { "head" } else { "mlp" }, "layer": layer, "head": head,
+        "place": place, "back": 0, "effect": share(effect), "p_holm": p})
+}
+
+fn predicted(layer: usize, head: Option<usize>, place: &str, effect: f64) -> Value {
+    json!({"form": "latents", "gradient": "corrupt", "component": if head.is_some() { "head" } else { "mlp" }, "layer": layer,
+        "head": head, "place": place, "back": 0, "effect": share(effect), "p_holm": 0.01, "exact": null})
+}
+
+/// The part of the page.
+fn heads(html: &str) -> Option<&str> {
+    let from = html.find("-heads\"><summary>")?;
+    Some(&html[from..from + html[from..].find("<details class=\"part\"").unwrap_or(html.len() - from)])
+}
+
+#[test]
+fn each_cell_of_the_map_shows_the_patch_and_what_the_gradient_says() {
+    let rows = tempfile::tempdir().expect("a folder");
+    let maps = [
+        patched("denoise", 1, Some(0), "latent[2]", 0.41, 0.001),
+        patched("noise", 1, Some(0), "latent[2]", 0.39, 0.002),
+        patched("denoise", 0, None, "latent[10]", -0.12, 1.0),
+        patched("denoise", 0, Some(1), "swi", 0.001, 1.0),
+    ];
+    save::<HeadPatchRow>(rows.path(), "sft", &maps);
+    let (html, _) = drawn(rows.path());
+    let part = heads(&html).expect("the part");
+    assert!(part.contains("title=\"L1H0 · denoise 0.410 [0.360, 0.460], Holm p 0.00 · noise 0.390"), "{part}");
+    assert!(part.contains("class=\"p sure\"") && part.contains(">.41</td>") && part.contains(">·</td>"));
+    assert!(part.contains("class=\"p away\"") && part.contains(">−.12</td>"));
+    assert!(!part.contains("by gradient"), "an estimate without rows");
+    let at = |place: &str| part.find(&format!("<caption>{place}</caption>")).expect("a grid a place");
+    assert!(at("swi") < at("latent[2]") && at("latent[2]") < at("latent[10]"));
+
+    let more = [predicted(1, Some(0), "latent[2]", 0.37), predicted(2, Some(3), "latent[2]", 0.2)];
+    save::<AttributionRow>(rows.path(), "sft", &more);
+    let (html, _) = drawn(rows.path());
+    let part = heads(&html).expect("the part");
+    assert!(part.contains("Holm p 0.00 · by gradient: corrupt 0.370 [0.320, 0.420] · n=24"), "both of one cell");
+    assert!(part.contains("class=\"p sure only\""), "a cell that was predicted only");
+}
+
+#[test]
+fn the_map_is_there_only_where_its_rows_are() {
+    let rows = tempfile::tempdir().expect("a folder");
+    save::<EdgeRow>(rows.path(), "sft", &many_edges());
+    assert!(heads(&drawn(rows.path()).0).is_none());
+    save::<AttributionRow>(rows.path(), "grpo", &[predicted(0, Some(0), "latent[1]", 0.2)]);
+    assert!(heads(&drawn(rows.path()).0).is_some(), "a checkpoint with predictions alone");
+}
