@@ -272,6 +272,22 @@ fn what_cannot_be_drawn_is_named() {
     let Figure::Bars(mut chart) = bars() else { unreachable!() };
     chart.series[0].values.pop();
     says(Figure::Bars(chart), "'all (n=500)' has 4 values for 5 categories");
+    let network = |column: usize, to: usize| {
+        let node = Node { column, row: 0, name: "in".into() };
+        let link = Link { from: 0, to, weight: 0.5, says: "a → b".into() };
+        let (columns, rows) = (vec!["a".into()], vec!["b".into()]);
+        Figure::Network(Network {
+            title: "t".into(),
+            columns,
+            rows,
+            nodes: vec![node],
+            links: vec![link],
+            ..Network::default()
+        })
+    };
+    says(Figure::Network(Network { title: "t".into(), ..Network::default() }), "network 't' has no links");
+    says(network(1, 0), "a node outside 1 columns × 1 rows");
+    says(network(0, 1), "a link to a node that is not one of 1");
     assert!(save(std::path::Path::new("f"), &[]).is_err());
 }
 

@@ -12,10 +12,10 @@ use crate::schema::{Circuit, CircuitRow, EdgeRow, Form};
 /// Edges that are drawn of one circuit, at most.
 const DRAWN: usize = 40;
 
-const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer). Within a place an edge leads \
-    from what writes to the stream to what reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head \
-    with its query; `k`, `v`: keys and values (numbered as the heads of keys), through which later places read; `M`: an MLP; dotted: a \
-    latent’s output as the next step’s input.";
+const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
+    `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads from what writes to the stream to what \
+    reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head with its query; `k`, `v`: keys and values (numbered as the heads \
+    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input.";
 
 /// One figure a checkpoint, a panel for each form that has a circuit.
 pub(super) fn circuits(folder: &Folder) -> Vec<Drawing> {
@@ -48,7 +48,7 @@ fn said(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRo
     let row = |circuit| circuits.iter().find(|c| c.form == form && c.circuit == circuit);
     let effect = |circuit| row(circuit).and_then(|c| sound(c.effect));
     let alone = effect(Circuit::Found).map_or_else(String::new, |e| {
-        let random = effect(Circuit::Random).map_or_else(String::new, |e| format!("; random circuits of its size {e:.2}"));
+        let random = effect(Circuit::Random).map_or_else(String::new, |e| format!("; random circuits of its size {e:.2}").replace("-0.00", "0.00"));
         format!("; run alone, the circuit brings {e:.2} of the difference between clean and corrupt runs (faithfulness{random})")
     });
     let of = row(Circuit::Found).map_or_else(String::new, |c| format!(" (of {} there are)", c.of));
