@@ -100,6 +100,27 @@ fn keys_of_ones_own_have_a_flag() {
 }
 
 #[test]
+fn training_takes_keys_of_ones_own_too() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, out) = (temp.path().join("eigene.jsonl"), temp.path().join("out"));
+    let line = |a: usize| {
+        let row = json!({ "frage": format!("a = {a} ; h = a + 2 ; ? h :"), "weg": format!("h = {a} + 2 = {} ; # {}", a + 2, a + 2),
+            "antwort": (a + 2).to_string() });
+        row.to_string()
+    };
+    std::fs::write(&data, (0..4).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
+    let base =
+        ["--preset", "smollm2-gsm8k", "--model", MICRO, "--data", text(&data), "--out", text(&out), "--only", "base"];
+    let small = ["--set", "data.template=words", "--set", "data.test_rows=2", "--set", "evaluation.problems=2"];
+    let base = [&base[..], &small[..]].concat();
+    refused("train", &base, &["eigene.jsonl:1", "frage"]);
+    done("train", &[&base[..], &["--field", "question=frage,answer=antwort,solution=weg"]].concat());
+    let recipe = std::fs::read_to_string(out.join("recipe.toml")).expect("the run's recipe");
+    assert!(recipe.contains("solution = \"weg\""), "{recipe}");
+    refused("train", &["--preset", "smoke", "--field", "question=frage"], &["--field", "--data"]);
+}
+
+#[test]
 fn a_bad_row_is_named_by_file_and_line() {
     let temp = tempfile::tempdir().expect("a folder");
     let rows = |bad: &str| {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
-use switchyard::commands::{chosen::unknown_method, completions, device::MachineArgs};
+use switchyard::commands::{chosen::unknown_method, completions, device::MachineArgs, targets::fields};
 use switchyard::machine::{self, Machine};
 use switchyard::progress::{be_quiet, complain, say, show, stop_flag};
 use switchyard::recipe::Recipe;
@@ -51,6 +51,9 @@ struct Args {
     /// A file of problems.
     #[arg(long)]
     data: Option<String>,
+    /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
+    #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
+    field: Vec<String>,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -94,6 +97,10 @@ fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut recipe = Recipe::resolve(&args.preset, &set)?;
+    if let Some(fields) = fields(&args.field)? {
+        ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
+        recipe.data.fields = Some(fields);
+    }
     if !args.method.is_empty() {
         let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
         unknown_method(&args.method)?;

@@ -150,7 +150,7 @@ fn plain(part: &str) -> String {
 ///
 /// # Errors
 /// What has another form, or names no key that a problem has.
-fn fields(pairs: &[String]) -> Result<Option<Fields>> {
+pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
     let mut fields = Fields::default();
     for pair in pairs {
         let (key, yours) = pair
