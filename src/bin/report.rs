@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use switchyard::commands::{chosen::REPORTS, completions, exit, merge::Merge, print};
 use switchyard::grade::pairs;
@@ -119,7 +119,9 @@ fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
 }
 
 fn draw(run: &Path) -> Result<()> {
-    for figure in curves::draw(run)? {
+    let figures = curves::draw(run)?;
+    ensure!(!figures.is_empty(), "{}: holds no training rows to draw", run.display());
+    for figure in figures {
         show(&format!("{}\n{}", figure.svg.display(), figure.png.display()));
     }
     Ok(())
