@@ -121,7 +121,7 @@ fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
 }
 
 #[test]
-#[ignore = "half an hour"]
+#[ignore = "nine minutes"]
 fn two_hundred_kills_at_any_moment_cost_nothing() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let whole = temp.path().join("whole");

@@ -66,6 +66,7 @@ fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
     recording.attach(&mut hooks, layers)?;
     study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
     drop(hooks);
+    let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
     for (layer, pattern) in recording.tensors(1)?.iter().enumerate() {
         let length = shown.positions.len();
@@ -75,7 +76,7 @@ fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
                 let from = (head * length + position) * length;
                 let weights = &pattern.data[from..=from + position];
                 rows.push(PatternRow {
-                    identity: study.identity(study.decoded()?.1.len()),
+                    identity: identity.clone(),
                     problem: shown.problem,
                     layer,
                     head,

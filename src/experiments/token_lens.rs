@@ -65,11 +65,12 @@ fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<Token
     recording.attach(&mut hooks, layers)?;
     study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
     drop(hooks);
+    let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
     for (layer, states) in recording.tensors(1)?.iter().enumerate() {
         for (position, (log_probs, (kind, token))) in said(study, states)?.iter().zip(&shown.positions).enumerate() {
             rows.push(TokenLensRow {
-                identity: study.identity(study.decoded()?.1.len()),
+                identity: identity.clone(),
                 problem: shown.problem,
                 layer,
                 position,

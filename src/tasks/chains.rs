@@ -149,6 +149,15 @@ impl Plan {
     }
 }
 
+/// Hash of a program without its names.
+pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
+    let steps = steps.iter().flat_map(|&(op, operand)| match operand {
+        Operand::Constant(value) => [op as u8, 0, value as u8],
+        Operand::Variable(index) => [op as u8, 1, index as u8],
+    });
+    stable_hash(std::iter::once(start as u8).chain(steps))
+}
+
 impl Family for Chains {
     const NAME: &'static str = "chains";
     type Plan = Plan;
@@ -203,11 +212,7 @@ impl Family for Chains {
     }
 
     fn structure(plan: &Plan) -> u64 {
-        let steps = plan.steps.iter().flat_map(|&(op, operand)| match operand {
-            Operand::Constant(value) => [op as u8, 0, value as u8],
-            Operand::Variable(index) => [op as u8, 1, index as u8],
-        });
-        stable_hash(std::iter::once(plan.start as u8).chain(steps))
+        structure(plan.start, &plan.steps)
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {

@@ -15,8 +15,8 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::chains::{Op, Operand};
-use super::draw::{Mark, Pen, distinct, stable_hash};
+use super::chains::{Op, Operand, structure};
+use super::draw::{Mark, Pen, distinct};
 use super::{Family, Known, Levels, Program, Split, Written};
 
 const NUMBERS: [&str; 21] = [
@@ -171,11 +171,7 @@ impl Family for Stories {
     }
 
     fn structure(plan: &Plan) -> u64 {
-        let steps = plan.steps.iter().flat_map(|&(op, operand)| match operand {
-            Operand::Constant(value) => [op as u8, 0, value as u8],
-            Operand::Variable(index) => [op as u8, 1, index as u8],
-        });
-        stable_hash(std::iter::once(plan.start as u8).chain(steps))
+        structure(plan.start, &plan.steps)
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> Written {
