@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use switchyard::commands::{
-    activations::Activations, bench::Bench, calibrate::Calibrate, check::Check, completions, exit,
-    experiments::Experiments, generate::Generate, random_weights::RandomWeights,
+    activations::Activations, adapter::AdapterArgs, bench::Bench, calibrate::Calibrate, check::Check, completions,
+    exit, experiments::Experiments, generate::Generate, random_weights::RandomWeights,
 };
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
@@ -33,6 +33,7 @@ struct Probe {
 #[derive(Subcommand)]
 enum What {
     Activations(Activations),
+    Adapter(AdapterArgs),
     Bench(Bench),
     Calibrate(Calibrate),
     Check(Check),
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     exit(match probe.what {
         None => probe.experiments.run(),
         Some(What::Activations(activations)) => activations.run(),
+        Some(What::Adapter(adapter)) => adapter.run(),
         Some(What::Bench(bench)) => bench.run(),
         Some(What::Calibrate(calibrate)) => calibrate.run(),
         Some(What::Check(check)) => check.run(),

@@ -1,6 +1,7 @@
 //! What the binaries do: arguments checked, calls made, results printed. One file per subcommand.
 
 pub mod activations;
+pub mod adapter;
 pub mod bench;
 pub mod calibrate;
 mod causals;

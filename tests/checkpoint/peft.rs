@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchyard::model::checkpoint::peft::{Adapter, AdapterConfig, Apply, Factors, Targets, save_adapter};
+use switchyard::model::checkpoint::peft::{
+    Adapter, AdapterConfig, Apply, Difference, Factors, Targets, difference, save_adapter,
+};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
 use switchyard::model::config::ModelConfig;
 
@@ -26,6 +28,7 @@ fn settings(names: &[&str]) -> AdapterConfig {
         targets: Targets::Names(names.iter().map(|n| n.to_string()).collect()),
         layers: None,
         modules_to_save: vec![],
+        token_rows: vec![],
         base_model: Some("base".into()),
     }
 }
@@ -54,7 +57,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
     let embed = tensor(&[37, 32], 9);
     let replaced = BTreeMap::from([(EMBED.to_string(), embed.clone())]);
     let files = vec![("chat_template.jinja".to_string(), b"hello".to_vec())];
-    save_adapter(&dir, &settings(&names), &lora, &replaced, Dtype::F32, &files, false).expect("saves");
+    save_adapter(&dir, &settings(&names), &lora, &replaced, None, Dtype::F32, &files, false).expect("saves");
 
     let read = Arc::new(Adapter::open(&dir).expect("opens"));
     assert_eq!(read.config, settings(&names));
@@ -152,7 +155,8 @@ fn unsupported_settings_are_refused_by_name() {
         ("rank_pattern", json!({ "q_proj": 4 })),
         ("alpha_pattern", json!({ "q_proj": 4 })),
         ("init_lora_weights", json!("pissa")),
-        ("trainable_token_indices", json!([1])),
+        ("trainable_token_indices", json!({ "lm_head": [1] })),
+        ("trainable_token_indices", json!([1, 1])),
         ("layer_replication", json!([[0, 1]])),
         ("r", json!(0)),
         ("lora_alpha", json!(null)),
@@ -179,7 +183,7 @@ fn what_does_not_fit_the_base_is_named() {
     let lora = factors(&config, &names);
     let write = |s: &AdapterConfig, f: &BTreeMap<String, Factors>, r: &[(&str, HostTensor)]| {
         let r = r.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
-        save_adapter(&dir, s, f, &r, Dtype::F32, &[], true).expect("saves");
+        save_adapter(&dir, s, f, &r, None, Dtype::F32, &[], true).expect("saves");
         Adapter::open(&dir).expect("opens").fit(&config)
     };
     assert!(write(&settings(&names), &lora, &[]).is_ok());
@@ -217,4 +221,105 @@ fn what_does_not_fit_the_base_is_named() {
     fs::remove_file(dir.join("adapter_model.safetensors")).expect("removes");
     assert_names(&message(Adapter::open(&dir)), &["adapter_model.safetensors"]);
     assert_names(&message(Adapter::open(root.path())), &["adapter_config.json"]);
+}
+
+/// New rows behind the table's own, and changed ones among them, of a tied model.
+#[test]
+fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    let base_dir = root.path().join("base");
+    let base = base(&base_dir, &qwen3_json());
+    let old = base.config.vocab_size;
+    let names = ["q_proj"];
+    let lora = factors(&base.config, &names);
+    let rows = tensor(&[3, 32], 5);
+    let open = |ids: &[usize], name: &str| {
+        let dir = root.path().join(name);
+        let config = AdapterConfig { token_rows: ids.to_vec(), ..settings(&names) };
+        save_adapter(&dir, &config, &lora, &BTreeMap::new(), Some(&rows), Dtype::F32, &[], false).expect("saves");
+        let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
+        assert_eq!(adapter.config, config);
+        Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged)
+    };
+    let both = open(&[old, 2, old + 1], "rows").expect("fits");
+    assert_eq!(both.config.vocab_size, old + 2);
+    let (before, after) = (base.tensor(EMBED).expect("reads"), both.tensor(EMBED).expect("reads"));
+    for (token, row) in after.data.chunks_exact(32).enumerate() {
+        let want = match token {
+            _ if token == old => &rows.data[..32],
+            2 => &rows.data[32..64],
+            _ if token == old + 1 => &rows.data[64..],
+            _ => &before.data[token * 32..][..32],
+        };
+        assert_eq!(row, want, "row {token}");
+    }
+    assert_names(&message(open(&[old, 2, old + 3], "gap")), &["trainable_token_indices", "missing"]);
+}
+
+/// Two phases of LoRA that were merged, with singular values that are known, are found again as one adapter.
+#[test]
+fn what_merged_phases_changed_is_one_adapter() {
+    let root = tempfile::tempdir().expect("temp");
+    let base_dir = root.path().join("base");
+    let base = base(&base_dir, &qwen3_json());
+    let old = base.config.vocab_size;
+    // Unit vectors: the factors' product has the singular values 4, 2 and 1.
+    let unit = |n: usize, at: usize| (0..n).map(move |i| f32::from(u8::from(i == at)));
+    let known = |shape: &[usize]| Factors {
+        a: HostTensor::new(vec![3, shape[1]], (0..3).flat_map(|k| unit(shape[1], k + 2)).collect()).expect("fits"),
+        b: HostTensor::new(
+            vec![shape[0], 3],
+            (0..shape[0])
+                .flat_map(|o| {
+                    [4.0, 2.0, 1.0].into_iter().enumerate().map(move |(k, s)| if o == k + 1 { s } else { 0.0 })
+                })
+                .collect(),
+        )
+        .expect("fits"),
+    };
+    let mut config = base.config.clone();
+    config.vocab_size = old + 2;
+    let tensors = base.tensors().map(|read| {
+        let (name, mut weight) = read.expect("reads");
+        if name == EMBED {
+            weight.data.extend(tensor(&[2, 32], 8).data);
+            weight.shape[0] += 2;
+            weight.data[3 * 32] += 1.0;
+        } else if name == Q0 || name == UP1 {
+            let f = known(&weight.shape);
+            for o in 0..weight.shape[0] {
+                for i in 0..weight.shape[1] {
+                    let change: f32 = (0..3).map(|k| f.b.data[o * 3 + k] * f.a.data[k * weight.shape[1] + i]).sum();
+                    weight.data[o * weight.shape[1] + i] += change;
+                }
+            }
+        }
+        Ok((name, weight))
+    });
+    let trained_dir = root.path().join("trained");
+    switchyard::model::checkpoint::save_hf_folder(&trained_dir, &config, tensors, &SaveOptions::default())
+        .expect("saves");
+    let trained = Checkpoint::open_folder(&trained_dir).expect("opens");
+    let make = |r: usize| difference(&base, &trained, r).expect("an adapter");
+
+    let Difference { config, factors, replaced, token_rows, lost } = make(3);
+    assert!(lost < 1e-9, "rank 3 leaves out {lost:e}");
+    assert!(replaced.is_empty());
+    assert_eq!(config.token_rows, [3, old, old + 1]);
+    assert_eq!(config.targets, Targets::Names(vec!["q_proj".into(), "up_proj".into()]));
+    let dir = root.path().join("adapter");
+    save_adapter(&dir, &config, &factors, &replaced, token_rows.as_ref(), Dtype::F32, &[], false).expect("saves");
+    let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
+    let again = Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
+    for (name, want) in trained.tensors().map(|read| read.expect("reads")) {
+        let found = again.tensor(&name).expect("reads");
+        let off = found.data.iter().zip(&want.data).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(found.shape == want.shape && off < 1e-5, "`{name}` is off by {off:e}");
+    }
+    // Eckart and Young: rank 2 leaves out the smallest singular value, rank 1 the two smallest.
+    for (r, want) in [(1, 5.0 / 21.0), (2, 1.0 / 21.0)] {
+        let lost = make(r).lost;
+        assert!((lost - want).abs() < 1e-6, "rank {r} leaves out {lost}, expected {want}");
+    }
+    assert_names(&message(difference(&base, &base, 2)), &["same matrices"]);
 }

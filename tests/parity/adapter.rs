@@ -6,6 +6,7 @@ use std::path::Path;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use switchyard::loading::Opened;
+use switchyard::machine::Compute;
 use switchyard::model::checkpoint::peft::{AdapterConfig, Apply, Factors, Targets, save_adapter};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, HostTensor, expected_parameters};
 use switchyard::model::gradients::gradients_by_name;
@@ -35,9 +36,10 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
         targets: Targets::Pattern(targets.collect::<Vec<_>>().join("|")),
         layers: None,
         modules_to_save: vec![],
+        token_rows: vec![],
         base_model: None,
     };
-    save_adapter(dir, &settings, &factors, &BTreeMap::new(), Dtype::F32, &[], false).expect("saves");
+    save_adapter(dir, &settings, &factors, &BTreeMap::new(), None, Dtype::F32, &[], false).expect("saves");
 }
 
 fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
@@ -103,6 +105,29 @@ fn modules_to_save_are_the_trained_ones() {
             assert!(off <= 1e-5, "row {r}: off by {off:e}");
             let original = relative(&ours, &reference[&format!("row{r}.original.logits")].data, "logits");
             assert!(original > 1e-2, "row {r}: the untrained modules were read");
+        }
+    }
+}
+
+/// Rows of new tokens and of an old one, as PEFT's `trainable_token_indices` saves them; over weights kept as stored too.
+#[test]
+fn token_rows_have_the_logits_of_peft() {
+    let folder = fixture("tiny/qwen3_tied_peft_tokens");
+    let reference = read("tiny/qwen3_tied_peft_tokens/reference.safetensors");
+    let base = fixture("tiny/qwen3_tied").display().to_string();
+    let opened = |apply| Opened::open(&base, Some(&folder), apply).expect("opens");
+    let device = Device::flex();
+    let models = [
+        opened(Apply::Merged).load(&device).expect("loads").model,
+        opened(Apply::ReplacedOnly).load(&device).expect("loads").model,
+        opened(Apply::Merged).load_as(Compute::Stored, &device).expect("loads").model,
+    ];
+    for (how, model) in models.iter().enumerate() {
+        for r in 0..2 {
+            let ids: Vec<u32> = reference[&format!("row{r}.ids")].data.iter().map(|&id| id as u32).collect();
+            let ours = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
+            let off = relative(&ours, &reference[&format!("row{r}.logits")].data, "logits");
+            assert!(off <= 1e-5, "model {how}, row {r}: off by {off:e}");
         }
     }
 }

@@ -43,11 +43,14 @@ pub struct AdapterConfig {
     /// Only these layers have factors; `None` for all.
     pub layers: Option<Vec<usize>>,
     pub modules_to_save: Vec<String>,
+    /// Ids whose rows of the embedding table (and of a head tied to it) the file holds, in its order. Ids behind the base's
+    /// last one are new rows.
+    pub token_rows: Vec<usize>,
     pub base_model: Option<String>,
 }
 
 /// Keys that must be absent, null, false or empty.
-const UNSUPPORTED: [&str; 16] = [
+const UNSUPPORTED: [&str; 15] = [
     "use_dora",
     "lora_bias",
     "fan_in_fan_out",
@@ -56,7 +59,6 @@ const UNSUPPORTED: [&str; 16] = [
     "use_qalora",
     "use_bdlora",
     "layer_replication",
-    "trainable_token_indices",
     "target_parameters",
     "exclude_modules",
     "alora_invocation_tokens",
@@ -124,6 +126,10 @@ impl AdapterConfig {
                 Value::Null => vec![],
                 list => strings(list, origin, "modules_to_save")?,
             },
+            token_rows: match &value["trainable_token_indices"] {
+                Value::Null => vec![],
+                found => token_rows(found, origin)?,
+            },
             base_model: value["base_model_name_or_path"].as_str().map(str::to_string),
         })
     }
@@ -131,6 +137,7 @@ impl AdapterConfig {
     /// The file that PEFT loads.
     pub fn to_json(&self) -> Value {
         let saved = if self.modules_to_save.is_empty() { Value::Null } else { json!(self.modules_to_save) };
+        let tokens = if self.token_rows.is_empty() { Value::Null } else { json!({ "embed_tokens": self.token_rows }) };
         json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -148,6 +155,7 @@ impl AdapterConfig {
             "layers_to_transform": self.layers,
             "layers_pattern": null,
             "modules_to_save": saved,
+            "trainable_token_indices": tokens,
             "bias": "none",
             "fan_in_fan_out": false,
             "init_lora_weights": true,
@@ -174,6 +182,29 @@ fn strings(value: &Value, origin: &str, key: &str) -> Result<Vec<String>> {
     names
         .collect::<Option<_>>()
         .ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))
+}
+
+/// A list, or a list under the name of the embedding table.
+fn token_rows(value: &Value, origin: &str) -> Result<Vec<usize>> {
+    let wanted = || {
+        anyhow!(
+            "{origin}: `trainable_token_indices` must be token ids of the embedding table alone, each once, found {value}"
+        )
+    };
+    let list = match value {
+        Value::Object(map) if map.is_empty() => return Ok(vec![]),
+        Value::Object(map) if map.len() == 1 => {
+            map.iter().find(|(name, _)| name.ends_with("embed_tokens")).map(|(_, v)| v)
+        }
+        Value::Array(_) => Some(value),
+        _ => None,
+    };
+    let list = list.and_then(Value::as_array).ok_or_else(wanted)?;
+    let ids: Option<Vec<usize>> = list.iter().map(|id| id.as_u64().map(|id| id as usize)).collect();
+    let ids = ids.ok_or_else(wanted)?;
+    let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+    ensure!(distinct.len() == ids.len(), wanted());
+    Ok(ids)
 }
 
 fn layers(value: &Value, origin: &str) -> Result<Vec<usize>> {

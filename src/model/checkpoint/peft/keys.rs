@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail, ensure};
 
 use super::super::SafetensorsFile;
+use super::super::params::{EMBED, HEAD};
 
 /// What PEFT puts before the base model's own path.
 pub(crate) const PREFIX: &str = "base_model.model.";
@@ -14,22 +15,45 @@ pub(crate) const PREFIX: &str = "base_model.model.";
 /// Weight → keys of (A, B).
 pub(crate) type FactorKeys = BTreeMap<String, (String, String)>;
 
-/// Sorts the keys into factors and replaced weights.
-pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<(FactorKeys, BTreeMap<String, String>)> {
+/// What PEFT puts behind the embedding table's path where some of its rows are trained.
+pub(crate) const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
+
+/// What the keys are for.
+pub struct Keys {
+    pub factors: FactorKeys,
+    /// Weight → key of what replaces it.
+    pub replaced: BTreeMap<String, String>,
+    /// Key of the token rows.
+    pub token_rows: Option<String>,
+}
+
+/// Sorts the keys.
+pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<Keys> {
     let origin = path.display();
     let mut halves: BTreeMap<String, [Option<String>; 2]> = BTreeMap::new();
     let mut replaced: BTreeMap<String, (String, bool)> = BTreeMap::new();
+    let mut token_rows = None;
     for key in file.names() {
         let inner = key
             .strip_prefix(PREFIX)
             .ok_or_else(|| anyhow!("{origin}: unexpected key `{key}`: expected it to begin with {PREFIX}"))?;
-        for (mark, what) in [
-            ("lora_embedding_", "LoRA on embeddings"),
-            ("lora_magnitude_vector", "DoRA"),
-            ("trainable_tokens", "trainable token rows"),
-            (".bias", "a bias"),
-        ] {
+        for (mark, what) in
+            [("lora_embedding_", "LoRA on embeddings"), ("lora_magnitude_vector", "DoRA"), (".bias", "a bias")]
+        {
             ensure!(!inner.contains(mark), "{origin}: `{key}`: {what} is not supported");
+        }
+        if let Some(module) = inner.strip_suffix(TOKEN_ROWS) {
+            let table = EMBED.strip_suffix("weight");
+            // A tied head's rows are the table's: PEFT may write them a second time.
+            let head = HEAD.strip_suffix("weight");
+            ensure!(
+                Some(module) == table || Some(module) == head,
+                "{origin}: `{key}`: rows of other modules than the embedding table are not supported"
+            );
+            if Some(module) == table {
+                token_rows = Some(key.to_string());
+            }
+            continue;
         }
         let half = ["lora_A", "lora_B"].iter().position(|h| inner.contains(&format!(".{h}.")));
         if let Some(half) = half {
@@ -75,5 +99,5 @@ pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<(FactorKeys, BTreeMap
             ),
         };
     }
-    Ok((factors, replaced))
+    Ok(Keys { factors, replaced, token_rows })
 }

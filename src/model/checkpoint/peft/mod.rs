@@ -5,6 +5,7 @@
 //! asked for; a replaced embedding of an 8B model is 2.5 GB.
 
 mod config;
+mod difference;
 mod keys;
 mod overlay;
 mod save;
@@ -20,6 +21,8 @@ use super::{HostTensor, SafetensorsFile, expected_parameters};
 use crate::model::config::ModelConfig;
 
 pub use config::{AdapterConfig, Targets};
+pub use difference::{Difference, difference};
+use keys::Keys;
 pub use overlay::Apply;
 pub(super) use overlay::Overlay;
 pub use save::save_adapter;
@@ -45,6 +48,8 @@ pub struct Adapter {
     factors: BTreeMap<String, (String, String)>,
     /// Weight → key of what replaces it.
     replaced: BTreeMap<String, String>,
+    /// Key of the rows of `config.token_rows`, `[n, d]`.
+    token_rows: Option<String>,
 }
 
 impl Adapter {
@@ -63,8 +68,14 @@ impl Adapter {
             bail!("{origin}: expected {WEIGHTS}, found none{hint}");
         }
         let file = SafetensorsFile::open(&path)?;
-        let (factors, replaced) = keys::sort(&file, &path)?;
-        let adapter = Self { config, path, file, factors, replaced };
+        let Keys { factors, replaced, token_rows } = keys::sort(&file, &path)?;
+        ensure!(
+            token_rows.is_some() != config.token_rows.is_empty(),
+            "{origin}: `trainable_token_indices` of {SETTINGS} names {} tokens, and {WEIGHTS} {}",
+            config.token_rows.len(),
+            if token_rows.is_some() { "holds rows" } else { "holds no rows" }
+        );
+        let adapter = Self { config, path, file, factors, replaced, token_rows };
         adapter.check_ranks()?;
         Ok(adapter)
     }
@@ -88,6 +99,14 @@ impl Adapter {
 
     pub fn replaced(&self, name: &str) -> Result<Option<HostTensor>> {
         self.replaced.get(name).map(|key| self.file.tensor(key)).transpose()
+    }
+
+    /// Learnt rows of the embedding table by token, and of a head that is tied to it.
+    pub(crate) fn token_rows(&self) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
+        let Some(key) = &self.token_rows else { return Ok(None) };
+        let rows = self.file.tensor(key)?;
+        let values = rows.data.chunks_exact(rows.width()).map(<[f32]>::to_vec);
+        Ok(Some(self.config.token_rows.iter().copied().zip(values).collect()))
     }
 
     pub fn scaling(&self) -> f64 {
@@ -129,10 +148,36 @@ impl Adapter {
                 config.vocab_size = shape[0];
             }
         }
+        if let Some(key) = &self.token_rows {
+            let (ids, found) = (&self.config.token_rows, self.shape(key));
+            ensure!(
+                found == [ids.len(), base.hidden_size],
+                "{origin}: `{key}` must be [{}, {}], found {found:?}",
+                ids.len(),
+                base.hidden_size
+            );
+            ensure!(
+                base.tie_word_embeddings,
+                "{origin}: `{key}`: the base's head is not tied to its embedding table and would have no rows for these tokens"
+            );
+            let old = config.vocab_size;
+            let new = ids.iter().filter(|id| **id >= old).count();
+            let last = ids.iter().max().map_or(old, |last| (last + 1).max(old));
+            ensure!(
+                last == old + new,
+                "{origin}: `trainable_token_indices` goes up to {}, the embedding table has {old} rows: ids between them are missing",
+                last - 1
+            );
+            config.vocab_size = last;
+        }
         let expected: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
         for (name, key) in &self.replaced {
             if name == HEAD && config.tie_word_embeddings {
                 self.check_tied_head()?;
+                continue;
+            }
+            if name == EMBED && self.token_rows.is_some() {
+                // As many rows as it has; the others are in the file by themselves.
                 continue;
             }
             let shape =
@@ -141,7 +186,8 @@ impl Adapter {
             ensure!(found == shape, "{origin}: `{key}` has the wrong shape: expected {shape:?}, found {found:?}");
         }
         let shrinks = config.vocab_size <= base.vocab_size;
-        let whole = self.replaced.contains_key(EMBED) && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
+        let whole = self.token_rows.is_some()
+            || self.replaced.contains_key(EMBED) && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
         ensure!(
             shrinks || whole,
             "{origin}: only one of embedding and head has {} rows, the base has {}: both are needed to add rows",

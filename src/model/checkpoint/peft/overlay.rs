@@ -56,6 +56,14 @@ impl Weights for Overlay {
             weight.data.truncate(shape[0] * shape[1]);
             weight.shape[0] = shape[0];
         }
+        if let (EMBED, Some(rows)) = (name, self.adapter.token_rows()?) {
+            let width = shape[1];
+            weight.data.resize(shape[0] * width, 0.0);
+            weight.shape[0] = shape[0];
+            for (token, row) in rows {
+                weight.data[token * width..][..width].copy_from_slice(&row);
+            }
+        }
         if let (Apply::Merged, Some(factors)) = (self.apply, self.adapter.factors(name)?) {
             factors
                 .merge_into(&mut weight, self.adapter.scaling())
@@ -75,8 +83,19 @@ impl Weights for Overlay {
             Some(key) => self.adapter.file.stored(key)?,
             None => self.base.stored(name)?,
         };
-        let rows = self.shape(name).and_then(|shape| shape.first().copied());
-        Ok(stored.zip(rows).map(|(matrix, rows)| matrix.cut(rows)))
+        let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {
+            return Ok(None);
+        };
+        match (name, self.adapter.token_rows()?) {
+            // Rows of the file itself stay as it stores them; a table with other ones among them is widened.
+            (EMBED, Some(added)) => match added.first_key_value() {
+                Some((first, _)) if *first == matrix.rows() => {
+                    Ok(Some(matrix.with_rows(&added.into_values().flatten().collect::<Vec<_>>())?))
+                }
+                _ => Ok(None),
+            },
+            _ => Ok(Some(matrix.cut(rows))),
+        }
     }
 
     fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {

@@ -1,0 +1,72 @@
+//! `probe adapter`: what training changed in a model, as a PEFT adapter over its base.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use super::{ModelArgs, print};
+use crate::latent::reasoning;
+use crate::model::checkpoint::peft::{difference, save_adapter};
+use crate::model::checkpoint::{Checkpoint, Dtype};
+
+/// Write what training changed in a model as a PEFT adapter over the model that it began with.
+///
+/// A run of `train` with LoRA merges its factors after each phase; this finds them again. The folder opens with --adapter, here
+/// and in PEFT (resize the base to the tokenizer's length first). It prints what the rank leaves out.
+#[derive(Args, Debug)]
+pub struct AdapterArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The model that the training began with: a folder, a .gguf file or a hub id
+    #[arg(long, value_name = "MODEL")]
+    base: String,
+    /// Rank of the factors. Each merged phase of `train` needs its own: three phases of lora.rank 8 need 24
+    #[arg(long, value_name = "R", default_value_t = 16)]
+    rank: usize,
+    /// What the file stores values in
+    #[arg(long, value_enum, default_value_t = Stored::Bf16)]
+    dtype: Stored,
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Stored {
+    F32,
+    Bf16,
+}
+
+impl AdapterArgs {
+    /// # Errors
+    /// Models that cannot be read or do not belong together, a folder that is there already.
+    pub fn run(&self) -> Result<()> {
+        ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
+        ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
+        let trained = Checkpoint::open(&self.model.named()?)?;
+        let base = Checkpoint::open(&self.base)?;
+        let mut adapter = difference(&base, &trained, self.rank)?;
+        adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
+        let mut files = trained.text_files(None)?;
+        let how = trained.path.join(reasoning::FILE);
+        if how.is_file() {
+            let bytes = std::fs::read(&how).with_context(|| format!("{}: cannot read", how.display()))?;
+            files.push((reasoning::FILE.to_owned(), bytes));
+        }
+        let dtype = match self.dtype {
+            Stored::F32 => Dtype::F32,
+            Stored::Bf16 => Dtype::BF16,
+        };
+        let rows = adapter.token_rows.as_ref();
+        save_adapter(&self.out, &adapter.config, &adapter.factors, &adapter.replaced, rows, dtype, &files, false)?;
+        print(&format!(
+            "{}\n{} matrices of rank {}, {} token rows, {} whole weights; the rank leaves out {:.2e} of the squared change\n",
+            self.out.display(),
+            adapter.factors.len(),
+            self.rank,
+            adapter.config.token_rows.len(),
+            adapter.replaced.len(),
+            adapter.lost
+        ))
+    }
+}

@@ -1,0 +1,172 @@
+//! What training changed, as an adapter: the factors of each matrix's difference from the base. LoRA phases that were merged
+//! one after the other differ from their base by a matrix of low rank, whoever trained them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, anyhow, ensure};
+use linfa_linalg::qr::QR;
+use linfa_linalg::svd::SVD;
+use ndarray::{Array2, ArrayView2, Axis, s};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::super::params::{EMBED, HEAD};
+use super::super::{Checkpoint, HostTensor, expected_parameters};
+use super::{AdapterConfig, Factors, Targets};
+use crate::model::config::ModelConfig;
+use crate::random::normal;
+
+/// Of a table, so many rows at most are written by themselves; with more it is written whole.
+const MOST_TOKEN_ROWS: usize = 64;
+
+/// Steps of the subspace iteration. Each multiplies the gap between kept and dropped singular values once more.
+const ITERATIONS: usize = 4;
+
+/// A trained model as an adapter over its base.
+pub struct Difference {
+    pub config: AdapterConfig,
+    pub factors: BTreeMap<String, Factors>,
+    /// Weights that no factors are for: norms, biases, tables with many changed rows.
+    pub replaced: BTreeMap<String, HostTensor>,
+    /// Of `config.token_rows`.
+    pub token_rows: Option<HostTensor>,
+    /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius), where `rest` is what the rank leaves out.
+    pub lost: f64,
+}
+
+/// `trained` minus `base`, its matrices in rank `r` (the best one, Eckart and Young 1936).
+///
+/// # Errors
+/// Models of different shapes, weights that cannot be read, and models that are the same.
+pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<Difference> {
+    let [from, to] = [&base.config, &trained.config];
+    let same = |weights: &Checkpoint| {
+        let shapes = expected_parameters(&weights.config).into_iter();
+        shapes.filter(|(name, _)| name != EMBED && name != HEAD).collect::<Vec<_>>()
+    };
+    ensure!(
+        same(base) == same(trained)
+            && from.hidden_size == to.hidden_size
+            && from.tie_word_embeddings == to.tie_word_embeddings
+            && from.vocab_size <= to.vocab_size,
+        "{} is not a trained form of {}: their shapes differ",
+        trained.path.display(),
+        base.path.display()
+    );
+    let mut out = Difference {
+        config: AdapterConfig {
+            r,
+            // The scale is in the factors.
+            alpha: r as f64,
+            use_rslora: false,
+            targets: Targets::Names(vec![]),
+            layers: None,
+            modules_to_save: vec![],
+            token_rows: vec![],
+            base_model: None,
+        },
+        factors: BTreeMap::new(),
+        replaced: BTreeMap::new(),
+        token_rows: None,
+        lost: 0.0,
+    };
+    let mut whole = 0.0;
+    for (name, shape) in expected_parameters(to) {
+        let (old, new) = (base.tensor(&name)?, trained.tensor(&name)?);
+        if old == new {
+            continue;
+        }
+        if name == EMBED && to.tie_word_embeddings {
+            let changed = changed_rows(&old, &new);
+            if changed.len() <= MOST_TOKEN_ROWS {
+                let width = new.width();
+                let rows = changed.iter().flat_map(|row| &new.data[row * width..][..width]).copied().collect();
+                out.token_rows = Some(HostTensor::new(vec![changed.len(), width], rows)?);
+                out.config.token_rows = changed;
+                continue;
+            }
+        }
+        if shape.len() != 2 || name == EMBED || name == HEAD {
+            out.replaced.insert(name, new);
+            continue;
+        }
+        let change = Array2::from_shape_fn((shape[0], shape[1]), |(o, i)| {
+            f64::from(new.data[o * shape[1] + i]) - f64::from(old.data[o * shape[1] + i])
+        });
+        let factors = best_factors(change.view(), r).map_err(|e| anyhow!("`{name}`: {e}"))?;
+        let kept = matrix(&factors.b).dot(&matrix(&factors.a));
+        out.lost += (&change - &kept).mapv(|x| x * x).sum();
+        whole += change.mapv(|x| x * x).sum();
+        out.factors.insert(name, factors);
+    }
+    ensure!(
+        !out.factors.is_empty(),
+        "{} and {} have the same matrices: there is nothing to make an adapter of",
+        trained.path.display(),
+        base.path.display()
+    );
+    out.lost /= whole;
+    out.config.targets = Targets::Names(complete(&mut out.factors, r, to)?);
+    Ok(out)
+}
+
+/// Names of the projections with factors. PEFT wants them in every layer: where one has none they are zeros.
+fn complete(factors: &mut BTreeMap<String, Factors>, r: usize, config: &ModelConfig) -> Result<Vec<String>> {
+    let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
+    let targets: BTreeSet<String> = factors.keys().map(|name| module(name)).collect();
+    for (name, shape) in expected_parameters(config) {
+        if shape.len() == 2 && targets.contains(&module(&name)) && !factors.contains_key(&name) {
+            let zeros = |shape: Vec<usize>| HostTensor::new(shape.clone(), vec![0.0; shape.iter().product()]);
+            factors.insert(name, Factors { a: zeros(vec![r, shape[1]])?, b: zeros(vec![shape[0], r])? });
+        }
+    }
+    Ok(targets.into_iter().collect())
+}
+
+/// Rows that differ, and those that only the new table has.
+fn changed_rows(old: &HostTensor, new: &HostTensor) -> Vec<usize> {
+    let width = new.width();
+    let row = |table: &HostTensor, row: usize| table.data.get(row * width..(row + 1) * width).map(<[f32]>::to_vec);
+    (0..new.rows()).filter(|&i| row(old, i) != row(new, i)).collect()
+}
+
+fn matrix(tensor: &HostTensor) -> Array2<f64> {
+    Array2::from_shape_fn((tensor.rows(), tensor.width()), |(i, j)| f64::from(tensor.data[i * tensor.width() + j]))
+}
+
+/// B·A of rank `r` nearest to the matrix, by a randomised range finder with subspace iteration (Halko et al. 2011,
+/// arXiv:0909.4061, algorithms 4.4 and 5.1). Each singular value is split evenly between the two. A rank above that of the
+/// matrix is filled up with zeros.
+fn best_factors(change: ArrayView2<f64>, r: usize) -> Result<Factors> {
+    let (rows, width) = change.dim();
+    let wide = (2 * r + 8).min(rows).min(width);
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let mut range = change.dot(&Array2::from_shape_fn((width, wide), |_| normal(&mut rng)));
+    for _ in 0..ITERATIONS {
+        let back = change.t().dot(&orthonormal(range)?);
+        range = change.dot(&orthonormal(back)?);
+    }
+    let basis = orthonormal(range)?;
+    // Tall, as the decomposition wants it: Δᵀ Q = V S Uᵀ.
+    let small = change.t().dot(&basis);
+    let (v, sigma, ut) = small.svd(true, true).map_err(|e| anyhow!("singular values: {e}"))?;
+    let (Some(v), Some(ut)) = (v, ut) else { return Err(anyhow!("singular vectors are missing")) };
+    let mut order: Vec<usize> = (0..sigma.len()).collect();
+    order.sort_by(|&i, &j| sigma[j].total_cmp(&sigma[i]));
+    order.truncate(r);
+    let root = |k: usize| sigma[k].max(0.0).sqrt();
+    let left = basis.dot(&ut.t());
+    let mut a = Array2::<f64>::zeros((r, width));
+    let mut b = Array2::<f64>::zeros((rows, r));
+    for (slot, &k) in order.iter().enumerate() {
+        a.slice_mut(s![slot, ..]).assign(&(&v.index_axis(Axis(1), k) * root(k)));
+        b.slice_mut(s![.., slot]).assign(&(&left.index_axis(Axis(1), k) * root(k)));
+    }
+    let host = |m: Array2<f64>| HostTensor::new(vec![m.nrows(), m.ncols()], m.iter().map(|x| *x as f32).collect());
+    Ok(Factors { a: host(a)?, b: host(b)? })
+}
+
+fn orthonormal(columns: Array2<f64>) -> Result<Array2<f64>> {
+    let (q, _) = columns.qr().map_err(|e| anyhow!("orthonormal basis: {e}"))?.into_decomp();
+    Ok(q)
+}
