@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use switchyard::schema::SweepRow;
+use switchyard::store::read;
+
 use super::common::run_files::assert_same;
 
 /// Every phase of every method that leaves a checkpoint.
@@ -326,4 +329,48 @@ fn several_processes_without_mpi_are_refused() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--features mpi") && said.contains("2 processes"), "{said}");
     assert!(!out.exists());
+}
+
+/// Every combination is a run of its own; those of one seed share a base; the table counts seeds, and nothing is trained twice.
+#[test]
+fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("sweep");
+    let sweep = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.args(["--preset", "smoke", "--method", "icot", "--threads", "2", "--set", "icot.steps=4"]);
+        command.args(["--sweep", "icot.batch=8,4", "--sweep", "seed=0,1", "--out"]).arg(&out).args(more);
+        command.stdin(Stdio::null()).output().expect("train runs")
+    };
+    let first = sweep(&[]);
+    assert!(first.status.success(), "{}", text(&first));
+    // The second batch size takes over the base of its seed.
+    assert_eq!(text(&first).matches("base: taken over from").count(), 2, "{}", text(&first));
+    let rows: Vec<SweepRow> = read(&out.join("sweep.parquet")).expect("rows");
+    let of = |point: &str, phase: &str| -> Vec<&SweepRow> {
+        rows.iter().filter(|row| row.point == point && row.result.phase == phase).collect()
+    };
+    for point in ["icot.batch=8", "icot.batch=4"] {
+        assert_eq!(of(point, "icot").iter().map(|row| row.result.identity.seed).collect::<Vec<_>>(), [0, 1]);
+    }
+    assert_eq!(of("icot.batch=8", "base")[1].result, of("icot.batch=4", "base")[1].result);
+    let base = |run: &str| std::fs::read(out.join(run).join("base/checkpoint/model.safetensors")).expect("weights");
+    assert_eq!(base("icot.batch=8+seed=1"), base("icot.batch=4+seed=1"));
+    assert_ne!(base("icot.batch=8+seed=0"), base("icot.batch=8+seed=1"));
+    let table = std::fs::read_to_string(out.join("sweep.md")).expect("a table");
+    assert!(table.contains("| icot.batch=4 | icot |") && table.contains("n=2"), "{table}");
+
+    assert!(text(&sweep(&[])).contains("holds a sweep already"));
+    // One run is lost: it alone is trained again.
+    let lost = out.join("icot.batch=4+seed=1");
+    let before = std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights");
+    std::fs::remove_dir_all(&lost).expect("removed");
+    let again = sweep(&["--resume"]);
+    assert!(again.status.success(), "{}", text(&again));
+    assert_eq!(std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights"), before);
+    assert_eq!(read::<SweepRow>(&out.join("sweep.parquet")).expect("rows"), rows);
+    assert_eq!(text(&again).matches("base: taken over from").count(), 1, "{}", text(&again));
+
+    let wrong = sweep(&["--resume", "--sweep", "no_cot.stepz=1"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
 }

@@ -11,6 +11,7 @@ use switchyard::machine::{self, Machine};
 use switchyard::progress::{be_quiet, complain, say, show, stop_flag};
 use switchyard::recipe::Recipe;
 use switchyard::train::pipeline::{Ended, Options, run};
+use switchyard::train::sweep::{self, Axis};
 use switchyard::world::{Launched, World, spent};
 
 /// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
@@ -30,6 +31,9 @@ struct Args {
     /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Train at every value of this setting, e.g. `coconut.c=1,2`; repeated, at every combination: a run each under --out.
+    #[arg(long, value_name = "KEY=VALUE,VALUE")]
+    sweep: Vec<String>,
     /// Train these methods instead of the recipe's, `all` of them, or `list` them.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     method: Vec<String>,
@@ -96,17 +100,7 @@ fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut recipe = Recipe::resolve(&args.preset, &set)?;
-    if let Some(fields) = fields(&args.field)? {
-        ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
-        recipe.data.fields = Some(fields);
-    }
-    if !args.method.is_empty() {
-        let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
-        unknown_method(&args.method)?;
-        recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
-        recipe.check()?;
-    }
+    let recipe = recipe_of(args, &set)?;
     let options = Options {
         out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
         resume: args.resume,
@@ -118,6 +112,15 @@ fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
         world,
     };
     stop_flag();
+    if !args.sweep.is_empty() {
+        let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
+        let at = |point: &[String]| recipe_of(args, &[set.as_slice(), point].concat());
+        let finished = sweep::run(&axes, at, &options)?;
+        if !finished {
+            say(&format!("stopped; go on with the same command and --resume (sweep {})", options.out.display()));
+        }
+        return Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(130) });
+    }
     if world.size > 1 {
         let devices: Vec<String> = world.all(vec![machine::name(&machine.device)])?;
         say(&format!("{} processes, on {}", world.size, devices.join(", ")));
@@ -141,4 +144,20 @@ fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
             Ok(ExitCode::from(130))
         }
     }
+}
+
+/// The preset with what the command line changes in it.
+fn recipe_of(args: &Args, set: &[String]) -> Result<Recipe> {
+    let mut recipe = Recipe::resolve(&args.preset, set)?;
+    if let Some(fields) = fields(&args.field)? {
+        ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
+        recipe.data.fields = Some(fields);
+    }
+    if !args.method.is_empty() {
+        let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
+        unknown_method(&args.method)?;
+        recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
+        recipe.check()?;
+    }
+    Ok(recipe)
 }

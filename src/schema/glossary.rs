@@ -78,6 +78,7 @@ const ANSWERS: &[Column] = &[
     ("forward_passes", "count", "passes of the model one after the other, a response"),
     ("train_steps", "count", "optimiser steps behind the checkpoint"),
     ("train_positions", "count", "positions fed in training"),
+    ("point", "name", "the swept settings of the run, its seed left out"),
 ];
 
 /// What next-token distributions say.

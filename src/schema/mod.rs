@@ -54,8 +54,8 @@ pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use shards::{DecodeRow, NormalRunRow};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
-pub use training::PhaseRow;
 pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
+pub use training::{PhaseRow, SweepRow};
 
 /// A kind of row that has files of its own.
 pub trait Named: DeserializeOwned + Send + Sync + 'static {

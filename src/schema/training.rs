@@ -89,6 +89,19 @@ pub struct PhaseRow {
     pub train_positions: Option<usize>,
 }
 
+/// A phase of one run of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepRow {
+    /// The swept settings but the seed, `key=value` with a space between.
+    pub point: String,
+    #[serde(flatten)]
+    pub result: PhaseRow,
+}
+
+impl Named for SweepRow {
+    const NAME: &'static str = "sweep";
+}
+
 impl Named for PhaseRow {
     const NAME: &'static str = "summary";
 }

@@ -12,6 +12,7 @@
 //! | how much does a mean differ on the same problems? | [`Bootstrap::paired`] |
 //! | the same, several positions per problem | [`Bootstrap::clustered_mean`], [`Bootstrap::clustered_rows`] |
 //! | many ratios over the same problems | [`Bootstrap::columns`] |
+//! | what would another seed give? | [`mean_of_runs`] |
 //! | many tests at once | [`holm`] |
 //! | can a probe read it? | [`probe`] |
 //!
@@ -34,6 +35,7 @@ mod sign_flip;
 mod softmax;
 pub mod special;
 mod split;
+mod student;
 mod wilson;
 
 pub use bootstrap::Bootstrap;
@@ -48,6 +50,7 @@ pub use scale::Standardiser;
 pub use sign_flip::sign_flip;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
+pub use student::mean_of_runs;
 pub use wilson::{accuracy, wilson};
 
 /// The level of every interval unless a caller says otherwise.

@@ -12,4 +12,5 @@ pub mod reward;
 pub mod sft;
 pub(crate) mod shards;
 pub mod state;
+pub mod sweep;
 pub mod trainer;

@@ -9,7 +9,7 @@ mod summary;
 mod supervised;
 mod switch_grpo;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use burn::tensor::Device;
@@ -21,6 +21,7 @@ use crate::corpus::Corpus;
 use crate::method::{self, Phase, Work};
 use crate::progress::Stopped;
 use crate::recipe::Recipe;
+use crate::schema::PhaseRow;
 use crate::store::Lock;
 
 /// A run in progress.
@@ -75,6 +76,19 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
         summary::write(&run, &results)?;
     }
     Ok(Ended::Finished(results))
+}
+
+/// Whether a recipe could take over the base of the run in this folder ([`Options::base`]).
+pub(super) fn has_base(recipe: &Recipe, run: &Path) -> bool {
+    base::same_settings(recipe, run).is_ok()
+}
+
+/// What the summary of a run holds, as rows.
+///
+/// # Errors
+/// A result without outcomes.
+pub(super) fn rows(recipe: &Recipe, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
+    summary::rows(&recipe.name, &summary::dataset(recipe), recipe.seed, results)
 }
 
 impl Run {

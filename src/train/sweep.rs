@@ -1,0 +1,201 @@
+//! A grid of settings: each point is a run in a folder of its own, under one. Runs whose bases have the same settings share it.
+//!
+//! What a method can learn is not shown by one run of it: this is how "it stays at chance" is tried before it is said.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::pipeline::{self, Ended, Options};
+use crate::progress::{say, show};
+use crate::recipe::Recipe;
+use crate::schema::{Named, SweepRow};
+use crate::stats::mean_of_runs;
+use crate::store::{RowWriter, write_atomic};
+
+/// The setting that tells runs of one point apart.
+const SEED: &str = "seed";
+
+/// A setting and the values that it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    pub key: String,
+    /// As TOML has them.
+    pub values: Vec<String>,
+}
+
+impl Axis {
+    /// `coconut.c=1,2`; a comma inside brackets or braces belongs to the value.
+    ///
+    /// # Errors
+    /// What has another form, and a value that stands twice.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wanted = || format!("--sweep {text}: write key=value,value, for example coconut.c=1,2");
+        let (key, list) = text.split_once('=').with_context(wanted)?;
+        let (mut values, mut depth) = (vec![String::new()], 0_i32);
+        for letter in list.chars() {
+            depth += i32::from("[{".contains(letter)) - i32::from("]}".contains(letter));
+            match (letter, values.last_mut()) {
+                (',', _) if depth == 0 => values.push(String::new()),
+                (_, Some(last)) => last.push(letter),
+                (_, None) => {}
+            }
+        }
+        let (key, values): (_, Vec<String>) =
+            (key.trim().to_owned(), values.iter().map(|value| value.trim().to_owned()).collect());
+        ensure!(!key.is_empty() && depth == 0 && values.iter().all(|value| !value.is_empty()), wanted());
+        for (i, value) in values.iter().enumerate() {
+            ensure!(!values[..i].contains(value), "--sweep {text}: {value} stands twice");
+        }
+        Ok(Self { key, values })
+    }
+}
+
+/// One run of a sweep.
+struct Point {
+    /// Swept settings, in the order of the axes.
+    settings: Vec<(String, String)>,
+    recipe: Recipe,
+}
+
+impl Point {
+    /// What it is called in tables: without the seed.
+    fn name(&self) -> String {
+        let named = self.settings.iter().filter(|(key, _)| key != SEED);
+        named.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Its folder under the sweep's.
+    fn folder(&self) -> String {
+        let all: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        all.join("+").chars().map(|c| if c.is_ascii_alphanumeric() || "=+.-_".contains(c) { c } else { '_' }).collect()
+    }
+}
+
+/// Every combination of the axes' values, the last axis changing fastest. `recipe` makes one of them.
+fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<Point>> {
+    let mut all: Vec<Vec<(String, String)>> = vec![vec![]];
+    for (i, axis) in axes.iter().enumerate() {
+        ensure!(axes[..i].iter().all(|other| other.key != axis.key), "--sweep: `{}` is swept twice", axis.key);
+        let longer = |point: &Vec<(String, String)>| {
+            let values = axis.values.iter().map(|value| (axis.key.clone(), value.clone()));
+            values.map(|last| point.iter().cloned().chain([last]).collect()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    let point = |settings: Vec<(String, String)>| {
+        let set: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Ok(Point { recipe: recipe(&set)?, settings })
+    };
+    let points: Vec<Point> = all.into_iter().map(point).collect::<Result<_>>()?;
+    let mut folders: Vec<String> = points.iter().map(Point::folder).collect();
+    folders.sort_unstable();
+    if let Some(pair) = folders.windows(2).find(|pair| pair[0] == pair[1]) {
+        bail!("--sweep: two points would have the folder {}; name their values otherwise", pair[0]);
+    }
+    Ok(points)
+}
+
+/// Trains every point in a folder of its own under `options.out`, and writes `sweep.parquet`, `sweep.csv` and `sweep.md` there
+/// anew after each. With `options.resume` finished points are passed over. `false` when the user stopped it.
+///
+/// # Errors
+/// Settings that are not valid at some point, before any work; and as [`pipeline::run`].
+pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options: &Options) -> Result<bool> {
+    ensure!(options.world.size == 1, "--sweep: several processes train one run together, not a sweep");
+    let points = points(axes, recipe)?;
+    let root = &options.out;
+    ensure!(
+        options.resume || !root.join("sweep.parquet").exists(),
+        "{}: holds a sweep already; --resume goes on with it, --out names another folder",
+        root.display()
+    );
+    let mut bases: Vec<PathBuf> = options.base.iter().cloned().collect();
+    let mut rows: Vec<SweepRow> = vec![];
+    for (i, point) in points.iter().enumerate() {
+        let out = root.join(point.folder());
+        say(&format!("run {} of {}: {}", i + 1, points.len(), out.display()));
+        let base = bases.iter().find(|base| pipeline::has_base(&point.recipe, base)).cloned();
+        let begun = out.join("recipe.toml").exists();
+        let own = Options { out: out.clone(), resume: options.resume && begun, base, ..options.clone() };
+        let Ended::Finished(results) = pipeline::run(point.recipe.clone(), own)? else { return Ok(false) };
+        bases.push(out);
+        let new = pipeline::rows(&point.recipe, &results)?;
+        rows.extend(new.into_iter().map(|result| SweepRow { point: point.name(), result }));
+        write(root, &rows, &options.command)?;
+    }
+    show(&table(&rows)?);
+    Ok(true)
+}
+
+fn write(root: &Path, rows: &[SweepRow], command: &str) -> Result<()> {
+    let mut writer = RowWriter::create(root, SweepRow::NAME)?;
+    rows.iter().try_for_each(|row| writer.push(row))?;
+    writer.finish()?;
+    let text = format!("`{command}`\n\n{}", table(rows)?);
+    write_atomic(&root.join("sweep.md"), text.as_bytes())
+}
+
+/// Markdown: a row for each phase at each point, its accuracy over the seeds.
+fn table(rows: &[SweepRow]) -> Result<String> {
+    let mut at: BTreeMap<(&str, &str), Vec<&SweepRow>> = BTreeMap::new();
+    let mut order = vec![];
+    for row in rows {
+        let key = (row.point.as_str(), row.result.phase.as_str());
+        let held = at.entry(key).or_default();
+        if held.is_empty() {
+            order.push(key);
+        }
+        held.push(row);
+    }
+    let mut out = String::from(
+        "| settings | phase | accuracy, mean over seeds [95 %, t] | of each seed | n problems | training steps |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for key in order {
+        let held = &at[&key];
+        let values: Vec<f64> = held.iter().map(|row| row.result.accuracy.value).collect();
+        let mean = match mean_of_runs(&values) {
+            Ok(mean) => format!("{mean:.3}"),
+            Err(_) => format!("{:.3}", values[0]), // one seed: no interval
+        };
+        let each: Vec<String> =
+            held.iter().map(|row| format!("{}: {:.3}", row.result.identity.seed, row.result.accuracy.value)).collect();
+        let first = &held[0].result;
+        let steps = first.train_steps.map_or_else(|| "—".into(), |steps| steps.to_string());
+        out += &format!("| {} | {} | {mean} | {} | {} | {steps} |\n", key.0, key.1, each.join(", "), first.identity.n);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_a_key_and_values_that_may_hold_commas_in_brackets() {
+        let of = |text: &str| Axis::parse(text).map(|axis| axis.values);
+        assert_eq!(of("coconut.c=1, 2").expect("values"), ["1", "2"]);
+        assert_eq!(of("s=[{k=1,n=2},{k=2}],[]").expect("values"), ["[{k=1,n=2},{k=2}]", "[]"]);
+        for wrong in ["c", "c=", "c=1,,2", "=1", "c=1,1", "c=[1,2"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_grid_has_every_combination_once() {
+        let recipe = |set: &[String]| Recipe::resolve("smoke", set);
+        let axes = ["seed=0,1", "coconut.c=1,2,3"].map(|text| Axis::parse(text).expect("an axis"));
+        let all = points(&axes, recipe).expect("points");
+        let names: Vec<String> = all.iter().map(Point::folder).collect();
+        assert_eq!(
+            names[..4],
+            ["seed=0+coconut.c=1", "seed=0+coconut.c=2", "seed=0+coconut.c=3", "seed=1+coconut.c=1"]
+        );
+        assert_eq!((all.len(), all[4].name().as_str(), all[4].recipe.seed), (6, "coconut.c=2", 1));
+        let twice = [axes[0].clone(), axes[0].clone()];
+        assert!(points(&twice, recipe).is_err());
+        assert!(points(&[Axis::parse("no.such=1").expect("an axis")], recipe).is_err());
+    }
+}
