@@ -40,3 +40,4 @@ pub mod render;
 mod render_table;
 pub mod tables;
 pub mod verdicts;
+mod versus;

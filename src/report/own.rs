@@ -3,10 +3,10 @@
 
 use anyhow::Result;
 
-use super::dependence;
 use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
+use super::{dependence, versus};
 use crate::schema::{
     AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, EdgeRow, HeadPatchRow,
     InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PatternRow, PhaseChangeRow,
@@ -93,6 +93,7 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
             phase, source, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls,
             forward_passes, train_steps, train_positions, truncated),
     )?;
+    all.tables.extend(versus::table(folder)?);
     all.tables.extend(dependence::table(folder)?);
     calibration(&mut all)?;
     all.add_from(
