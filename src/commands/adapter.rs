@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::{ModelArgs, print};
 use crate::latent::reasoning;
-use crate::model::checkpoint::peft::{difference, save_adapter};
+use crate::model::checkpoint::peft::{Difference, difference, save_adapter};
 use crate::model::checkpoint::{Checkpoint, Dtype};
 
 /// Write what training changed in a model as a PEFT adapter over the model that it began with.
@@ -45,7 +45,7 @@ impl AdapterArgs {
         ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
         let trained = Checkpoint::open(&self.model.named()?)?;
         let base = Checkpoint::open(&self.base)?;
-        let mut adapter = difference(&base, &trained, self.rank)?;
+        let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
         adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
         let mut files = trained.text_files(None)?;
         let how = trained.path.join(reasoning::FILE);
@@ -57,8 +57,7 @@ impl AdapterArgs {
             Stored::F32 => Dtype::F32,
             Stored::Bf16 => Dtype::BF16,
         };
-        let rows = adapter.token_rows.as_ref();
-        save_adapter(&self.out, &adapter.config, &adapter.factors, &adapter.replaced, rows, dtype, &files, false)?;
+        save_adapter(&self.out, &adapter, dtype, &files, false)?;
         print(&format!(
             "{}\n{} matrices of rank {}, {} token rows, {} whole weights; the rank leaves out {:.2e} of the squared change\n",
             self.out.display(),
@@ -66,7 +65,7 @@ impl AdapterArgs {
             self.rank,
             adapter.config.token_rows.len(),
             adapter.replaced.len(),
-            adapter.lost
+            lost
         ))
     }
 }

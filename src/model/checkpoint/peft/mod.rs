@@ -25,7 +25,7 @@ pub use difference::{Difference, difference};
 use keys::Keys;
 pub use overlay::Apply;
 pub(super) use overlay::Overlay;
-pub use save::save_adapter;
+pub use save::{AdapterWeights, save_adapter};
 
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 pub(crate) const SETTINGS: &str = "adapter_config.json";

@@ -12,15 +12,22 @@ use super::super::{Dtype, HostTensor};
 use super::keys::{PREFIX, TOKEN_ROWS};
 use super::{AdapterConfig, Factors, SETTINGS, WEIGHTS};
 
+/// What an adapter's files hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterWeights {
+    pub config: AdapterConfig,
+    pub factors: BTreeMap<String, Factors>,
+    /// Weights that no factors are for: norms, biases, tables with many changed rows.
+    pub replaced: BTreeMap<String, HostTensor>,
+    /// The rows of `config.token_rows`, `[n, d]`.
+    pub token_rows: Option<HostTensor>,
+}
+
 /// Writes a folder that PEFT loads over the base. Replaced embeddings go under their plain names, as PEFT's own
-/// `save_embedding_layers` does: resize the base to the same rows before loading. `token_rows`: those of `config.token_rows`,
-/// `[n, d]`. `files` as in `SaveOptions`.
+/// `save_embedding_layers` does: resize the base to the same rows before loading. `files` as in `SaveOptions`.
 pub fn save_adapter(
     dir: &Path,
-    config: &AdapterConfig,
-    factors: &BTreeMap<String, Factors>,
-    replaced: &BTreeMap<String, HostTensor>,
-    token_rows: Option<&HostTensor>,
+    AdapterWeights { config, factors, replaced, token_rows }: &AdapterWeights,
     dtype: Dtype,
     files: &[(String, Vec<u8>)],
     overwrite: bool,
@@ -39,14 +46,14 @@ pub fn save_adapter(
         tensors.push((format!("{}{module}.lora_B.weight", PREFIX), &f.b));
     }
     tensors.extend(replaced.iter().map(|(name, t)| (format!("{}{name}", PREFIX), t)));
-    let rows = token_rows.map_or(0, HostTensor::rows);
+    let rows = token_rows.as_ref().map_or(0, HostTensor::rows);
     ensure!(
         rows == config.token_rows.len(),
         "cannot save an adapter: {rows} token rows for {} tokens",
         config.token_rows.len()
     );
     let table = EMBED.trim_end_matches("weight");
-    tensors.extend(token_rows.map(|rows| (format!("{PREFIX}{table}{TOKEN_ROWS}"), rows)));
+    tensors.extend(token_rows.as_ref().map(|rows| (format!("{PREFIX}{table}{TOKEN_ROWS}"), rows)));
     let expected: Vec<_> = tensors.iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect();
     in_new_folder(dir, overwrite, |temp| {
         let list = tensors.iter().map(|(name, t)| Ok((name.clone(), (*t).clone())));
