@@ -286,7 +286,7 @@ fn the_circuit_of_inert_latents_passes_them_by() {
 }
 
 #[test]
-#[ignore = "minutes: 200 models"]
+#[ignore = "200 models, a minute"]
 fn circuits_of_inert_latents_raise_few_alarms() {
     let found = alarms(100..300);
     println!("{found} alarms in 200 seeds");

@@ -40,7 +40,7 @@ struct Args {
     /// Run only these phases.
     #[arg(long, value_delimiter = ',', value_name = "PHASES")]
     only: Vec<String>,
-    /// The run folder; by default runs/<name>.
+    /// The run folder; by default runs/<name>, of a sweep runs/<name>-sweep.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Go on with a run that was stopped.
@@ -102,7 +102,11 @@ fn go(args: &Args, machine: &Machine, world: World) -> Result<ExitCode> {
     }
     let recipe = recipe_of(args, &set)?;
     let options = Options {
-        out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&recipe.name)),
+        // A sweep's folder holds runs, and is none itself.
+        out: args.out.clone().unwrap_or_else(|| {
+            let sweep = if args.sweep.is_empty() { "" } else { "-sweep" };
+            PathBuf::from("runs").join(format!("{}{sweep}", recipe.name))
+        }),
         resume: args.resume,
         only: args.only.clone(),
         base: args.base.clone(),

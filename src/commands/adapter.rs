@@ -9,6 +9,7 @@ use super::{ModelArgs, print};
 use crate::latent::reasoning;
 use crate::model::checkpoint::peft::{Difference, difference, save_adapter};
 use crate::model::checkpoint::{Checkpoint, Dtype};
+use crate::model::heads;
 
 /// Write what training changed in a model as a PEFT adapter over the model that it began with.
 ///
@@ -39,12 +40,14 @@ enum Stored {
 
 impl AdapterArgs {
     /// # Errors
-    /// Models that cannot be read or do not belong together, a folder that is there already.
+    /// Models that cannot be read or do not belong together, what an adapter cannot hold, a folder that is there already.
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
         ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
         let trained = Checkpoint::open(&self.model.named()?)?;
         let base = Checkpoint::open(&self.base)?;
+        let heads = trained.path.join(heads::FILE);
+        ensure!(!heads.is_file(), "{}: an adapter cannot hold a method's own heads", heads.display());
         let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
         adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
         let mut files = trained.text_files(None)?;

@@ -171,9 +171,7 @@ impl Subject {
 
     /// The task's name, or the file's.
     pub fn dataset(&self) -> String {
-        let file = self.recipe.data.test_path.as_ref().or(self.recipe.data.path.as_ref());
-        let file = file.and_then(|p| p.file_stem()).map_or_else(|| "file".into(), |s| s.to_string_lossy().into_owned());
-        self.recipe.task.as_ref().map_or(file, |task| task.name().to_owned())
+        self.recipe.dataset()
     }
 
     /// The part of its name that stands in file names: the phase, or the model.

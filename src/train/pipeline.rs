@@ -88,7 +88,7 @@ pub(super) fn has_base(recipe: &Recipe, run: &Path) -> bool {
 /// # Errors
 /// A result without outcomes.
 pub(super) fn rows(recipe: &Recipe, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
-    summary::rows(&recipe.name, &summary::dataset(recipe), recipe.seed, results)
+    summary::rows(&recipe.name, &recipe.dataset(), recipe.seed, results)
 }
 
 impl Run {

@@ -17,6 +17,9 @@ use crate::store::{RowWriter, write_atomic};
 /// The setting that tells runs of one point apart.
 const SEED: &str = "seed";
 
+/// What every file system takes as the name of a folder.
+const LONGEST_NAME: usize = 255;
+
 /// A setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
@@ -63,7 +66,8 @@ impl Point {
     /// What it is called in tables: without the seed.
     fn name(&self) -> String {
         let named = self.settings.iter().filter(|(key, _)| key != SEED);
-        named.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+        let name = named.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
+        if name.is_empty() { "as the recipe".to_owned() } else { name }
     }
 
     /// Its folder under the sweep's.
@@ -90,6 +94,12 @@ fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result
     };
     let points: Vec<Point> = all.into_iter().map(point).collect::<Result<_>>()?;
     let mut folders: Vec<String> = points.iter().map(Point::folder).collect();
+    if let Some(long) = folders.iter().find(|name| name.len() > LONGEST_NAME) {
+        bail!(
+            "--sweep: the folder {long} would have a name of {} letters, at most {LONGEST_NAME} are possible: sweep fewer settings at once",
+            long.len()
+        );
+    }
     folders.sort_unstable();
     if let Some(pair) = folders.windows(2).find(|pair| pair[0] == pair[1]) {
         bail!("--sweep: two points would have the folder {}; name their values otherwise", pair[0]);

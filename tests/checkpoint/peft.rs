@@ -328,3 +328,83 @@ fn what_merged_phases_changed_is_one_adapter() {
     }
     assert_names(&message(difference(&base, &base, 2)), &["same matrices"]);
 }
+
+/// PEFT's own adapter, merged into a model, comes out of `probe adapter` again; what an adapter cannot hold is refused by name.
+#[test]
+fn the_program_finds_a_merged_adapter_of_peft_again() {
+    let root = tempfile::tempdir().expect("temp");
+    let open = |adapter: &Path| {
+        let base = Checkpoint::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
+        let adapter = Arc::new(Adapter::open(adapter).expect("opens"));
+        base.with_adapter(adapter, Apply::Merged).expect("fits")
+    };
+    let merged = open(Path::new("fixtures/tiny/qwen3_tied_peft_tokens"));
+    let trained = root.path().join("trained");
+    switchyard::model::checkpoint::save_hf_folder(&trained, &merged.config, merged.tensors(), &SaveOptions::default())
+        .expect("saves");
+    let run = |base: &str, out: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_probe"));
+        command.arg("adapter").arg(&trained).args(["--base", base, "--rank", "4", "--dtype", "f32"]);
+        let output = command.arg("--out").arg(root.path().join(out)).output().expect("probe runs");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    let (code, said) = run("fixtures/tiny/qwen3_tied", "found");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("4 token rows"), "{said}");
+    let found = open(&root.path().join("found"));
+    for (name, want) in merged.tensors().map(|read| read.expect("reads")) {
+        let ours = found.tensor(&name).expect("reads");
+        let off = ours.data.iter().zip(&want.data).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(ours.shape == want.shape && off < 1e-5, "`{name}` is off by {off:e}");
+    }
+    for (base, out, says) in [
+        ("fixtures/tiny/qwen3_tied", "found", "is there already"),
+        ("fixtures/tiny/llama_gqa", "other", "shapes differ"),
+    ] {
+        let (code, said) = run(base, out);
+        assert!(code == Some(2) && said.contains(says), "{said}");
+    }
+    fs::write(trained.join("heads.safetensors"), []).expect("writes");
+    let (code, said) = run("fixtures/tiny/qwen3_tied", "heads");
+    assert!(code == Some(2) && said.contains("heads.safetensors"), "{said}");
+}
+
+/// A padded table that was cut in training is written whole; a bias that was trained is refused.
+#[test]
+fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    let changed = |base: &Checkpoint, name: &str, cut: usize, what: &str| {
+        let mut config = base.config.clone();
+        config.vocab_size -= cut;
+        let rows = config.vocab_size;
+        let tensors = base.tensors().map(|read| {
+            let (found, mut weight) = read.expect("reads");
+            if found == EMBED {
+                weight.data.truncate(rows * weight.width());
+                weight.shape[0] = rows;
+            }
+            if found.ends_with(what) {
+                weight.data[0] += 1.0;
+            }
+            Ok((found, weight))
+        });
+        let dir = root.path().join(name);
+        switchyard::model::checkpoint::save_hf_folder(&dir, &config, tensors, &SaveOptions::default()).expect("saves");
+        Checkpoint::open_folder(dir).expect("opens")
+    };
+    let qwen3 = || Checkpoint::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
+    let cut = changed(&qwen3(), "cut", 2, "layers.0.mlp.up_proj.weight");
+    let Difference { adapter, .. } = difference(&qwen3(), &cut, 1).expect("an adapter");
+    assert!(adapter.token_rows.is_none() && adapter.replaced.contains_key(EMBED));
+    let dir = root.path().join("adapter");
+    save_adapter(&dir, &adapter, Dtype::F32, &[], false).expect("saves");
+    let again = qwen3().with_adapter(Arc::new(Adapter::open(&dir).expect("opens")), Apply::Merged).expect("fits");
+    assert_eq!(again.config.vocab_size, cut.config.vocab_size);
+    assert_eq!(again.tensor(EMBED).expect("reads"), cut.tensor(EMBED).expect("reads"));
+    let qwen2 = Checkpoint::open_folder("fixtures/tiny/qwen2_tied").expect("opens");
+    let biased = changed(&qwen2, "biased", 0, "layers.0.self_attn.q_proj.bias");
+    assert_names(&message(difference(&qwen2, &biased, 1)), &["q_proj.bias", "no biases"]);
+}

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use crate::evaluation::{Outcome, Scores};
 use crate::progress::show;
-use crate::recipe::Recipe;
 use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::RowWriter;
@@ -132,13 +131,6 @@ pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> 
     lines(results).into_iter().map(row).collect()
 }
 
-/// The task's name, or the file's.
-pub(super) fn dataset(recipe: &Recipe) -> String {
-    let file = recipe.data.test_path.as_ref().or(recipe.data.path.as_ref()).and_then(|p| p.file_stem());
-    let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
-    recipe.task.as_ref().map_or(file, |task| task.name().to_owned())
-}
-
 /// Writes `summary.md`, `summary.json` and the rows `summary.parquet`, prints the table and the next commands.
 pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     let text = table(results);
@@ -149,7 +141,7 @@ pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
     );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
-    let dataset = dataset(&run.recipe);
+    let dataset = run.recipe.dataset();
     let mut writer = RowWriter::create(&run.root, PhaseRow::NAME)?;
     for row in rows(&run.recipe.name, &dataset, run.recipe.seed, results)? {
         writer.push(&row)?;

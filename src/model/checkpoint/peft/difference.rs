@@ -32,7 +32,7 @@ pub struct Difference {
 /// `trained` minus `base`, its matrices in rank `r` (the best one, Eckart and Young 1936).
 ///
 /// # Errors
-/// Models of different shapes, weights that cannot be read, and models that are the same.
+/// Models of different shapes, weights that cannot be read, trained biases, and models that are the same.
 pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<Difference> {
     let [from, to] = [&base.config, &trained.config];
     let same = |weights: &Checkpoint| {
@@ -42,8 +42,7 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
     ensure!(
         same(base) == same(trained)
             && from.hidden_size == to.hidden_size
-            && from.tie_word_embeddings == to.tie_word_embeddings
-            && from.vocab_size <= to.vocab_size,
+            && from.tie_word_embeddings == to.tie_word_embeddings,
         "{} is not a trained form of {}: their shapes differ",
         trained.path.display(),
         base.path.display()
@@ -66,7 +65,8 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
         if old == new {
             continue;
         }
-        if name == EMBED && to.tie_word_embeddings {
+        // Rows that were cut, as padded ones are, cannot be named: such a table is written whole.
+        if name == EMBED && to.tie_word_embeddings && from.vocab_size <= to.vocab_size {
             let changed = changed_rows(&old, &new);
             if changed.len() <= MOST_TOKEN_ROWS {
                 let width = new.width();
@@ -76,6 +76,7 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
                 continue;
             }
         }
+        ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter holds no biases");
         if shape.len() != 2 || name == EMBED || name == HEAD {
             out.replaced.insert(name, new);
             continue;

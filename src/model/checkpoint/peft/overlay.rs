@@ -1,5 +1,6 @@
 //! A base and an adapter as one set of weights.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +36,13 @@ impl Overlay {
     }
 }
 
+impl Overlay {
+    /// Learnt rows of this matrix, where it is the embedding table.
+    fn token_rows(&self, name: &str) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
+        if name == EMBED { self.adapter.token_rows() } else { Ok(None) }
+    }
+}
+
 impl Weights for Overlay {
     fn names(&self) -> Vec<String> {
         self.shapes.iter().map(|(name, _)| name.clone()).collect()
@@ -56,7 +64,7 @@ impl Weights for Overlay {
             weight.data.truncate(shape[0] * shape[1]);
             weight.shape[0] = shape[0];
         }
-        if let (EMBED, Some(rows)) = (name, self.adapter.token_rows()?) {
+        if let Some(rows) = self.token_rows(name)? {
             let width = shape[1];
             weight.data.resize(shape[0] * width, 0.0);
             weight.shape[0] = shape[0];
@@ -86,16 +94,11 @@ impl Weights for Overlay {
         let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {
             return Ok(None);
         };
-        match (name, self.adapter.token_rows()?) {
-            // Rows of the file itself stay as it stores them; a table with other ones among them is widened.
-            (EMBED, Some(added)) => match added.first_key_value() {
-                Some((first, _)) if *first == matrix.rows() => {
-                    Ok(Some(matrix.with_rows(&added.into_values().flatten().collect::<Vec<_>>())?))
-                }
-                _ => Ok(None),
-            },
-            _ => Ok(Some(matrix.cut(rows))),
-        }
+        let Some(learnt) = self.token_rows(name)? else { return Ok(Some(matrix.cut(rows))) };
+        // Rows of the file itself stay as it stores them; a table with learnt ones among them is widened.
+        let behind = learnt.keys().next() == Some(&matrix.rows());
+        let more: Vec<f32> = learnt.into_values().flatten().collect();
+        behind.then(|| matrix.with_rows(&more)).transpose()
     }
 
     fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {

@@ -17,7 +17,7 @@ use super::{AdapterConfig, Factors, SETTINGS, WEIGHTS};
 pub struct AdapterWeights {
     pub config: AdapterConfig,
     pub factors: BTreeMap<String, Factors>,
-    /// Weights that no factors are for: norms, biases, tables with many changed rows.
+    /// Weights that no factors are for: norms, tables with many changed rows.
     pub replaced: BTreeMap<String, HostTensor>,
     /// The rows of `config.token_rows`, `[n, d]`.
     pub token_rows: Option<HostTensor>,
