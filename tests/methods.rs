@@ -2,6 +2,7 @@
 //! latents under the same experiments as SWITCH's.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -438,6 +439,18 @@ fn smoke(out: &Path) {
     assert!(train.status.success(), "{}", String::from_utf8_lossy(&train.stderr));
 }
 
+/// Names of what the probes of layers were fitted for.
+fn probed(study: &Study) -> BTreeSet<String> {
+    let quick = layer_probe::Config { untrained: false, ..layer_probe::Config::default() };
+    let mut targets = BTreeSet::new();
+    layer_probe::probe(study, &quick, |row| {
+        targets.insert(row.target);
+        Ok(())
+    })
+    .expect("probes");
+    targets
+}
+
 #[test]
 fn their_latents_go_through_the_experiments_of_switch() {
     let temp = tempfile::tempdir().expect("a temporary folder");
@@ -472,13 +485,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
             let names: Vec<&str> = rows.iter().map(|r| r.mode.as_str()).collect();
             assert!(modes.iter().all(|m| names.contains(m)), "{names:?}");
         }
-        let quick = layer_probe::Config { untrained: false, ..layer_probe::Config::default() };
-        let mut targets = vec![];
-        layer_probe::probe(&study, &quick, |row| {
-            targets.push(row.target);
-            Ok(())
-        })
-        .expect("probes");
+        let targets = probed(&study);
         assert!(targets.iter().any(|t| t == &format!("value:s1@{latents}")), "{phase}: {targets:?}");
         assert!(targets.iter().all(|t| t.starts_with("value:s")), "{phase}: {targets:?}");
     }
@@ -490,6 +497,17 @@ fn their_latents_go_through_the_experiments_of_switch() {
         };
         let rows = latent_intervention::rows(&study, &config).expect("the experiment").rows;
         assert!(rows.iter().any(|r| r.mode == "skip") && rows.iter().any(|r| r.mode == "zero"), "{phase}");
+        if phase == "colar" {
+            // As many steps as the model took, and no switch to probe for.
+            let targets = probed(&study);
+            assert!(targets.contains("value:s1@1") && targets.iter().all(|t| t.starts_with("value:s")), "{targets:?}");
+            let longest = study.decoded().expect("decodes").1.iter().map(|t| t.latent_calls()).max().expect("a block");
+            assert!(
+                targets
+                    .iter()
+                    .all(|t| t.rsplit_once('@').expect("a step").1.parse::<usize>().expect("a number") <= longest)
+            );
+        }
     }
     // What does not apply is left out, not failed; where the user names it, it is an error.
     let probe = |only: &[&str]| {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
-use switchyard::tasks::{Affine, Chains, Graph, Known, Levels, Multiply, Split, StepValue, Stories, Task, TaskProblem};
+use switchyard::tasks::{
+    Affine, Chains, Graph, Known, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem, Told,
+};
 
 fn families() -> Vec<Task> {
     vec![
@@ -12,8 +14,17 @@ fn families() -> Vec<Task> {
         Task::Affine(Affine::default()),
         Task::Affine(Affine { modulus: 12, ..Affine::default() }),
         Task::Graph(Graph::default()),
+        Task::Graph(Graph { told: Told::Frontier, ..Graph::default() }),
+        Task::Graph(Graph {
+            levels: Levels { min: 1, max: 3 },
+            nodes: Some(Nodes { min: 8, max: 9 }),
+            letters: 10,
+            ..Graph::default()
+        }),
         Task::Multiply(Multiply::default()),
         Task::Stories(Stories::default()),
+        Task::Sums(Sums::default()),
+        Task::Sums(Sums { modulus: 7, row: 8, ..Sums::default() }),
     ]
 }
 
@@ -21,6 +32,7 @@ fn modulus(task: &Task) -> i64 {
     match task {
         Task::Chains(chains) => chains.modulus.into(),
         Task::Affine(affine) => affine.modulus.into(),
+        Task::Sums(sums) => sums.modulus.into(),
         _ => 0,
     }
 }
@@ -153,7 +165,7 @@ fn check_chain(problem: &TaskProblem) {
     }
 }
 
-fn check_graph(problem: &TaskProblem) {
+fn check_graph(problem: &TaskProblem, told: Told, size: Option<Nodes>) {
     let (edges, asked) = problem.question.split_once("? ").unwrap();
     let edges: Vec<(&str, &str)> =
         edges.split(" ; ").filter_map(|edge| edge.trim_matches([' ', ';']).split_once(" > ")).collect();
@@ -181,17 +193,61 @@ fn check_graph(problem: &TaskProblem) {
     assert!(!seen.contains(wrong), "both candidates of {} can be reached", problem.id);
     assert_eq!(distance[problem.answer.as_str()], problem.steps.len());
     assert!((2..=4).contains(&problem.steps.len()));
-    let mut at = root;
-    for step in &problem.steps {
-        let (from, to) = step.clause.split_once(" > ").unwrap();
-        assert!(from == at && edges.contains(&(from, to)), "{} is no edge from {at}", step.clause);
-        at = to;
+    match told {
+        Told::Path => {
+            let mut at = root;
+            for step in &problem.steps {
+                let (from, to) = step.clause.split_once(" > ").unwrap();
+                assert!(from == at && edges.contains(&(from, to)), "{} is no edge from {at}", step.clause);
+                at = to;
+            }
+            assert_eq!(at, problem.answer);
+        }
+        Told::Frontier => {
+            for step in &problem.steps {
+                let said = step.clause.split(' ').map(str::to_owned).collect();
+                assert_eq!((step.value.clone(), step.value_words.clone()), (Known::Set(said), step.words.clone()));
+            }
+        }
     }
-    assert_eq!(at, problem.answer);
     let nodes: HashSet<&str> = edges.iter().flat_map(|e| [e.0, e.1]).collect();
-    assert!((10..=16).contains(&nodes.len()), "{} nodes", nodes.len());
+    let (least, most) = size.map_or((10, 16), |size| (size.min as usize, size.max as usize));
+    assert!((least..=most).contains(&nodes.len()), "{} nodes", nodes.len());
     assert_eq!(edges.len(), edges.iter().collect::<HashSet<_>>().len(), "an edge is stated twice");
     assert_eq!((problem.answer_if(0, 1), problem.operand(0), problem.apply(0, 1)), (None, None, None));
+}
+
+/// The digits of every row of a question, by the row's name.
+fn rows(question: &str) -> Vec<(&str, Vec<i64>)> {
+    let rows = question.strip_suffix(" ; ? :").unwrap().split(" ; ").map(|row| row.split_once(" = ").unwrap());
+    rows.map(|(name, digits)| (name, digits.split(' ').map(|digit| digit.parse().unwrap()).collect())).collect()
+}
+
+fn check_sums(problem: &TaskProblem, modulus: i64) {
+    let (rows, words) = (rows(&problem.question), words_of(problem));
+    assert_eq!((problem.steps.len(), rows.len()), (problem.level.into(), problem.level.into()));
+    let all: Vec<i64> = rows.iter().flat_map(|(_, digits)| digits).copied().collect();
+    let width = rows[0].1.len();
+    for (index, step) in problem.steps.iter().enumerate() {
+        assert_eq!(words[step.words.start - 2..step.words.start], [rows[index].0, "="]);
+        let said: Vec<i64> = step.clause.split(' ').map(|sum| sum.parse().unwrap()).collect();
+        let until = |end: usize| all[..end].iter().sum::<i64>() % modulus;
+        let sums: Vec<i64> = (1..=width).map(|digit| until(index * width + digit)).collect();
+        assert_eq!(said, sums, "{}", problem.question);
+        assert_eq!(step.value.number(), said.last().copied());
+        assert_eq!(problem.operand(index), Some(until(index * width)));
+        let rest: i64 = all[(index + 1) * width..].iter().sum();
+        for value in 0..modulus {
+            assert_eq!(problem.answer_if(index, value), Some(((value + rest) % modulus).to_string()));
+            let row: i64 = rows[index].1.iter().sum();
+            assert_eq!(problem.apply(index, value), Some((value + row) % modulus));
+        }
+        assert_eq!([problem.apply(index, modulus), problem.apply(index, -1)], [None, None]);
+        assert_eq!([problem.answer_if(index, modulus), problem.answer_if(index, -1)], [None, None]);
+    }
+    assert_eq!(problem.answer, (all.iter().sum::<i64>() % modulus).to_string());
+    let after = problem.steps.len();
+    assert_eq!((problem.answer_if(after, 0), problem.operand(after), problem.apply(after, 0)), (None, None, None));
 }
 
 const NUMBERS: &str = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen \
@@ -298,9 +354,10 @@ fn check(task: &Task, problem: &TaskProblem) {
             check_arithmetic(problem, modulus(task));
         }
         Task::Affine(_) => check_arithmetic(problem, modulus(task)),
-        Task::Graph(_) => check_graph(problem),
+        Task::Graph(graph) => check_graph(problem, graph.told, graph.nodes),
         Task::Multiply(_) => check_product(problem),
         Task::Stories(_) => check_story(problem),
+        Task::Sums(_) => check_sums(problem, modulus(task)),
     }
 }
 
@@ -308,7 +365,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..7) {
+    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..11) {
         let task = &families()[family];
         let problem = task.problem(Split::ALL[split], seed, index).unwrap();
         check(task, &problem);
@@ -334,7 +391,7 @@ fn without_names(problem: &TaskProblem) -> String {
             };
             problem.question.split(' ').map(word).collect::<Vec<_>>().join(" ")
         }
-        "affine" => clauses.join(" ; "),
+        "affine" | "sums" => clauses.join(" ; "),
         // The same problem told in other words is one problem; so the arithmetic, and whose number is added.
         "stories" => {
             let sentences: Vec<Vec<&str>> = problem.question.split(" . ").map(|s| s.split(' ').collect()).collect();
@@ -493,6 +550,13 @@ fn settings_are_read_and_refused_by_name() {
         ("family = \"chains\"\nweights = { sum = 0, sumdiff = 0, prod = 0, mix = 0, vars = 0 }", "chains.weights"),
         ("family = \"affine\"\nmodulus = 4", "affine.modulus"),
         ("family = \"graph\"\ndense_probability = -1", "graph.dense_probability"),
+        ("family = \"graph\"\nnodes = { min = 8, max = 12 }", "graph.nodes"),
+        (
+            "family = \"graph\"\nlevels = { min = 1, max = 1 }\nnodes = { min = 6, max = 9 }\nletters = 8",
+            "graph.letters",
+        ),
+        ("family = \"sums\"\nmodulus = 1", "sums.modulus"),
+        ("family = \"sums\"\nrow = 3", "sums.row"),
         ("family = \"multiply\"\nlevels = { min = 4, max = 6 }", "levels"),
     ] {
         let task: Task = toml::from_str(text).unwrap();
@@ -503,7 +567,7 @@ fn settings_are_read_and_refused_by_name() {
 
 #[test]
 fn a_pair_differs_in_its_start_and_its_answer_only() {
-    for task in [Task::Chains(Chains::default()), Task::Affine(Affine::default())] {
+    for task in [Task::Chains(Chains::default()), Task::Affine(Affine::default()), Task::Sums(Sums::default())] {
         for index in 0..60 {
             let problem = task.problem(Split::Test, 3, index).expect("a problem");
             let Some((clean, corrupt)) = task.pair(Split::Test, 3, index).expect("a pair") else { continue };

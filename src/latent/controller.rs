@@ -111,6 +111,11 @@ impl Blocks {
         }
     }
 
+    /// Whether one block stands after every prompt, of a length that is given or that the model chooses.
+    pub(crate) fn follow_prompt(&self) -> bool {
+        self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. })
+    }
+
     /// Latent steps that one block can have at most, 0 where there are no blocks; `None` where a rule of its own decides.
     pub(crate) fn longest(&self, k_cap: usize) -> Option<usize> {
         match *self {
@@ -142,10 +147,7 @@ impl Controller for Blocks {
     fn opens(&self, at: &InText) -> bool {
         match self.rule() {
             Some(rule) => rule.opens(at),
-            None => {
-                let one = self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. });
-                one && at.visible == 0 && at.blocks == 0
-            }
+            None => self.follow_prompt() && at.visible == 0 && at.blocks == 0,
         }
     }
 

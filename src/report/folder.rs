@@ -233,6 +233,20 @@ impl Folder {
         self.rows("")
     }
 
+    /// The same of every run that the folder holds the phases of: its own (`summary`), and those of other seeds
+    /// (`summary-seed1`), each seed once.
+    pub(crate) fn runs(&self) -> Vec<&[PhaseRow]> {
+        let names =
+            self.checkpoints(PhaseRow::NAME).into_iter().filter(|name| name.is_empty() || name.starts_with("seed"));
+        let mut runs: BTreeMap<u64, &[PhaseRow]> = BTreeMap::new();
+        for rows in names.map(|name| self.rows::<PhaseRow>(name)) {
+            if let Some(first) = rows.first() {
+                runs.entry(first.identity.seed).or_insert(rows);
+            }
+        }
+        runs.into_values().collect()
+    }
+
     /// The columns of a file by name.
     pub fn flat(&self, experiment: &str, checkpoint: &str) -> &[FlatRow] {
         self.file(experiment, checkpoint).map_or(&[], |file| &file.flat)

@@ -38,6 +38,7 @@ mod places;
 pub mod recipes;
 pub mod render;
 mod render_table;
+mod seeds;
 pub mod tables;
 pub mod verdicts;
 mod versus;

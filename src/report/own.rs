@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::folder::Folder;
 use super::generic::{Of, table};
 use super::tables::Table;
-use super::{dependence, versus};
+use super::{dependence, seeds, versus};
 use crate::schema::{
     AccuracyRow, AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, EdgeRow, HeadPatchRow,
     InterventionRow, KnownValueRow, LensRow, METRICS, NORMAL, Named, OutcomeRow, PatchRow, PatternRow, PhaseChangeRow,
@@ -94,6 +94,7 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
             forward_passes, train_steps, train_positions, truncated),
     )?;
     all.tables.extend(versus::table(folder)?);
+    all.tables.extend(seeds::table(folder)?);
     all.tables.extend(dependence::table(folder)?);
     calibration(&mut all)?;
     all.add_from(

@@ -1,8 +1,11 @@
 //! `graph`: which of two nodes can be reached? The shape of ProsQA, on 10–16 nodes and 2–4 hops.
 //!
 //! Question `c > d ; a > c ; … ; ? a > d or k :`, solution `a > c ; c > d ; # d`. What is known after hop j is the
-//! breadth-first frontier: every node at distance j from the root, which is more than the one the solution names.
-//! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16.
+//! breadth-first frontier: every node at distance j from the root, which is more than the one the solution names. Told as
+//! frontiers, the solution names them all, `c m ; d q x ; # d`: then no hop has to know which of its nodes leads to a
+//! candidate, and a state that stands for a clause has a set to hold.
+//! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16. With `nodes` every
+//! level has as many as that says.
 //!
 //! How a graph is made: two rooted halves. The question's root sees only its own half, where each node stands at a
 //! chosen distance; the false candidate stands in the other half, at the same depth below its own root as the true one.
@@ -31,11 +34,46 @@ pub struct Graph {
     pub levels: Levels,
     /// Share of rows with up to one extra edge a node (subject `dense`) instead of one for every three (`sparse`).
     pub dense_probability: f64,
+    pub told: Told,
+    /// Nodes of every graph, instead of what the level says.
+    pub nodes: Option<Nodes>,
+    /// Letters that nodes are named with.
+    pub letters: u32,
+}
+
+/// Inclusive range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nodes {
+    pub min: u32,
+    pub max: u32,
+}
+
+/// Hops of a level, and its nodes.
+fn size(level: u8) -> (u32, Nodes) {
+    match level {
+        1 => (2, Nodes { min: 10, max: 13 }),
+        2 => (2, Nodes { min: 14, max: 16 }),
+        3 => (3, Nodes { min: 10, max: 13 }),
+        4 => (3, Nodes { min: 14, max: 16 }),
+        _ => (4, Nodes { min: 10, max: 16 }),
+    }
+}
+
+/// What the solution writes for a hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Told {
+    /// The edge that leads to the answer: `a > c`.
+    #[default]
+    Path,
+    /// All nodes at this distance, in the order of their letters: `c m`.
+    Frontier,
 }
 
 impl Default for Graph {
     fn default() -> Self {
-        Graph { levels: Levels::ALL, dense_probability: 0.5 }
+        Graph { levels: Levels::ALL, dense_probability: 0.5, told: Told::default(), nodes: None, letters: 26 }
     }
 }
 
@@ -51,8 +89,8 @@ pub struct Plan {
 
 impl Plan {
     /// The nodes at each distance 1, 2, … from the root, as far as the answer: breadth first.
-    fn frontiers(&self) -> Vec<Nodes> {
-        let (mut seen, mut frontier): (Nodes, Nodes) = (1 << self.path[0], 1 << self.path[0]);
+    fn frontiers(&self) -> Vec<NodeSet> {
+        let (mut seen, mut frontier): (NodeSet, NodeSet) = (1 << self.path[0], 1 << self.path[0]);
         let mut frontiers = Vec::with_capacity(self.path.len() - 1);
         for _ in 1..self.path.len() {
             let leaving = self.edges.iter().filter(|(from, _)| frontier >> from & 1 == 1);
@@ -65,17 +103,23 @@ impl Plan {
 }
 
 /// A set of nodes, one bit each: there are at most 16.
-type Nodes = u16;
+type NodeSet = u16;
 
-fn members(set: Nodes) -> impl Iterator<Item = u32> {
-    (0..Nodes::BITS).filter(move |node| set >> node & 1 == 1)
+fn members(set: NodeSet) -> impl Iterator<Item = u32> {
+    (0..NodeSet::BITS).filter(move |node| set >> node & 1 == 1)
 }
 
 /// One node of a set that is not empty.
-fn one_of(rng: &mut ChaCha8Rng, set: Nodes) -> u32 {
+fn one_of(rng: &mut ChaCha8Rng, set: NodeSet) -> u32 {
     let skipped = rng.random_range(0..set.count_ones());
     let rest = (0..skipped).fold(set, |set, _| set & (set - 1));
     rest.trailing_zeros()
+}
+
+impl Graph {
+    fn names(&self) -> &'static [&'static str] {
+        &LETTERS[..LETTERS.len().min(self.letters as usize)]
+    }
 }
 
 impl Family for Graph {
@@ -85,7 +129,25 @@ impl Family for Graph {
     fn check(&self) -> Result<()> {
         let p = self.dense_probability;
         ensure!((0.0..=1.0).contains(&p), "graph.dense_probability: expected 0..=1, found {p}");
-        self.levels.check()
+        self.levels.check()?;
+        if let Some(Nodes { min, max }) = self.nodes {
+            // Two halves, each with a node at every depth.
+            let least = 2 * (1 + (self.levels.min..=self.levels.max).map(|level| size(level).0).max().unwrap_or(0));
+            ensure!(
+                least <= min && min <= max && max <= NodeSet::BITS,
+                "graph.nodes: levels {} to {} need {least} <= min <= max <= {}, found min = {min}, max = {max}",
+                self.levels.min,
+                self.levels.max,
+                NodeSet::BITS
+            );
+        }
+        let (most, all) = (self.nodes.map_or(NodeSet::BITS, |nodes| nodes.max), LETTERS.len() as u32);
+        ensure!(
+            (most..=all).contains(&self.letters),
+            "graph.letters: expected {most}..={all}, found {}",
+            self.letters
+        );
+        Ok(())
     }
 
     fn levels(&self) -> Levels {
@@ -94,7 +156,7 @@ impl Family for Graph {
 
     fn words(&self) -> Vec<String> {
         let marks = [">", ";", "?", "or", ":", "#"];
-        marks.iter().chain(&LETTERS).map(|word| word.to_string()).collect()
+        marks.iter().chain(self.names()).map(|word| word.to_string()).collect()
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
@@ -102,18 +164,13 @@ impl Family for Graph {
     }
 
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Plan {
-        let (hops, count) = match level {
-            1 => (2u32, 10..=13),
-            2 => (2, 14..=16),
-            3 => (3, 10..=13),
-            4 => (3, 14..=16),
-            _ => (4, 10..=16),
-        };
-        let count: u32 = rng.random_range(count);
+        let (hops, nodes) = size(level);
+        let Nodes { min, max } = self.nodes.unwrap_or(nodes);
+        let count: u32 = rng.random_range(min..=max);
         let hops = hops as usize;
         // stands[half][depth]: node d of each half, d = 0..=hops, holds depth d open; the rest stand anywhere below a root.
         let mut place = [(0, 0); 16];
-        let mut stands = [[0 as Nodes; 6]; 2];
+        let mut stands = [[0 as NodeSet; 6]; 2];
         for (node, place) in place.iter_mut().enumerate().take(count as usize) {
             let mut below = |end: u32| rng.random_range(0..end) as usize;
             let (half, depth) = match node {
@@ -158,7 +215,7 @@ impl Family for Graph {
 
     fn structure(plan: &Plan) -> u64 {
         let nodes = plan.nodes as usize;
-        let mut colours = [4u64; Nodes::BITS as usize];
+        let mut colours = [4u64; NodeSet::BITS as usize];
         for (role, node) in [plan.path[0], plan.path[plan.path.len() - 1], plan.negative].into_iter().enumerate() {
             colours[node as usize] = role as u64 + 1;
         }
@@ -178,7 +235,7 @@ impl Family for Graph {
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
-        let names = distinct(rng, &LETTERS, plan.nodes as usize);
+        let names = distinct(rng, self.names(), plan.nodes as usize);
         let name = |node: u32| names[node as usize];
         let mut order = plan.edges.clone();
         order.shuffle(rng);
@@ -199,13 +256,22 @@ impl Family for Graph {
         let mut solution = Pen::default();
         let mut steps = Vec::with_capacity(plan.path.len() - 1);
         for (hop, frontier) in plan.path.windows(2).zip(plan.frontiers()) {
-            let clause = solution.mark();
-            solution.word(name(hop[0]));
-            solution.word(">");
-            let reached = solution.mark();
-            solution.word(name(hop[1]));
             let mut known: Vec<String> = members(frontier).map(|node| name(node).to_string()).collect();
             known.sort();
+            let clause = solution.mark();
+            let reached = match self.told {
+                Told::Path => {
+                    solution.word(name(hop[0]));
+                    solution.word(">");
+                    let reached = solution.mark();
+                    solution.word(name(hop[1]));
+                    reached
+                }
+                Told::Frontier => {
+                    known.iter().for_each(|name| solution.word(name));
+                    clause
+                }
+            };
             steps.push(solution.step(clause, reached, Known::Set(known)));
             solution.word(";");
         }
@@ -234,7 +300,7 @@ impl Family for Graph {
 /// Edges in the order they were added, each once.
 struct Edges {
     list: Vec<(u32, u32)>,
-    seen: [Nodes; 16],
+    seen: [NodeSet; 16],
 }
 
 impl Edges {

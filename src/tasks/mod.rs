@@ -17,6 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use graph::{Nodes, Told};
 pub use problem::{Known, StepValue, TaskProblem};
 
 /// Which part of the data a row belongs to.
@@ -205,6 +206,7 @@ families! {
     graph::Graph,
     multiply::Multiply,
     stories::Stories,
+    sums::Sums,
 }
 
 impl Task {

@@ -74,9 +74,10 @@ pub(crate) fn held(sweep: &Sweep, subject: &Subject) -> Result<Vec<Held>> {
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
         let (i, problem) = (trace.problem, &subject.corpus.test[trace.problem]);
         let vocabulary = &subject.corpus.vocabulary;
-        let blocks = match subject.reasoning.blocks.after_prompt() {
-            Some(_) => unwritten(trace, problem, vocabulary)?.map(|step| (0, step)).into_iter().collect(),
-            None => blocks(trace, problem, vocabulary)?,
+        let blocks = if subject.reasoning.blocks.follow_prompt() {
+            unwritten(trace, problem, vocabulary)?.map(|step| (0, step)).into_iter().collect()
+        } else {
+            blocks(trace, problem, vocabulary)?
         };
         for (block, step) in blocks {
             let value = problem.steps[step].value.number();

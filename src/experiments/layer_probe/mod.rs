@@ -140,7 +140,7 @@ pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> R
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
     seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
     // Blocks that follow every prompt are not chosen: there is no switch to probe for.
-    if study.subject.reasoning.blocks.after_prompt().is_none() {
+    if !study.subject.reasoning.blocks.follow_prompt() {
         switch::probe(study, &seeded, &layers, &mut push).context("probing for the switch")?;
     }
     if config.values {

@@ -3,8 +3,9 @@
 //! Every tagged clause is a step of its problem, and its block stands for it. At each latent step of the block the stream
 //! is probed for the clause's own result (`s_j`) and for the result before it (`s_j-1`, an operand), over all blocks and
 //! layers; and, at the last layer, for the results of step 1, step 2, … apart. The text after the block, which would say
-//! the result, has not been read yet. Where a step reaches a set of nodes instead, [`frontier`] asks for its members. Where one block after the prompt stands for the whole chain (Coconut, pause tokens), each
-//! of its latents is probed for the result of every step.
+//! the result, has not been read yet. Where a step reaches a set of nodes instead, [`frontier`] asks for its members. Where
+//! one block after the prompt stands for the whole chain (Coconut, pause tokens, CoLaR), each of its latents is probed for the
+//! result of every step; where the model chooses how long it is, in the blocks that it decodes.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -91,8 +92,10 @@ pub fn probe(
 
 /// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    match study.subject.reasoning.blocks.after_prompt() {
+    let blocks = study.subject.reasoning.blocks;
+    match blocks.after_prompt() {
         Some(steps) => after_prompt(study, steps),
+        None if blocks.follow_prompt() => as_decoded(study),
         None => at_spans(study),
     }
 }
@@ -126,6 +129,22 @@ fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Laten
             out.extend((0..steps).map(latent));
         }
         sequences.push(Sequence::new(problem, ids, prompt.len(), Some(corpus.switch.latent))?);
+    }
+    Ok((sequences, out))
+}
+
+/// One block after every prompt, as long as the model makes it.
+fn as_decoded(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
+    let corpus = &study.subject.corpus;
+    let sequences: Vec<Sequence> =
+        study.decoded()?.1.iter().map(|trace| trace.sequence(&corpus.switch)).collect::<Result<_>>()?;
+    let mut out = vec![];
+    for (problem, sequence) in sequences.iter().enumerate() {
+        let values = values(&corpus.test[problem]);
+        for (position, at) in sequence.steps.iter().enumerate().filter(|_| values.iter().any(Option::is_some)) {
+            let Step::Latent { step, .. } = *at else { continue };
+            out.push(Latent { problem, position, step: Nth::of(step), clause: None, values: values.clone() });
+        }
     }
     Ok((sequences, out))
 }

@@ -1,0 +1,93 @@
+//! What another seed would give: the held-out results of the runs of a folder that differ in their seed alone, each checkpoint's
+//! mean over them. Knows which rows are of one checkpoint; measures nothing.
+
+use anyhow::Result;
+
+use super::folder::Folder;
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use crate::schema::PhaseRow;
+use crate::stats::{Estimate, mean_of_runs};
+
+pub(crate) const LABEL: &str = "tab:seeds";
+
+const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. With three runs the interval is wide, and it may leave \
+    the range of a share. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \
+    problems.";
+
+/// The table, where the folder holds the phases of two seeds or more (`summary`, `summary-seed1`, …): a row for each checkpoint
+/// that at least two of them have.
+///
+/// # Errors
+/// None that rows can cause.
+pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
+    let runs = folder.runs();
+    let mut checkpoints: Vec<&str> = vec![];
+    for row in runs.iter().copied().flatten() {
+        if !checkpoints.contains(&row.phase.as_str()) {
+            checkpoints.push(&row.phase);
+        }
+    }
+    let mut table = Table::new(LABEL, "Every checkpoint over seeds", headings());
+    table.note = NOTE.to_owned();
+    for checkpoint in checkpoints {
+        let of: Vec<&PhaseRow> =
+            runs.iter().filter_map(|rows| rows.iter().find(|row| row.phase == checkpoint)).collect();
+        if of.len() > 1 {
+            table.push(cells(checkpoint, &of))?;
+        }
+    }
+    Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+fn headings() -> Vec<Heading> {
+    use ColumnKind::{Measured, Text};
+    let columns = [
+        ("checkpoint", Text),
+        ("accuracy", Measured(3)),
+        ("lowest and highest", Text),
+        ("switch rate", Measured(3)),
+        ("visible tokens", Measured(1)),
+        ("latent steps", Measured(1)),
+        ("forward passes", Measured(1)),
+    ];
+    columns.map(|(name, kind)| Heading::new(name, kind)).into()
+}
+
+fn cells(checkpoint: &str, runs: &[&PhaseRow]) -> Vec<Cell> {
+    let mean = |of: fn(&PhaseRow) -> Option<Estimate>| {
+        let values: Option<Vec<f64>> = runs.iter().map(|row| of(row).map(|e| e.value)).collect();
+        Cell::measured(values.and_then(|values| mean_of_runs(&values).ok()))
+    };
+    let accuracies = || runs.iter().map(|row| row.accuracy.value);
+    let ends = [accuracies().fold(f64::INFINITY, f64::min), accuracies().fold(f64::NEG_INFINITY, f64::max)];
+    vec![
+        Cell::Text(checkpoint.to_owned()),
+        mean(|row| Some(row.accuracy)),
+        Cell::Text(format!("{:.3}, {:.3}", ends[0], ends[1])),
+        mean(|row| Some(row.switch_rate)),
+        mean(|row| row.visible_tokens),
+        mean(|row| row.latent_calls),
+        mean(|row| row.forward_passes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_averaged_over_the_runs_that_have_it() {
+        let folder = Folder::open(Path::new("reports/micro")).expect("committed rows");
+        let table = table(&folder).expect("rows").expect("three seeds");
+        let row = |name: &str| table.rows().iter().find(|row| row[0] == Cell::Text(name.into()));
+        let sft = row("sft").expect("in every run");
+        // SciPy's interval of .928, .912 and .892, as in `mean_of_runs`.
+        let Cell::Measured(accuracy) = sft[1] else { panic!("{sft:?}") };
+        assert!((accuracy.value - 0.910_667).abs() < 1e-5 && (accuracy.low - 0.865_860).abs() < 1e-5, "{accuracy:?}");
+        assert_eq!((accuracy.n, &sft[2]), (3, &Cell::Text("0.892, 0.928".into())));
+        // `summary-sequential` is another way of training with seed 0, not another seed.
+        assert!(table.rows().iter().all(|row| matches!(&row[1], Cell::Measured(e) if e.n == 3)));
+    }
+}

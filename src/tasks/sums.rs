@@ -1,0 +1,162 @@
+//! `sums`: running sums mod m of rows of digits; with m = 2, the default, the parity of a string of bits.
+//!
+//! Question `c = 1 0 1 1 0 ; f = 0 1 1 0 1 ; ? :`, solution `c = 1 1 0 1 1 ; f = 1 0 1 1 0 ; # 0`: in the place of each digit
+//! the sum of all digits so far. Level = number of rows. The text writes a token for each digit, each a small sum of two; what
+//! the next row needs of this one is its last token alone, so the chain of thought can be as short as one state a row.
+//!
+//! The split hashes the digits in their order; the letters are not part of it. **Level 1 is small**: five bits make 32
+//! programs, 4 of them in the test split.
+
+use anyhow::{Result, ensure};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Pen, distinct, stable_hash};
+use super::{Family, Known, Levels, Program, Split, Written};
+
+const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Settings of the family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sums {
+    /// Digits are 0..modulus, one word each.
+    pub modulus: u32,
+    /// Digits of a row.
+    pub row: u32,
+    pub levels: Levels,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Sums { modulus: 2, row: 5, levels: Levels::ALL }
+    }
+}
+
+/// A problem without its letters: rows of digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub modulus: u32,
+    pub rows: Vec<Vec<u32>>,
+}
+
+impl Plan {
+    fn reduced(&self, sum: i64) -> i64 {
+        sum.rem_euclid(i64::from(self.modulus))
+    }
+
+    /// What a row adds to the sum before it.
+    fn total(&self, row: &[u32]) -> i64 {
+        self.reduced(row.iter().map(|digit| i64::from(*digit)).sum())
+    }
+
+    /// The sum before this row.
+    fn before(&self, row: usize) -> i64 {
+        self.reduced(self.rows[..row].iter().map(|row| self.total(row)).sum())
+    }
+
+    fn holds(&self, value: i64) -> bool {
+        (0..i64::from(self.modulus)).contains(&value)
+    }
+}
+
+impl Family for Sums {
+    const NAME: &'static str = "sums";
+    type Plan = Plan;
+
+    fn check(&self) -> Result<()> {
+        ensure!((2..=100).contains(&self.modulus), "sums.modulus: expected 2..=100, found {}", self.modulus);
+        // Four digits make 16 programs of bits at level 1: fewer would leave a split without one.
+        ensure!((4..=32).contains(&self.row), "sums.row: expected 4..=32 digits, found {}", self.row);
+        self.levels.check()
+    }
+
+    fn levels(&self) -> Levels {
+        self.levels
+    }
+
+    fn words(&self) -> Vec<String> {
+        let marks = ["=", ";", "?", ":", "#"];
+        let digits = (0..self.modulus).map(|value| value.to_string());
+        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
+    }
+
+    fn subject(&self, _rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
+        if self.modulus == 2 { "parity" } else { "sum" }
+    }
+
+    fn plan(&self, rng: &mut ChaCha8Rng, _subject: &'static str, level: u8) -> Plan {
+        let row = |_| (0..self.row).map(|_| rng.random_range(0..self.modulus)).collect();
+        Plan { modulus: self.modulus, rows: (0..level).map(row).collect() }
+    }
+
+    fn structure(plan: &Plan) -> u64 {
+        stable_hash(plan.rows.iter().flatten().map(|&digit| digit as u8))
+    }
+
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+        let names = distinct(rng, &LETTERS, plan.rows.len());
+        let (mut question, mut solution) = (Pen::default(), Pen::default());
+        let mut steps = Vec::with_capacity(plan.rows.len());
+        let mut sum = 0;
+        for (row, name) in plan.rows.iter().zip(names) {
+            for pen in [&mut question, &mut solution] {
+                pen.word(name);
+                pen.word("=");
+            }
+            let clause = solution.mark();
+            let mut last = clause;
+            for &digit in row {
+                question.number(digit.into());
+                sum = plan.reduced(sum + i64::from(digit));
+                last = solution.mark();
+                solution.number(sum);
+            }
+            steps.push(solution.step(clause, last, Known::Number(sum)));
+            question.word(";");
+            solution.word(";");
+        }
+        question.word("?");
+        question.word(":");
+        let mark = solution.mark();
+        solution.word("#");
+        solution.number(sum);
+        Written {
+            answer_words: solution.since(mark),
+            question: question.finish(),
+            solution: solution.finish(),
+            answer: sum.to_string(),
+            steps,
+        }
+    }
+
+    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
+        let rest = plan.rows.get(step + 1..).filter(|_| step < plan.rows.len() && plan.holds(value))?;
+        Some(plan.reduced(value + rest.iter().map(|row| plan.total(row)).sum::<i64>()).to_string())
+    }
+
+    fn operand(plan: &Plan, step: usize) -> Option<i64> {
+        (step < plan.rows.len()).then(|| plan.before(step))
+    }
+
+    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
+        let row = plan.rows.get(step).filter(|_| plan.holds(operand))?;
+        Some(plan.reduced(operand + plan.total(row)))
+    }
+
+    fn starts(&self) -> u32 {
+        self.modulus
+    }
+
+    /// The first digit is what the sum starts from.
+    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
+        let mut other = plan.clone();
+        *other.rows.first_mut()?.first_mut()? = start;
+        Some(other)
+    }
+
+    fn program(plan: Plan) -> Program {
+        Program::Sums(plan)
+    }
+}
