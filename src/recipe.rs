@@ -27,11 +27,12 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 7] = [
+pub(crate) const PRESETS: [(&str, &str); 8] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
+    ("micro-graph", include_str!("presets/micro-graph.toml")),
     ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),

@@ -83,6 +83,25 @@ fn plain_probe_leaves_out_what_does_not_apply() {
 }
 
 #[test]
+fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
+    let temp = TempDir::new().expect("a temporary folder");
+    let graph = ["fixtures/micro-graph", "--problems", "40", "--out", text(temp.path())];
+    let (_, said) = done("intervene", &graph);
+    for experiment in ["activation_patching", "head_patching"] {
+        let left_out = format!(
+            "no {experiment}: micro-graph/sft: {experiment} needs a generated task to make pairs of; problems of `graph` have no start value"
+        );
+        assert!(said.contains(&left_out), "{said}");
+    }
+    let rows = std::fs::read_to_string(temp.path().join("latent_intervention-sft.csv")).expect("rows");
+    assert!(rows.contains(",resample,") && !rows.contains("known_value"), "{rows}");
+    // What is asked for by name is an error.
+    let named = |args: &[&'static str]| [&["fixtures/micro-graph", "--out", "/nonexistent/rows"][..], args].concat();
+    refused("intervene", &named(&["--modes", "known_value"]), &["whose steps hold numbers"]);
+    refused("intervene", &named(&["--only", "steering"]), &["steering needs a generated task"]);
+}
+
+#[test]
 fn keys_of_ones_own_have_a_flag() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path(), "eigene.jsonl", ["frage", "antwort"], 6), temp.path().join("out"));

@@ -42,7 +42,7 @@ fn committed() -> BTreeMap<i64, Vec<Triple>> {
     // Raw rows are not committed: those here may be anyone's.
     let raw = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        ["observations", "patched_"].iter().any(|start| name.starts_with(start))
+        ["observations", "hook_observations", "patched_"].iter().any(|start| name.starts_with(start))
     };
     for path in paths.into_iter().filter(|path| !raw(path)) {
         if path.extension().is_some_and(|e| e == "md") {

@@ -23,7 +23,7 @@ use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
 use crate::store::{FlatRow, Journal};
-use crate::study::circuits::pairs::{Pair, Prompts, decoded, of_task};
+use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
 use crate::study::sweep::not_stopped;
 use crate::study::{Causal, DoesNotApply, Study, Subject};
 
@@ -64,11 +64,7 @@ struct Patched {
 /// # Errors
 /// None.
 pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
-    let Subject { recipe, name, .. } = &causal.study.subject;
-    Ok(match recipe.task {
-        Some(_) => Fit::Yes,
-        None => Fit::No(format!("{name}: activation_patching needs a generated task to make pairs of")),
-    })
+    Ok(no_twins(&causal.study.subject, "activation_patching").into())
 }
 
 /// Patches pairs of the recipe's task, goes on with the pairs of a run that was stopped, and writes places and heat maps.

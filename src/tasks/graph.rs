@@ -124,6 +124,7 @@ impl Graph {
 
 impl Family for Graph {
     const NAME: &'static str = "graph";
+    const NUMBERS: bool = false;
     type Plan = Plan;
 
     fn check(&self) -> Result<()> {
@@ -287,7 +288,6 @@ impl Family for Graph {
         }
     }
 
-    /// A step holds a set of nodes, not a number: there is nothing to replace it by.
     fn answer_if(_plan: &Plan, _step: usize, _value: i64) -> Option<String> {
         None
     }

@@ -88,6 +88,8 @@ pub struct Written {
 /// What one family of problems has to say.
 pub trait Family {
     const NAME: &'static str;
+    /// Whether a step holds a number that another could stand for: not where it is a set.
+    const NUMBERS: bool = true;
     /// What is drawn: the problem without its names.
     type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
 
@@ -170,6 +172,20 @@ macro_rules! families {
             pub fn check(&self) -> Result<()> {
                 match self {
                     $(Task::$family(family) => family.check(),)*
+                }
+            }
+
+            /// Whether steps hold numbers, so that there is an answer if one held another.
+            pub fn has_numbers(&self) -> bool {
+                match self {
+                    $(Task::$family(_) => $family::NUMBERS,)*
+                }
+            }
+
+            /// Whether there are start values to make pairs with ([`Task::pair`]).
+            pub fn has_pairs(&self) -> bool {
+                match self {
+                    $(Task::$family(family) => family.starts() > 0,)*
                 }
             }
 

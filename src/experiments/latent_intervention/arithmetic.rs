@@ -51,10 +51,10 @@ impl Arithmetic for OfTask {
 /// # Errors
 /// A checkpoint whose problems are not generated, or not by its recipe.
 pub(crate) fn of_task(subject: &Subject) -> Result<OfTask> {
-    let task = subject.recipe.task.as_ref();
+    let task = subject.recipe.task.as_ref().filter(|task| task.has_numbers());
     let task = task.with_context(|| {
         format!(
-            "{}: known_value needs a generated task: the steps of `{}` are not known",
+            "{}: known_value needs a generated task whose steps hold numbers: those of `{}` are not known, or are none",
             subject.name,
             subject.dataset()
         )

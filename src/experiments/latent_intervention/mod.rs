@@ -24,6 +24,7 @@ use crate::store::{FlatRow, Journal};
 use crate::study::modes::{all_modes, default_modes};
 use crate::study::sweep::Sweep;
 use crate::study::{Causal, Study};
+use crate::tasks::Task;
 pub use arithmetic::Arithmetic;
 pub(crate) use arithmetic::of_task;
 pub(crate) use known_value::{Held, by_chance, held};
@@ -63,10 +64,10 @@ impl Default for Config {
 impl Config {
     /// With the modes spelled out.
     pub(crate) fn named(&self, study: &Study) -> Self {
-        let generated = study.subject.recipe.task.is_some();
+        let known = study.subject.recipe.task.as_ref().is_some_and(Task::has_numbers);
         let modes = match self.modes.as_slice() {
-            [] => default_modes(generated),
-            [all] if all == "all" => all_modes(generated),
+            [] => default_modes(known),
+            [all] if all == "all" => all_modes(known),
             named => named.to_vec(),
         };
         Self { modes, ..self.clone() }

@@ -28,6 +28,7 @@ use crate::stats::grouped_holdout;
 use crate::study::circuits::patch::Node;
 use crate::study::sweep::{Sweep, not_stopped};
 use crate::study::{Causal, DoesNotApply, Study, Subject};
+use crate::tasks::Task;
 use directions::Directions;
 use trials::{Cell, Trials, targets};
 
@@ -99,10 +100,9 @@ impl Config {
 pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
     let subject = &causal.study.subject;
     config.check(subject)?;
-    Ok(match subject.recipe.task {
-        Some(_) => Fit::Yes,
-        None => Fit::No(format!("{}: steering needs a generated task: the steps are not known", subject.name)),
-    })
+    let known = subject.recipe.task.as_ref().is_some_and(Task::has_numbers);
+    let why = || format!("{}: steering needs a generated task whose steps hold numbers", subject.name);
+    Ok(if known { Fit::Yes } else { Fit::No(why()) })
 }
 
 /// Steers and writes one row a cell.

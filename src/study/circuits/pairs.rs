@@ -16,7 +16,7 @@ use crate::model::Hooks;
 use crate::schema::Form;
 use crate::study::sweep::Sweep;
 use crate::study::{Study, Subject};
-use crate::tasks::Split;
+use crate::tasks::{Split, Task};
 use crate::text::{Problem, Sample};
 
 /// Two rows of the same length up to the read-out, which their last position decides.
@@ -83,11 +83,20 @@ pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
     Ok(out)
 }
 
-/// Why an experiment has no pairs to make: neither a generated task nor a file of them.
+/// Why an experiment has no pairs to make: no file of them, and no task that makes some.
 pub(crate) fn no_pairs(subject: &Subject, experiment: &str, file: Option<&Path>) -> Option<String> {
-    (subject.recipe.task.is_none() && file.is_none()).then(|| {
-        let name = &subject.name;
-        format!("{name}: {experiment} needs a generated task to make pairs of, or {experiment}.pairs_file in --recipe")
+    let why = no_twins(subject, experiment).filter(|_| file.is_none())?;
+    Some(format!("{why}, or {experiment}.pairs_file in --recipe"))
+}
+
+/// Why the task makes no pairs: it is not generated, or its problems have no start value to differ in.
+pub(crate) fn no_twins(subject: &Subject, experiment: &str) -> Option<String> {
+    let (name, task) = (&subject.name, subject.recipe.task.as_ref());
+    (!task.is_some_and(Task::has_pairs)).then(|| {
+        let found = task.map_or_else(String::new, |task| {
+            format!("; problems of `{}` have no start value to differ in", task.name())
+        });
+        format!("{name}: {experiment} needs a generated task to make pairs of{found}")
     })
 }
 
