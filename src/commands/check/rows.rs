@@ -12,7 +12,10 @@ use crate::store::{FlatRow, read_flat};
 /// Columns that a clock makes.
 const CLOCKS: [&str; 2] = ["seconds", "tokens_per_s"];
 
-/// A comparison for each file of rows in two folders and the folders in them.
+/// The column of gradients, compared apart: rounding shows in it first.
+const GRADIENTS: &str = "grad_norm";
+
+/// A comparison for each file of rows in two folders and the folders in them; two where it has gradients.
 ///
 /// # Errors
 /// No file, a file that only one of the two has or that has another number of rows.
@@ -20,18 +23,30 @@ pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<Comp
     let (found, expected) = (files(ours)?, files(theirs)?);
     ensure!(found == expected, "files of rows on the device: {found:?}, on the CPU: {expected:?}");
     ensure!(!found.is_empty(), "no rows were written");
-    let one = |name: &String| {
+    let mut out = vec![];
+    for name in &found {
         let [ours, theirs] = [ours, theirs].map(|folder| read_flat(&folder.join(name)));
-        compare_rows(name, &ours?, &theirs?, bound)
-    };
-    found.iter().map(one).collect()
+        let (ours, theirs) = (ours?, theirs?);
+        out.push(compare_rows(name, &ours, &theirs, bound, |column| column != GRADIENTS)?);
+        let gradients =
+            compare_rows(&format!("{name}: {GRADIENTS}"), &ours, &theirs, bound, |column| column == GRADIENTS)?;
+        out.extend(Some(gradients).filter(|gradients| gradients.values > 0));
+    }
+    Ok(out)
 }
 
-fn compare_rows(name: &str, ours: &[FlatRow], theirs: &[FlatRow], bound: f64) -> Result<Compared> {
+/// The columns that are `wanted`.
+fn compare_rows(
+    name: &str,
+    ours: &[FlatRow],
+    theirs: &[FlatRow],
+    bound: f64,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Compared> {
     ensure!(ours.len() == theirs.len(), "{name}: {} rows on the device, {} on the CPU", ours.len(), theirs.len());
     let columns: BTreeSet<&String> = ours.iter().chain(theirs).flat_map(|row| row.keys()).collect();
     let (mut worst, mut at, mut values) = (0.0, String::new(), 0);
-    for column in columns.into_iter().filter(|column| !CLOCKS.contains(&column.as_str())) {
+    for column in columns.into_iter().filter(|column| !CLOCKS.contains(&column.as_str()) && wanted(column)) {
         let of = |row: &FlatRow| json(row.get(column).unwrap_or(&Value::Null));
         let scale = theirs.iter().map(|row| largest(&of(row))).fold(1.0, f64::max);
         for (row, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
@@ -108,7 +123,7 @@ mod tests {
     }
 
     fn off(ours: Value, theirs: Value) -> f64 {
-        compare_rows("x", &rows(&[ours]), &rows(&[theirs]), 1e-5).expect("as many rows").off
+        compare_rows("x", &rows(&[ours]), &rows(&[theirs]), 1e-5, |_| true).expect("as many rows").off
     }
 
     #[test]
@@ -135,8 +150,8 @@ mod tests {
     #[test]
     fn a_difference_beyond_the_bound_names_its_place_and_rows_that_are_missing_are_an_error() {
         let [ours, theirs] = [0.1, 0.2].map(|x| rows(&[json!({"a": 1.0, "b": 1.0}), json!({"a": 1.0, "b": x})]));
-        assert!(compare_rows("x", &ours, &theirs, 1e-5).expect("as many rows").what.contains("`b` of row 1"));
-        assert!(compare_rows("x", &ours, &theirs[..1], 1e-5).is_err());
+        assert!(compare_rows("x", &ours, &theirs, 1e-5, |_| true).expect("as many rows").what.contains("`b` of row 1"));
+        assert!(compare_rows("x", &ours, &theirs[..1], 1e-5, |_| true).is_err());
         let empty = tempfile::tempdir().expect("a folder");
         assert!(compare(empty.path(), empty.path(), 1e-5).is_err(), "nothing compared is no pass");
     }
