@@ -249,6 +249,10 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
         assert!(output.status.success(), "{}", text(&output));
     };
     finished(&folder("own"), &["--only", "base,coconut"]);
+    // A summary is of all that the folder holds, whatever was asked for last.
+    let summary = std::fs::read(folder("own").join("summary.csv")).expect("a summary");
+    finished(&folder("own"), &["--only", "base", "--resume"]);
+    assert_eq!(std::fs::read(folder("own").join("summary.csv")).expect("a summary"), summary);
     finished(&folder("first"), &["--only", "base", "--set", "coconut.c=3"]);
     let first = folder("first").display().to_string();
     finished(&folder("second"), &["--only", "base,coconut", "--base", &first]);

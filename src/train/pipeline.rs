@@ -23,6 +23,7 @@ use crate::progress::Stopped;
 use crate::recipe::Recipe;
 use crate::schema::PhaseRow;
 use crate::store::Lock;
+use crate::train::state::PhaseFolder;
 
 /// A run in progress.
 pub struct Run {
@@ -44,7 +45,8 @@ pub enum Ended {
     Stopped,
 }
 
-/// Runs the phases of the recipe's methods (those of `options.only`, if any) and writes the summary.
+/// Runs the phases of the recipe's methods (those of `options.only`, if any) and writes the summary of every phase that the folder
+/// then holds finished.
 ///
 /// # Errors
 /// Bad settings before any work; later, a disk that cannot be written or training that diverged.
@@ -60,6 +62,9 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
     let mut results = vec![];
     for phase in &phases {
         if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {
+            if run.path().join(phase.name).is_dir() {
+                results.extend(PhaseFolder::open(run.path(), phase.name)?.result::<PhaseResult>()?);
+            }
             continue;
         }
         // What the phase before left is read by all.
@@ -72,7 +77,8 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
             Err(error) => return Err(error),
         }
     }
-    if run.writes() {
+    // Annotation alone has no result.
+    if run.writes() && !results.is_empty() {
         summary::write(&run, &results)?;
     }
     Ok(Ended::Finished(results))
