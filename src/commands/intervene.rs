@@ -37,7 +37,7 @@ pub struct Intervene {
     chosen: Chosen,
     /// normal, zero, random_norm, skip, self_patch, mean, resample, gaussian, sibling, embedding, embedding_argmax,
     /// scale[:α], rotate[:degrees], known_value, empty_block, force_switch, suppress_switch, null_batch, null_seed; or
-    /// `all`. By default the first seven, the nulls and, on a generated task, known_value
+    /// `all`. By default the first seven, the nulls and, on a generated task whose steps hold numbers, known_value
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
     /// A hook point to act on instead of the latent input, or a pattern of them: blocks.2.attn.hook_z, blocks.*.hook_mlp_out
