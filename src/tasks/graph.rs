@@ -143,11 +143,7 @@ impl Family for Graph {
             );
         }
         let (most, all) = (self.nodes.map_or(NodeSet::BITS, |nodes| nodes.max), LETTERS.len() as u32);
-        ensure!(
-            (most..=all).contains(&self.letters),
-            "graph.letters: expected {most}..={all}, found {}",
-            self.letters
-        );
+        ensure!((most..=all).contains(&self.letters), "graph.letters: expected {most}..={all}, found {}", self.letters);
         Ok(())
     }
 
