@@ -7,6 +7,7 @@ mod calibrate;
 mod checkpoint;
 mod circuits;
 mod cli;
+mod commands;
 mod common;
 mod compare;
 mod coverage;

@@ -7,6 +7,7 @@ pub mod calibrate;
 mod causals;
 pub mod check;
 pub mod chosen;
+mod committed;
 pub mod completions;
 mod decodes;
 pub mod device;
@@ -29,7 +30,7 @@ mod tensors;
 mod unknown;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -38,6 +39,7 @@ use clap::Args;
 use crate::loading::Opened;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
+use committed::committed;
 use targets::{FIXTURE, is_run, trained};
 
 /// Which model.
@@ -64,7 +66,7 @@ impl ModelArgs {
     /// # Errors
     /// As [`Opened::open`].
     pub fn open(&self) -> Result<Opened> {
-        Opened::open(&self.named()?, self.adapter.as_deref(), Apply::Merged)
+        Opened::open(&self.named()?, self.adapter.as_ref().map(committed).as_deref(), Apply::Merged)
     }
 
     /// The model as [`Opened::open`] takes it: of a run, the folder of the checkpoint.
@@ -73,13 +75,13 @@ impl ModelArgs {
     /// A phase that was not trained, or of what is not a run.
     pub fn named(&self) -> Result<String> {
         let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
-        let run = Path::new(target);
-        if !is_run(run) {
+        let run = committed(target);
+        if !is_run(&run) {
             ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
-            return Ok(target.to_owned());
+            return Ok(run.display().to_string());
         }
         ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
-        let phase = self.phase.clone().unwrap_or_else(|| trained(run).last().unwrap_or("sft").to_owned());
+        let phase = self.phase.clone().unwrap_or_else(|| trained(&run).last().unwrap_or("sft").to_owned());
         let folder = run.join(&phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
         Ok(folder.display().to_string())

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use super::committed::committed;
 use super::unknown::warn_of_unknown;
 use crate::machine::Machine;
 use crate::names::meant;
@@ -65,24 +66,27 @@ impl Targets {
             study
         };
         let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
+        let named: Vec<String> = named.iter().map(|target| committed(target).display().to_string()).collect();
+        let adapter = self.adapter.as_ref().map(committed);
         ensure!(
-            !self.targets.is_empty() || Path::new(FIXTURE).is_dir(),
-            "{FIXTURE} is not here: run in the repository's folder, or name a run folder of `train` or a model"
+            !self.targets.is_empty() || Path::new(&named[0]).is_dir(),
+            "{FIXTURE} is neither here nor where the program was built: run in the repository's folder, or name a run folder of \
+             `train` or a model"
         );
         let Self { data, problems, batch, raw, .. } = self.clone();
         let asked = Asked { data, fields: fields(&self.field)?, problems, batch, raw };
         let mut studies = vec![];
-        for (target, name) in named.iter().zip(names(&named, self.adapter.as_deref())) {
+        for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
             let run = Path::new(target);
             if is_run(run) {
-                ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
+                ensure!(adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 for phase in self.phases(run) {
                     studies.push(study(Subject::of_run(run, &phase, &asked, *dtype, device)?.named(&name)));
                 }
                 continue;
             }
             let like = Recipe::like(&self.like)?;
-            let subject = Subject::of_model(target, self.adapter.as_deref(), &like, &asked, *dtype, device)?;
+            let subject = Subject::of_model(target, adapter.as_deref(), &like, &asked, *dtype, device)?;
             studies.push(study(subject.named(&name)));
         }
         let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();

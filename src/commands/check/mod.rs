@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 
+use super::committed::committed;
 use super::device::MachineArgs;
 use super::print;
 use crate::machine::{self, Compute, Machine};
@@ -91,7 +92,7 @@ impl Check {
         }
         let folder = tempfile::tempdir().context("a folder for runs and rows")?;
         let setting = Setting {
-            fixtures: Fixtures { root: self.fixtures.clone(), device: machine.device.clone() },
+            fixtures: Fixtures { root: committed(&self.fixtures), device: machine.device.clone() },
             problems: self.problems,
             folder: folder.path().to_owned(),
         };

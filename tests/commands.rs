@@ -1,0 +1,310 @@
+//! Every command that README, `--help` and the recipes of `experiments/` show is typed as it stands there, in a folder that is not
+//! the repository's: with fewer problems and steps, and with small files of the same form where it names a user's own. A command
+//! that is added there is run here, without a line more.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::common::tiny_config;
+use burn::tensor::Device;
+use switchyard::model::Decoder;
+use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
+use switchyard::model::config::{Family, ModelConfig};
+use switchyard::report::recipes::all;
+use tempfile::TempDir;
+
+const PROGRAMS: [(&str, &str); 4] = [
+    ("probe", env!("CARGO_BIN_EXE_probe")),
+    ("intervene", env!("CARGO_BIN_EXE_intervene")),
+    ("report", env!("CARGO_BIN_EXE_report")),
+    ("train", env!("CARGO_BIN_EXE_train")),
+];
+
+/// Every phase of every preset in a few steps.
+const SHORT: [&str; 24] = [
+    "data.rows=48",
+    "base.steps=2",
+    "annotate.batch_tokens=256",
+    "boundary.steps=2",
+    "latent.stages=[{k=1,steps=1},{k=2,steps=1}]",
+    "grpo.from_step=0",
+    "grpo.steps=1",
+    "grpo.keep_every=0",
+    "grpo.questions=2",
+    "grpo.group=2",
+    "no_cot.steps=2",
+    "icot.steps=2",
+    "icot.epochs=0",
+    "coconut.max_stage=1",
+    "coconut.stages=[{k=1,steps=2}]",
+    "codi.steps=2",
+    "codi.epochs=0",
+    "colar.steps=2",
+    "colar.epochs=0",
+    "boundary.epochs=0",
+    "evaluation.problems=4",
+    "evaluation.max_new_tokens=16",
+    "data.test_rows=4",
+    "data.max_tokens=512",
+];
+
+/// What a small random model cannot show, and what is said of it.
+const UNFIT: [(&str, &str); 3] = [
+    ("--adapter fixtures/smollm2-chains", "must be [3, 32], found [3, 576]"),
+    ("math500.jsonl --only exit_probability", "the model never switched"),
+    ("math500.jsonl --only layer_probe", "layer_probe"),
+];
+
+/// `train` and `report` as README begins them; not a command of ours.
+fn is_ours(line: &str) -> bool {
+    PROGRAMS.iter().any(|(name, _)| line.split_whitespace().next() == Some(name))
+}
+
+/// A line as it is typed: without `cargo run`, without what is said beside it.
+fn typed(line: &str) -> String {
+    let line = line.trim();
+    let line = line.strip_prefix("cargo run --bin ").unwrap_or(line).replacen(" -- ", " ", 1);
+    let cut = [line.find("  "), line.find(" # ")].into_iter().flatten().min();
+    line[..cut.unwrap_or(line.len())].trim().to_owned()
+}
+
+/// The same with less work.
+fn shorter(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (program, second) = (words[0], words.get(1).copied().unwrap_or_default());
+    let mut line = line.replace(" --device cuda", "").replace(" --draws 20", "");
+    match (program, second) {
+        ("probe" | "intervene", "generate" | "activations" | "pairs") | ("report", _) => {}
+        ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
+        ("probe" | "intervene", _) => {
+            if let Some((before, after)) = line.clone().split_once(" --problems ") {
+                let after = after.split_once(' ').map_or("", |(_, after)| after);
+                line = format!("{before} {after}");
+            }
+            // Probes by problem need both kinds of outcome; each answer of the large model's stand-in is 4,096 tokens long.
+            let probes = program == "probe" && (!words.contains(&"--only") || line.contains("layer_probe"));
+            let n = if line.contains("Qwen") {
+                2
+            } else if probes {
+                60
+            } else {
+                24
+            };
+            line += &format!(" --problems {n}");
+            // One checkpoint of micro's three, where the line leaves the choice.
+            if !["--phase", "Qwen", "SmolLM2", "phases"].iter().any(|word| line.contains(word)) {
+                line += " --phase sft";
+            }
+        }
+        ("train", _) => {
+            let mut settings = SHORT.to_vec();
+            settings.retain(|setting| !line.contains(setting.split_once('=').expect("a setting").0));
+            line += &settings.iter().map(|setting| format!(" --set '{setting}'")).collect::<String>();
+        }
+        (other, _) => panic!("no program {other}: {line}"),
+    }
+    line
+}
+
+/// Runs a line as a shell does, where the programs are installed and the repository is elsewhere.
+fn run(line: &str, folder: &Path) -> Output {
+    let programs = Path::new(PROGRAMS[0].1).parent().expect("a folder");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(folder).env("PATH", path);
+    shell.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent").output().expect("a shell")
+}
+
+#[track_caller]
+fn done(line: &str, folder: &Path) {
+    let output = run(line, folder);
+    assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let (path, entry) = entry.map(|entry| (to.join(entry.file_name()), entry)).expect("an entry");
+        if entry.path().is_dir() {
+            copy(&entry.path(), &path);
+        } else {
+            std::fs::copy(entry.path(), path).expect("copied");
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    std::fs::write(path, text).expect("written");
+}
+
+/// A folder with what a line names of a user's own.
+fn at_hand(line: &str) -> TempDir {
+    let temp = tempfile::tempdir().expect("a folder");
+    let at = |path: &str| temp.path().join(path);
+    let gguf = repository("fixtures/gguf/tiny-f32.gguf");
+    if line.contains("SmolLM2.gguf") {
+        std::fs::copy(&gguf, at("SmolLM2.gguf")).expect("copied");
+    }
+    if line.contains("Qwen/Qwen3-8B") {
+        stranger(&gguf, &at("Qwen/Qwen3-8B"));
+    }
+    if line.contains("switch-adapter") {
+        adapter(&at("switch-adapter"));
+    }
+    for (name, of) in [
+        ("gsm8k/test.jsonl", "gsm8k"),
+        ("gsm8k/train.jsonl", "gsm8k"),
+        ("math500.jsonl", "math"),
+        ("train.jsonl", "math"),
+    ] {
+        if line.contains(name) {
+            let problems =
+                std::fs::read_to_string(repository(&format!("fixtures/problems/{of}.jsonl"))).expect("problems");
+            let numbered = |n: usize| problems.replace("fixture/", &format!("{n}/"));
+            write(&at(name), &(0..16).map(numbered).collect::<String>());
+        }
+    }
+    if line.contains("pairs.jsonl") {
+        let graded = r#"{"gold": "3", "pred": "3.0"}"#.to_owned();
+        write(&at("pairs.jsonl"), &if line.starts_with("report") { graded } else { pairs() });
+    }
+    if line.starts_with("intervene") && line.contains("--resume") {
+        std::fs::create_dir_all(at("runs/reports/micro")).expect("a folder");
+    }
+    for folder in line.split_whitespace().filter(|word| word.starts_with("reports/") && line.starts_with("report")) {
+        copy(&repository(folder), &at(folder));
+    }
+    if line.starts_with("report") && !line.contains(" reports/") {
+        let named = line.split_whitespace().filter(|word| word.starts_with("runs/reports/"));
+        for folder in named.chain((line == "report").then_some("runs/reports/micro")) {
+            copy(&repository("reports/micro-coconut-long"), &at(folder));
+        }
+    }
+    if line.contains("shard-") {
+        for k in 1..=4 {
+            let shard = format!("probe --phase sft --only accuracy --problems 8 --batch 2 --shard {k}/4 --out runs/x");
+            done(&shard, temp.path());
+        }
+    }
+    let begun = line.starts_with("train") && (line.contains("--resume") || line.contains("--base"));
+    if begun {
+        done(&shorter("train --only base --out runs/micro"), temp.path());
+    } else if line.contains(" runs/micro") && !line.starts_with("train") && line.starts_with("report") {
+        done(&shorter("train --preset micro --out runs/micro"), temp.path());
+    } else if line.contains(" runs/micro") {
+        copy(&repository("fixtures/micro"), &at("runs/micro"));
+        for kept in ["grpo_step20", "grpo_step40", "grpo_step60"].iter().filter(|kept| line.contains(**kept)) {
+            copy(&repository("fixtures/micro/grpo"), &at("runs/micro").join(kept));
+        }
+    }
+    if line.contains("experiments/") {
+        copy(&repository("experiments"), &at("experiments"));
+    }
+    temp
+}
+
+/// Pairs of prompts; each also with its answers exchanged, because a random model may prefer either.
+fn pairs() -> String {
+    let prompt = |n: u32| format!("<bos> a = {n} ; ? a : #");
+    let line = |[clean, corrupt, answer, wrong]: [u32; 4]| {
+        let (clean, corrupt, answer, wrong) = (prompt(clean), prompt(corrupt), answer.to_string(), wrong.to_string());
+        serde_json::json!({ "clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong }).to_string()
+    };
+    let both = |a: u32, b: u32| [[a, b, a, b], [a, b, b, a]].map(line).join("\n");
+    [both(1, 2), both(3, 4), both(5, 6), both(2, 5)].join("\n")
+}
+
+/// A model of the family Qwen3 as a Hugging Face folder.
+fn stranger(gguf: &Path, folder: &Path) {
+    let opened = Checkpoint::open_gguf(gguf).expect("opens");
+    let tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
+    let config = ModelConfig {
+        vocab_size: tokenizer.get_vocab_size(true),
+        eos_token_ids: vec![2],
+        ..tiny_config(Family::Qwen3, true)
+    };
+    let model = Decoder::random(&config, 2, &Device::flex()).expect("a model");
+    let weights = model.export().expect("weights").into_iter().map(Ok);
+    save_hf_folder(folder, &config, weights, &SaveOptions::default()).expect("saves");
+    tokenizer.save(folder.join("tokenizer.json"), false).expect("saves");
+}
+
+/// LoRA factors over [`stranger`], as PEFT writes them.
+fn adapter(folder: &Path) {
+    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"], "bias": "none", "task_type": "CAUSAL_LM"}"#;
+    write(&folder.join("adapter_config.json"), config);
+    let (one, wide) = ([0u8; 16 * 4], [0u8; 24 * 4]);
+    let mut tensors = vec![];
+    for layer in 0..2 {
+        let name = |which: &str| format!("base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{which}.weight");
+        let of = |shape: Vec<usize>, bytes| {
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, bytes).expect("a tensor")
+        };
+        tensors.push((name("A"), of(vec![1, 16], &one[..])));
+        tensors.push((name("B"), of(vec![24, 1], &wide[..])));
+    }
+    safetensors::serialize_to_file(tensors, None, &folder.join("adapter_model.safetensors")).expect("written");
+}
+
+/// Runs them all; what fails is listed together.
+fn run_all(lines: impl IntoIterator<Item = String>, at_least: usize) {
+    let mut lines: Vec<String> = lines.into_iter().filter(|line| is_ours(line)).collect();
+    lines.sort();
+    lines.dedup();
+    assert!(lines.len() >= at_least, "only {} commands found", lines.len());
+    let mut failed = vec![];
+    for line in lines {
+        let (short, begun) = (shorter(&line), std::time::Instant::now());
+        let folder = at_hand(&line);
+        let output = run(&short, folder.path());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("{:6.1} s  {short}", begun.elapsed().as_secs_f64());
+        if let Some((_, why)) = UNFIT.iter().find(|(what, _)| line.contains(what)) {
+            assert!(output.status.code() == Some(2) && said.contains(why), "{line}: {said}");
+        } else if !output.status.success() {
+            failed.push(format!("{line}\n  as {short}\n  {said}"));
+        }
+    }
+    assert!(failed.is_empty(), "{} commands failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn of_readme() -> Vec<String> {
+    let readme = std::fs::read_to_string(repository("README.md")).expect("README");
+    let blocks = readme.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
+    blocks.flat_map(|block| block.lines().map(typed)).collect()
+}
+
+fn of_help() -> Vec<String> {
+    let pages = [&["probe"][..], &["intervene"], &["report"], &["train"], &["intervene", "pairs"]];
+    let examples = |page: &[&str]| {
+        let program = PROGRAMS.iter().find(|(name, _)| *name == page[0]).expect("a program").1;
+        let output = Command::new(program).args(&page[1..]).arg("--help").output().expect("help");
+        let help = String::from_utf8(output.stdout).expect("UTF-8");
+        let (_, examples) = help.split_once("Examples:\n").expect("examples");
+        examples.lines().map(typed).collect::<Vec<_>>()
+    };
+    pages.into_iter().flat_map(examples).collect()
+}
+
+#[test]
+fn every_command_of_the_readme_runs() {
+    run_all(of_readme(), 12);
+}
+
+#[test]
+fn every_example_of_the_help_runs() {
+    let readme = of_readme();
+    run_all(of_help().into_iter().filter(|line| !readme.contains(line)), 20);
+}
+
+#[test]
+fn every_command_of_the_recipes_runs() {
+    let others = [of_readme(), of_help()].concat();
+    let lines = all().expect("recipes").into_iter().flat_map(|(_, r)| [r.command, r.at_scale].concat());
+    run_all(lines.map(|line| typed(&line)).filter(|line| !others.contains(line)), 30);
+}
