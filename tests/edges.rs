@@ -89,9 +89,10 @@ fn all_edges_make_the_run_and_none_the_other() {
     }
 }
 
-/// The same model with biases of queries, keys and values, and without QK-norm.
-fn biased(model: &Decoder) -> Decoder {
-    let config = ModelConfig { family: Family::Qwen2, qk_norm: false, ..model.config().clone() };
+/// The same weights in another family: as Qwen2 with biases of queries, keys and values, as Gemma with larger embeddings, other
+/// norms and another activation, both without QK-norm.
+fn as_family(family: Family, model: &Decoder) -> Decoder {
+    let config = ModelConfig { family, qk_norm: false, ..model.config().clone() };
     let shapes: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
     let held: BTreeMap<String, HostTensor> = model.export().expect("weights").into_iter().collect();
     let bias = |shape: &Vec<usize>| (0..shape[0]).map(|i| (i * 37 % 11) as f32 / 4.0 - 1.0).collect();
@@ -102,14 +103,18 @@ fn biased(model: &Decoder) -> Decoder {
     .expect("a model")
 }
 
-/// A bias of a query, key or value is no sender's: it is there whatever the edges carry.
+/// A bias of a query, key or value is no sender's: it is there whatever the edges carry. And a norm's gain and what the embedding is
+/// multiplied by are the family's own.
 #[test]
-fn biases_stay_where_edges_are_rewired() {
+fn edges_are_rewired_in_every_family() {
     let mut study = micro();
     let pairs = some_pairs(&study);
-    study.subject.model = biased(&study.subject.model);
-    let weights = Weights::of(&study.subject.model).expect("weights");
-    for pair in &pairs {
+    let model = study.subject.model.clone();
+    for (family, pair) in
+        [Family::Qwen2, Family::Gemma].into_iter().flat_map(|family| pairs.iter().map(move |pair| (family, pair)))
+    {
+        study.subject.model = as_family(family, &model);
+        let weights = Weights::of(&study.subject.model).expect("weights");
         let wired = Wired::of(&study, &weights, pair);
         let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
         let found = leads(&study.subject, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");

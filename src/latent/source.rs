@@ -155,7 +155,7 @@ impl LatentSource for VocabularyMixture {
         let ids = index.reshape([b * k]).try_into_vec_as::<i64>();
         let ids = ids.context("reading the most probable tokens")?;
         let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
-        let rows = model.embed_tokens.embedding(&ids, &model.device())?.reshape([b, k, d]);
+        let rows = model.embed_rows(&ids)?.reshape([b, k, d]);
         Ok(softmax(top, 2).matmul(rows))
     }
 

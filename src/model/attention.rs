@@ -1,7 +1,7 @@
 //! Self-attention of one block: projections, optional QK-norm, RoPE, cache, grouped attention.
 
 use anyhow::Result;
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::cache::KvCache;
@@ -36,7 +36,7 @@ impl Attention {
     pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
         let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
-        let norm = || config.qk_norm.then(|| RmsNorm::ones(dh, config.rms_norm_eps, device));
+        let norm = || config.qk_norm.then(|| RmsNorm::new(dh, config, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
         let biased = |linear: Linear, d_out| match config.family.qkv_bias() {
@@ -113,7 +113,7 @@ impl Attention {
 
 fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
     match norm {
-        Some(norm) => ops::rms_norm(x, Param::val(&norm.weight), norm.eps),
+        Some(norm) => norm.apply(x),
         None => x,
     }
 }

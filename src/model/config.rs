@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The architectures the decoder implements. They differ in QK-norm and in the biases of q, k and v, and in nothing else.
+/// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -20,10 +20,20 @@ pub enum Family {
     /// Also Qwen2.5.
     Qwen2,
     Llama,
+    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
+    Gemma,
+}
+
+/// What the gate of the feed-forward passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
 }
 
 impl Family {
-    const ALL: [Family; 3] = [Family::Qwen3, Family::Qwen2, Family::Llama];
+    const ALL: [Family; 4] = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Gemma];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -37,6 +47,7 @@ impl Family {
             Family::Qwen3 => "qwen3",
             Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
+            Family::Gemma => "gemma",
         }
     }
 
@@ -46,6 +57,7 @@ impl Family {
             Family::Qwen3 => "Qwen3ForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
+            Family::Gemma => "GemmaForCausalLM",
         }
     }
 
@@ -57,6 +69,15 @@ impl Family {
     /// Whether the projections to queries, keys and values add a bias.
     pub fn qkv_bias(self) -> bool {
         self == Family::Qwen2
+    }
+
+    pub fn activation(self) -> Activation {
+        if self == Family::Gemma { Activation::GeluTanh } else { Activation::Silu }
+    }
+
+    /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
+    pub(crate) fn norm_offset(self) -> f64 {
+        if self == Family::Gemma { 1.0 } else { 0.0 }
     }
 }
 
@@ -136,6 +157,12 @@ impl ModelConfig {
             .collect()
     }
 
+    /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
+    /// the table as it is.
+    pub(crate) fn embed_scale(&self) -> f64 {
+        if self.family == Family::Gemma { (self.hidden_size as f64).sqrt() } else { 1.0 }
+    }
+
     /// Query heads that share one key/value head.
     pub fn group(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads
@@ -213,7 +240,10 @@ impl ModelConfig {
             "dtype": dtype,
             "torch_dtype": dtype,
             "head_dim": self.head_dim,
-            "hidden_act": "silu",
+            "hidden_act": match self.family.activation() {
+                Activation::Silu => "silu",
+                Activation::GeluTanh => "gelu_pytorch_tanh",
+            },
             "hidden_size": self.hidden_size,
             "initializer_range": 0.02,
             "intermediate_size": self.intermediate_size,
@@ -236,6 +266,7 @@ impl ModelConfig {
                 out["max_window_layers"] = json!(self.num_hidden_layers);
             }
             Family::Llama => out["mlp_bias"] = json!(false),
+            Family::Gemma => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
             keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone

@@ -1,4 +1,4 @@
-//! The decoder of the Qwen3, Qwen2 and Llama families: embed → blocks → final norm, and the head apart.
+//! The decoder of the Qwen3, Qwen2, Llama and Gemma families: embed → blocks → final norm, and the head apart.
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
-use super::config::ModelConfig;
+use super::config::{Activation, ModelConfig};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::{Linear, Matrix};
@@ -21,6 +21,8 @@ pub struct Mlp {
     pub gate_proj: Linear,
     pub up_proj: Linear,
     pub down_proj: Linear,
+    #[module(skip)]
+    activation: Activation,
 }
 
 /// One pre-norm block.
@@ -54,17 +56,18 @@ pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>
 
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
-        let (d, f, eps) = (config.hidden_size, config.intermediate_size, config.rms_norm_eps);
+        let (d, f) = (config.hidden_size, config.intermediate_size);
         let self_attn = Attention::new(config, layer, device, make)?;
         let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
         Ok(Self {
-            input_layernorm: RmsNorm::ones(d, eps, device),
+            input_layernorm: RmsNorm::new(d, config, device),
             self_attn,
-            post_attention_layernorm: RmsNorm::ones(d, eps, device),
+            post_attention_layernorm: RmsNorm::new(d, config, device),
             mlp: Mlp {
                 gate_proj: linear("gate_proj", [f, d])?,
                 up_proj: linear("up_proj", [f, d])?,
                 down_proj: linear("down_proj", [d, f])?,
+                activation: config.family.activation(),
             },
         })
     }
@@ -97,7 +100,11 @@ impl Block {
         let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
         let gate = hooks.apply(at(PointKind::MlpPre), span, self.mlp.gate_proj.forward(normed.clone()))?;
         let up = hooks.apply(at(PointKind::MlpPreLinear), span, self.mlp.up_proj.forward(normed))?;
-        let post = hooks.apply(at(PointKind::MlpPost), span, ops::swiglu(gate, up))?;
+        let post = match self.mlp.activation {
+            Activation::Silu => ops::swiglu(gate, up),
+            Activation::GeluTanh => ops::geglu(gate, up),
+        };
+        let post = hooks.apply(at(PointKind::MlpPost), span, post)?;
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, self.mlp.down_proj.forward(post))?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
     }
@@ -118,7 +125,7 @@ impl Decoder {
         Ok(Self {
             embed_tokens,
             layers,
-            norm: RmsNorm::ones(d, config.rms_norm_eps, device),
+            norm: RmsNorm::new(d, config, device),
             lm_head: head.transpose()?.map(|weight| Linear { weight, bias: None }),
             heads: Heads::default(),
             config: config.clone(),
@@ -166,8 +173,14 @@ impl Decoder {
                 flat.push(id as usize);
             }
         }
-        let rows = self.embed_tokens.embedding(&flat, &self.device())?;
-        Ok(rows.reshape([ids.len(), width, self.config.hidden_size]))
+        Ok(self.embed_rows(&flat)?.reshape([ids.len(), width, self.config.hidden_size]))
+    }
+
+    /// Token ids `[N]`, all in the table → what the first block reads of them, `[N, D]`.
+    pub(crate) fn embed_rows(&self, ids: &[usize]) -> Result<Tensor<2>> {
+        let rows = self.embed_tokens.embedding(ids, &self.device())?;
+        let scale = self.config.embed_scale();
+        Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }
 
     /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: what the head reads.

@@ -199,6 +199,7 @@ impl Decoder {
         ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
         let shapes: BTreeMap<String, Vec<usize>> = all.parameters(width).into_iter().collect();
         let spread = self.embed_tokens.floats()?.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>();
+        let spread = spread * self.config().embed_scale() as f32;
         let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
         self.with_heads(all, |name| {
             if let Some(value) = held.get(name) {

@@ -22,7 +22,7 @@ pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
 pub use norm::rms_norm;
 pub(crate) use norm::rms_scale;
 pub use rope::{Rotation, rotate};
-pub use swiglu::swiglu;
+pub use swiglu::{geglu, swiglu};
 
 /// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
 pub const MASKED: f32 = -1.0e30;

@@ -1,6 +1,7 @@
-//! The gated feed-forward activation (Shazeer 2020, arXiv:2002.05202).
+//! The gated feed-forward activations (Shazeer 2020, arXiv:2002.05202).
 
-use burn::tensor::{Tensor, activation::silu};
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu_approximate, silu};
 
 use super::fused;
 
@@ -15,4 +16,9 @@ pub fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
 /// The same in Burn's operations.
 pub fn composed_swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     silu(gate) * up
+}
+
+/// `gelu(gate) * up`, any shape, with GELU's approximation by tanh (Gemma).
+pub fn geglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    gelu_approximate(gate) * up
 }

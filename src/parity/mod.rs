@@ -24,7 +24,8 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 6] = ["qwen3_tied", "qwen3_untied", "qwen2_tied", "qwen2_untied", "llama_gqa", "llama3_scaled"];
+pub const TINY: [&str; 7] =
+    ["qwen3_tied", "qwen3_untied", "qwen2_tied", "qwen2_untied", "llama_gqa", "llama3_scaled", "gemma_mqa"];
 
 /// Reference values, and the device that is compared with them.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ fn both_rotary_forms_say_the_same() {
 
 #[test]
 fn what_we_write_we_read_back() {
-    for value in [qwen3_json(), qwen2_json(), llama_json()] {
+    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json()] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -49,6 +49,21 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "use_sliding_window", "false", "true"]);
     let value = with(qwen2_json(), "hidden_size", json!(34));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["hidden_size", "34", "4"]);
+}
+
+#[test]
+fn gemma_has_defaults_and_an_activation_of_its_own() {
+    let found = config(&gemma_json());
+    assert_eq!((found.family, found.head_dim, found.tie_word_embeddings), (Family::Gemma, 16, true));
+    assert_eq!((found.bos_token_id, found.eos_token_ids.as_slice()), (Some(2), &[1][..]));
+    assert_eq!(found.to_json("float32")["hidden_act"], "gelu_pytorch_tanh");
+    let mut value = gemma_json();
+    value.as_object_mut().map(|m| m.remove("head_dim"));
+    assert_eq!(config(&value).head_dim, 256);
+    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma2")] {
+        let value = with(gemma_json(), key, json!(wrong));
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
+    }
 }
 
 #[test]

@@ -28,6 +28,15 @@ pub fn qwen2_json() -> Value {
     })
 }
 
+/// As Gemma's first files are: "gelu" means the approximation, and half the keys are left to their defaults.
+pub fn gemma_json() -> Value {
+    json!({
+        "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_act": "gelu", "hidden_activation": null,
+        "vocab_size": 40, "hidden_size": 36, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256
+    })
+}
+
 pub fn llama_json() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 40,

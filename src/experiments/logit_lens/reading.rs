@@ -10,7 +10,6 @@ use super::translators::Translators;
 use crate::latent::sampling;
 use crate::model::Decoder;
 use crate::nth::Nth;
-use crate::ops;
 use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
@@ -33,7 +32,7 @@ pub struct Key {
 
 /// Final norm and head: states `[n, D]` → logits `[n, V]`.
 pub fn head(model: &Decoder, h: Tensor<2>) -> Tensor<2> {
-    let normed = ops::rms_norm(h, model.norm.weight.val(), model.norm.eps);
+    let normed = model.norm.apply(h);
     model.unembed(normed.unsqueeze_dim(0)).squeeze_dim(0)
 }
 

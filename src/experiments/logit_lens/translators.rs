@@ -106,7 +106,7 @@ fn train_group(
 ) -> Result<Affine> {
     let d = model.config().hidden_size;
     let dtype = FloatDType::from(model.norm.weight.val().dtype());
-    let norm = f32(model.norm.weight.val());
+    let norm = f32(model.norm.gain());
     let mut affine = Affine::zeros(group.len(), d, &model.device().autodiff());
     // Adam: weight decay would pull towards the logit lens.
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();

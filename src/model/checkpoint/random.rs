@@ -17,7 +17,7 @@ use crate::random::fnv1a;
 
 /// Standard deviation of the entries of a parameter: embedding (and head) `d^-½`, matrices `in^-½`, those that write into
 /// the stream divided by `√(2·layers)` (GPT-2's rule); 0 for biases (as Hugging Face starts them), `None` for norms, which
-/// are one.
+/// multiply by one.
 pub(crate) fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
     if name.ends_with(".bias") {
         return Some(0.0);
@@ -35,7 +35,7 @@ pub(crate) fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> 
 /// A file or folder that is there already or cannot be written.
 pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     let shapes = expected_parameters(config);
-    let get = |name: &str, shape: &[usize]| uniform(name, shape, config.num_hidden_layers, seed);
+    let get = |name: &str, shape: &[usize]| uniform(name, shape, config, seed);
     if out.extension().is_none_or(|extension| extension != "gguf") {
         let tensors = shapes.iter().map(|(name, shape)| Ok((name.clone(), get(name, shape)?)));
         let options = SaveOptions { dtype: Dtype::BF16, ..SaveOptions::default() };
@@ -53,9 +53,11 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
 }
 
 /// Values of one parameter; rows are drawn on several threads.
-fn uniform(name: &str, shape: &[usize], layers: usize, seed: u64) -> Result<HostTensor> {
+fn uniform(name: &str, shape: &[usize], config: &ModelConfig, seed: u64) -> Result<HostTensor> {
     let count = shape.iter().product();
-    let Some(spread) = spread(name, shape, layers) else { return HostTensor::new(shape.to_vec(), vec![1.0; count]) };
+    let Some(spread) = spread(name, shape, config.num_hidden_layers) else {
+        return HostTensor::new(shape.to_vec(), vec![1.0 - config.family.norm_offset() as f32; count]);
+    };
     // Uniform in ±√3 has variance 1.
     let most = (spread * 3.0_f64.sqrt()) as f32;
     let mut data = vec![0.0; count];

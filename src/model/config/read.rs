@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::keys::{Keys, brief};
-use super::{Family, Llama3Scaling, ModelConfig};
+use super::{Activation, Family, Llama3Scaling, ModelConfig};
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
@@ -31,20 +31,22 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let heads = keys.need_usize("num_attention_heads")?;
     let hidden_size = keys.need_usize("hidden_size")?;
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
-    // Qwen3's head width is a default of its own, not D / H.
+    // The head widths of Qwen3 and Gemma are defaults of their own, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
         (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,
+        (None, Family::Gemma) => 256,
         _ => hidden_size / heads,
     };
     ensure!(
-        family == Family::Qwen3 || hidden_size.is_multiple_of(heads),
+        matches!(family, Family::Qwen3 | Family::Gemma) || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
     // A missing key means the family's default, an explicit null means none: as transformers has it.
     let (default_bos, default_eos) = match family {
         Family::Llama => (Some(1), vec![2]),
+        Family::Gemma => (Some(2), vec![1]),
         Family::Qwen3 | Family::Qwen2 => (None, vec![]),
     };
     let eos = keys.token_ids("eos_token_id")?;
@@ -61,7 +63,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         rope_theta,
         rope_scaling,
         qk_norm: family.qk_norm(),
-        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
+        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family == Family::Gemma),
         max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(2048),
         bos_token_id: if map.contains_key("bos_token_id") {
             first(keys.token_ids("bos_token_id")?)
@@ -116,8 +118,8 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
         }
     }
-    // Both Qwens carry a window that `use_sliding_window` turns on; in Llama a window means what it says.
-    if let Some(found) = keys.get("sliding_window").filter(|_| family == Family::Llama) {
+    // Both Qwens carry a window that `use_sliding_window` turns on; elsewhere a window means what it says.
+    if let Some(found) = keys.get("sliding_window").filter(|_| matches!(family, Family::Llama | Family::Gemma)) {
         return Err(keys.refuse("sliding_window", "null (full attention)", found));
     }
     if let Some(found) = keys.get("layer_types") {
@@ -126,8 +128,15 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse("layer_types", "\"full_attention\" for every layer", found));
         }
     }
-    if let Some(found) = keys.get("hidden_act").filter(|v| *v != "silu" && *v != "swish") {
-        return Err(keys.refuse("hidden_act", "\"silu\"", found));
+    // The first Gemmas were published as "gelu" and meant the approximation: transformers reads them so.
+    let (wanted, known): (_, &[&str]) = match family.activation() {
+        Activation::Silu => ("\"silu\"", &["silu", "swish"]),
+        Activation::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
+    };
+    for key in ["hidden_act", "hidden_activation"] {
+        if let Some(found) = keys.get(key).filter(|v| !v.as_str().is_some_and(|name| known.contains(&name))) {
+            return Err(keys.refuse(key, wanted, found));
+        }
     }
     if let Some(found) = keys.get("quantization_config") {
         return Err(keys.refuse("quantization_config", "unquantised weights (F32, F16 or BF16), or a GGUF", found));

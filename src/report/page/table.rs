@@ -24,7 +24,8 @@ pub(super) fn html(table: &Table, id: &str, how: &str) -> String {
         body += "<tr>";
         for (at, (cell, column)) in row.iter().zip(&table.columns).enumerate() {
             let content = shown(cell, column.kind);
-            if at == 0 && column.kind == ColumnKind::Text {
+            // An empty cell names no row.
+            if at == 0 && column.kind == ColumnKind::Text && !content.is_empty() {
                 let _ = write!(body, "<th scope=\"row\">{content}</th>");
             } else {
                 let _ = write!(body, "<td{}>{content}</td>", class(column.kind));

@@ -137,7 +137,7 @@ pub(super) struct Norm {
 
 impl Norm {
     fn of(norm: &RmsNorm) -> Result<Self> {
-        Ok(Self { weight: host(norm.weight.val())?.into(), eps: norm.eps as f32 })
+        Ok(Self { weight: host(norm.gain())?.into(), eps: norm.eps as f32 })
     }
 
     fn scale(&self, x: ArrayView1<f32>) -> f32 {

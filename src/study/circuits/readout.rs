@@ -39,16 +39,16 @@ pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>
         Some(head) => head.outputs(&ids, &device)?,
         None => model.embed_tokens.embedding(&ids, &device)?,
     };
-    let rows = host(rows * model.norm.weight.val().unsqueeze())?;
+    let rows = host(rows * model.norm.gain().unsqueeze())?;
     Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
 }
 
-/// The final norm's weight.
+/// What the final norm multiplies by.
 ///
 /// # Errors
 /// A device that cannot hand its data over.
 pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
-    host(model.norm.weight.val())
+    host(model.norm.gain())
 }
 
 /// How each head of a layer writes to the stream: `[H · dh, D]`, head h in rows `h · dh ..`.

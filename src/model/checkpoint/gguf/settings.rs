@@ -94,6 +94,11 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
     let family = Family::named(arch)
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
+    ensure!(
+        family != Family::Gemma,
+        "{origin}: metadata `general.architecture` is \"gemma\", whose tokenizer this format keeps in a form that is not read: take the \
+         Hugging Face folder"
+    );
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, &key)?;
 

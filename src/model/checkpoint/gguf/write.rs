@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::super::HostTensor;
 use super::gguf_name;
-use crate::model::config::ModelConfig;
+use crate::model::config::{Family, ModelConfig};
 use crate::ops::stored::Format;
 
 /// Numbers of the types that are written.
@@ -30,6 +30,7 @@ pub fn write_q8_0(
     get: impl Fn(&str, &[usize]) -> Result<HostTensor>,
 ) -> Result<()> {
     ensure!(config.rope_scaling.is_none(), "rope_scaling is not written to GGUF: write a folder instead");
+    ensure!(config.family != Family::Gemma, "a Gemma is not written to GGUF: write a folder instead");
     let kind = |shape: &[usize]| match shape {
         [_, width] if Format::Q8_0.row_bytes(*width).is_some() => (Q8_0, Format::Q8_0),
         _ => (F32, Format::F32),
