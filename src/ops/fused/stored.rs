@@ -8,7 +8,8 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::product::{deal, products, soon};
-use crate::ops::stored::{Layout, PIECE, Part, Stored, cut_short, with_layout};
+use crate::ops::stored::formats::{Layout, PIECE, cut_short, with_layout};
+use crate::ops::stored::{Part, Stored};
 
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;

@@ -1,15 +1,9 @@
-//! Weight matrices kept in memory as files store them, and how a block of their values becomes floats. Products read them
-//! as they lie (`fused::stored`); nothing here knows a tensor.
+//! How the values of a row are stored, and how they become floats.
 //!
 //! Block formats are ggml's (`ggml-quants.c`): 32 values share a 16-bit scale, and in `Q4_1` and `Q5_1` an offset. In the
 //! `K` formats 256 values share a 16-bit scale of scales: each 32 (in `Q6_K` 16) have a small integer scale of their own, and
 //! in `Q4_K` and `Q5_K` an offset. Widening is exact: a bf16 or f16 is a float, and the product of a 16-bit scale and the
 //! integers has no more digits than a float holds (11 + 8 + 5 bits in `Q6_K`). Only subtracting or adding an offset rounds, once.
-
-use std::ops::Range;
-
-use anyhow::{Result, ensure};
-use rayon::prelude::*;
 
 /// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
 /// read in pieces of as many.
@@ -49,48 +43,48 @@ pub(crate) trait Layout {
 macro_rules! with_layout {
     ($format:expr, $layout:ident => $work:expr) => {
         match $format {
-            $crate::ops::stored::Format::F32 => {
-                type $layout = $crate::ops::stored::F32;
+            $crate::ops::stored::formats::Format::F32 => {
+                type $layout = $crate::ops::stored::formats::F32;
                 $work
             }
-            $crate::ops::stored::Format::F16 => {
-                type $layout = $crate::ops::stored::F16;
+            $crate::ops::stored::formats::Format::F16 => {
+                type $layout = $crate::ops::stored::formats::F16;
                 $work
             }
-            $crate::ops::stored::Format::Bf16 => {
-                type $layout = $crate::ops::stored::Bf16;
+            $crate::ops::stored::formats::Format::Bf16 => {
+                type $layout = $crate::ops::stored::formats::Bf16;
                 $work
             }
-            $crate::ops::stored::Format::Q8_0 => {
-                type $layout = $crate::ops::stored::Q8;
+            $crate::ops::stored::formats::Format::Q8_0 => {
+                type $layout = $crate::ops::stored::formats::Q8;
                 $work
             }
-            $crate::ops::stored::Format::Q4_0 => {
-                type $layout = $crate::ops::stored::Q4;
+            $crate::ops::stored::formats::Format::Q4_0 => {
+                type $layout = $crate::ops::stored::formats::Q4;
                 $work
             }
-            $crate::ops::stored::Format::Q4_1 => {
-                type $layout = $crate::ops::stored::Q4Offset;
+            $crate::ops::stored::formats::Format::Q4_1 => {
+                type $layout = $crate::ops::stored::formats::Q4Offset;
                 $work
             }
-            $crate::ops::stored::Format::Q5_0 => {
-                type $layout = $crate::ops::stored::Q5;
+            $crate::ops::stored::formats::Format::Q5_0 => {
+                type $layout = $crate::ops::stored::formats::Q5;
                 $work
             }
-            $crate::ops::stored::Format::Q5_1 => {
-                type $layout = $crate::ops::stored::Q5Offset;
+            $crate::ops::stored::formats::Format::Q5_1 => {
+                type $layout = $crate::ops::stored::formats::Q5Offset;
                 $work
             }
-            $crate::ops::stored::Format::Q4_K => {
-                type $layout = $crate::ops::stored::Q4K;
+            $crate::ops::stored::formats::Format::Q4_K => {
+                type $layout = $crate::ops::stored::formats::Q4K;
                 $work
             }
-            $crate::ops::stored::Format::Q5_K => {
-                type $layout = $crate::ops::stored::Q5K;
+            $crate::ops::stored::formats::Format::Q5_K => {
+                type $layout = $crate::ops::stored::formats::Q5K;
                 $work
             }
-            $crate::ops::stored::Format::Q6_K => {
-                type $layout = $crate::ops::stored::Q6K;
+            $crate::ops::stored::formats::Format::Q6_K => {
+                type $layout = $crate::ops::stored::formats::Q6K;
                 $work
             }
         }
@@ -377,149 +371,6 @@ pub(crate) fn cut_short<L: Layout>(block: &[u8]) -> [f32; PIECE] {
     L::widen(&whole, 0)
 }
 
-/// Rows of one format, one behind the other.
-#[derive(Clone)]
-pub(crate) struct Part {
-    pub format: Format,
-    pub rows: usize,
-    pub row_bytes: usize,
-    pub bytes: Vec<u8>,
-}
-
-impl Part {
-    pub fn row(&self, row: usize) -> &[u8] {
-        &self.bytes[row * self.row_bytes..][..self.row_bytes]
-    }
-}
-
-/// A frozen matrix `[rows, width]` as its file stores it. Rows that were added later are floats.
-#[derive(Clone)]
-pub struct Stored {
-    width: usize,
-    parts: Vec<Part>,
-}
-
-impl std::fmt::Debug for Stored {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let formats: Vec<Format> = self.parts.iter().map(|part| part.format).collect();
-        f.debug_struct("Stored").field("shape", &[self.rows(), self.width]).field("formats", &formats).finish()
-    }
-}
-
-/// Values that one thread widens at a time.
-const SHARE: usize = 1 << 16;
-
-impl Stored {
-    /// # Errors
-    /// Bytes that do not fill the shape, and a value that is not finite: every product with it would be noise.
-    pub fn new(format: Format, [rows, width]: [usize; 2], bytes: Vec<u8>) -> Result<Self> {
-        ensure!(rows > 0 && width > 0, "a matrix of shape {:?} holds nothing", [rows, width]);
-        let row_bytes = format.row_bytes(width);
-        let fits = row_bytes.and_then(|one| one.checked_mul(rows)) == Some(bytes.len());
-        ensure!(fits, "{} bytes are not a matrix of shape {:?} in {format:?}", bytes.len(), [rows, width]);
-        let part = Part { format, rows, row_bytes: bytes.len() / rows, bytes };
-        let stored = Self { width, parts: vec![part] };
-        if let Some(row) = stored.not_finite() {
-            anyhow::bail!("row {row} holds a value that is not finite (NaN or infinity)");
-        }
-        Ok(stored)
-    }
-
-    pub fn rows(&self) -> usize {
-        self.parts.iter().map(|part| part.rows).sum()
-    }
-
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Bytes that it holds.
-    pub fn bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.bytes.len()).sum()
-    }
-
-    /// Parts of one format each, and the row of the matrix that each begins at.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
-        let starts = self.parts.iter().scan(0, |at, part| {
-            *at += part.rows;
-            Some(*at - part.rows)
-        });
-        starts.zip(&self.parts)
-    }
-
-    /// The rows named, as floats, one behind the other.
-    ///
-    /// # Errors
-    /// A row that the matrix does not have.
-    pub fn widened(&self, rows: &[usize]) -> Result<Vec<f32>> {
-        let mut out = vec![0.0; rows.len() * self.width];
-        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.width)) {
-            ensure!(row < self.rows(), "row {row} of a matrix of {} rows", self.rows());
-            self.widen(row, out);
-        }
-        Ok(out)
-    }
-
-    fn widen(&self, row: usize, out: &mut [f32]) {
-        let holds = |(start, part): &(usize, &Part)| (*start..start + part.rows).contains(&row);
-        if let Some((start, part)) = self.parts().find(holds) {
-            part.format.widen(part.row(row - start), out);
-        }
-    }
-
-    /// Consecutive rows as floats; threaded.
-    pub(crate) fn widened_range(&self, rows: Range<usize>) -> Vec<f32> {
-        let mut out = vec![0.0; rows.len() * self.width];
-        let share = (SHARE / self.width).max(1);
-        out.par_chunks_mut(share * self.width).enumerate().for_each(|(i, out)| {
-            for (row, out) in (rows.start + i * share..).zip(out.chunks_exact_mut(self.width)) {
-                self.widen(row, out);
-            }
-        });
-        out
-    }
-
-    /// Its first rows only.
-    #[must_use]
-    pub fn cut(mut self, rows: usize) -> Self {
-        let mut left = rows;
-        for part in &mut self.parts {
-            part.rows = part.rows.min(left);
-            part.bytes.truncate(part.rows * part.row_bytes);
-            left -= part.rows;
-        }
-        self.parts.retain(|part| part.rows > 0);
-        self
-    }
-
-    /// With more rows, kept as floats.
-    ///
-    /// # Errors
-    /// Values that are not whole rows.
-    pub fn with_rows(mut self, more: &[f32]) -> Result<Self> {
-        ensure!(more.len().is_multiple_of(self.width), "{} values are not rows of {}", more.len(), self.width);
-        if !more.is_empty() {
-            let bytes = more.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let (rows, row_bytes) = (more.len() / self.width, 4 * self.width);
-            self.parts.push(Part { format: Format::F32, rows, row_bytes, bytes });
-        }
-        Ok(self)
-    }
-
-    /// The first row with a value that is not finite.
-    fn not_finite(&self) -> Option<usize> {
-        let share = (SHARE / self.width).max(1);
-        let starts: Vec<usize> = (0..self.rows()).step_by(share).collect();
-        starts.into_par_iter().find_map_first(|from| {
-            let mut out = vec![0.0; self.width];
-            (from..(from + share).min(self.rows())).find(|&row| {
-                self.widen(row, &mut out);
-                !out.iter().fold(true, |finite, x| finite & x.is_finite())
-            })
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -532,37 +383,5 @@ mod tests {
             let block = F16::widen(&h.to_le_bytes().repeat(PIECE), 0);
             assert!(block.iter().all(|x| x.to_bits() == ours.to_bits()), "{h:#x} in a block");
         }
-    }
-
-    #[test]
-    fn values_that_are_not_finite_are_refused_by_row() {
-        let f16 =
-            |values: &[f32]| values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect::<Vec<_>>();
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut values = vec![1.0; 3 * 40];
-            values[2 * 40 + 39] = bad;
-            let said = Stored::new(Format::F16, [3, 40], f16(&values)).unwrap_err().to_string();
-            assert!(said.contains("row 2") && said.contains("not finite"), "{said}");
-            // A block whose scale is no number.
-            let mut block = f16(&[bad]);
-            block.extend([1; 32]);
-            assert!(Stored::new(Format::Q8_0, [1, 32], block).is_err());
-        }
-        assert!(Stored::new(Format::F16, [3, 40], f16(&[1.0; 120])).is_ok());
-        assert!(Stored::new(Format::Bf16, [3, 40], vec![0; 239]).is_err(), "a byte is missing");
-        assert!(Stored::new(Format::Q8_0, [1, 40], vec![0; 34]).is_err(), "not whole blocks");
-    }
-
-    #[test]
-    fn rows_are_cut_and_added() {
-        let bytes: Vec<u8> =
-            (0..5).flat_map(|row| [0_u8, 0x3f].repeat(3).into_iter().map(move |b| b + row % 2)).collect();
-        let stored = Stored::new(Format::Bf16, [5, 3], bytes).unwrap().cut(4).with_rows(&[7.0, 8.0, 9.0]).unwrap();
-        assert_eq!(stored.rows(), 5);
-        assert_eq!(stored.widened(&[4, 0]).unwrap(), [7.0, 8.0, 9.0, 0.5, 0.5, 0.5]);
-        let all = stored.widened_range(0..5);
-        assert_eq!(all[9..], stored.widened(&[3, 4]).unwrap());
-        assert!(stored.widened(&[5]).is_err());
-        assert!(stored.with_rows(&[1.0]).is_err());
     }
 }
