@@ -54,7 +54,15 @@ fn peak(work: impl FnOnce()) -> usize {
 
 /// One response: `blocks` blocks of two latents, each after `text` text tokens.
 fn rollout(blocks: usize, text: usize) -> Rollout {
-    let sampled = |token, kind| Position { token, kind, logprob: Some(-1.0), entropy: None, p_swi: None, p_exit: None };
+    let sampled = |token, kind| Position {
+        token,
+        kind,
+        logprob: Some(-1.0),
+        entropy: None,
+        p_swi: None,
+        p_exit: None,
+        drawn: None,
+    };
     let mut positions = vec![];
     for _ in 0..blocks {
         positions.extend((0..text).map(|t| sampled(t as u32 % 20, PositionRole::Text)));

@@ -14,7 +14,7 @@ use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::gradients::gradients_by_name;
-use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step};
+use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step, soft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{Behaviour, Rollout, cosine, gradients};
 use switchyard::train::sft::{self, Sft};
@@ -124,6 +124,14 @@ fn the_grpo_loss_is_pytorchs() {
     assert_eq!(blocks, [1, 0, 2, 1, 1, 0], "rollouts with blocks: only there do the replay modes differ");
     for (mode, threads) in GRPO_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
         assert_all(grpo_step(&fixtures(), mode, threads));
+    }
+}
+
+/// Latents that are drawn mixtures: their densities in the ratio, their embeddings in the gradient.
+#[test]
+fn the_soft_grpo_loss_is_pytorchs() {
+    for threads in [1, 2] {
+        assert_all(soft_step(&fixtures(), threads));
     }
 }
 

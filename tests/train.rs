@@ -10,7 +10,7 @@ use switchyard::store::read;
 use super::common::run_files::assert_same;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 15] = [
+const PHASES: [&str; 16] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -25,6 +25,7 @@ const PHASES: [&str; 15] = [
     "colar",
     "swireasoning",
     "soft_thinking",
+    "soft_grpo",
     "fixed_embedding",
 ];
 /// Those without training.
@@ -175,10 +176,14 @@ fn smoke_leaves_every_artefact() {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
-    let rows = switchyard::store::read_flat(&out.join("grpo/metrics.parquet")).expect("rows");
-    let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
-    println!("rollout against replay over {} GRPO steps: max |Δ log-prob| {drift:.2e}", rows.len());
-    assert!(!rows.is_empty() && drift <= 1e-4, "drift {drift:e}");
+    for phase in ["grpo", "soft_grpo"] {
+        let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");
+        let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
+        println!("{phase}: rollout against replay over {} steps: max |Δ log-prob| {drift:.2e}", rows.len());
+        assert!(!rows.is_empty() && drift <= 1e-4, "{phase}: drift {drift:e}");
+        let learnt = rows.iter().any(|r| r.get("grad_norm").and_then(|n| n.as_f64()).is_some_and(|norm| norm > 0.0));
+        assert!(learnt, "{phase}: no group with variance");
+    }
     // Whoever opens a checkpoint decodes it as `train` did: text, with the recurrence, with a fixed embedding.
     for phase in PHASES {
         let device = burn::tensor::Device::flex();

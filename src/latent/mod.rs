@@ -6,6 +6,7 @@
 pub mod controller;
 mod decode;
 mod fork;
+pub mod gumbel;
 pub mod reasoning;
 pub mod replay;
 mod row;

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use super::decode::{Decode, Switching, text_mask};
+use super::gumbel::{self, Drawn, StoredMixtures};
 use super::sequence::{Sequence, SwitchIds};
 use super::stream::{Gradient, Wave};
 use super::trace::{PositionRole, Trace};
@@ -31,6 +32,14 @@ pub(crate) struct Replay<'m> {
     how: Decode<'m>,
     switch: SwitchIds,
     traces: &'m [Trace],
+}
+
+/// The same decoder, fed the mixtures that were drawn where there are any. Rows are then named by their number.
+pub(crate) fn with_mixtures<'m>(how: Decode<'m>, stored: Option<&'m StoredMixtures>) -> Decode<'m> {
+    match stored {
+        Some(stored) => Decode { source: stored, ..how },
+        None => how,
+    }
 }
 
 /// The known rows of a batch of traces.
@@ -62,7 +71,13 @@ impl<'m> Replay<'m> {
             if decided.is_empty() && stays.is_empty() {
                 continue;
             }
-            let logprobs = self.logprobs(&wave, &decided)?;
+            let (mixtures, mut decided): (Vec<Place>, Vec<Place>) =
+                decided.into_iter().partition(|place| self.drawn(place).is_some());
+            let mut logprobs = self.logprobs(&wave, &decided)?;
+            if !mixtures.is_empty() {
+                logprobs = Tensor::cat(vec![logprobs, self.densities(&wave, &mixtures)?], 0);
+                decided.extend(mixtures);
+            }
             let stayed = if stays.is_empty() { None } else { Some(self.logprobs(&wave, &stays)?) };
             let named = |at: Vec<Place>| at.into_iter().map(|p| (p.trace, p.response)).collect();
             return Ok(Some(ReplayedWave { decisions: named(decided), logprobs, stayed, stays: named(stays) }));
@@ -103,6 +118,26 @@ impl<'m> Replay<'m> {
         (decided, stays)
     }
 
+    /// The mixture that was drawn at a place.
+    fn drawn(&self, place: &Place) -> Option<&'m Drawn> {
+        self.traces[place.trace].positions[place.response].drawn.as_ref()
+    }
+
+    /// Log-densities of drawn mixtures, `[n]`.
+    fn densities(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
+        let mixtures: Vec<&Drawn> = places.iter().filter_map(|place| self.drawn(place)).collect();
+        gumbel::log_densities(self.how.model, self.states(wave, places), &mixtures)
+    }
+
+    /// The states that decide at these places, divided by the temperature: `[n, D]`. The head is linear.
+    fn states(&self, wave: &Wave, places: &[Place]) -> Tensor<2> {
+        let [b, w, d] = wave.hidden.dims();
+        let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &wave.hidden.device());
+        let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
+        hidden.div_scalar(self.how.settings.sampling.scale())
+    }
+
     /// How many latents of its block had been fed at this latent position (it included).
     fn step_of(&self, trace: usize, response: usize) -> usize {
         let positions = &self.traces[trace].positions;
@@ -110,17 +145,9 @@ impl<'m> Replay<'m> {
     }
 
     fn logprobs(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
-        let [b, w, d] = wave.hidden.dims();
-        let device = wave.hidden.device();
-        let n = places.len();
-        if n == 0 {
-            return Ok(Tensor::zeros([0], &device));
+        if places.is_empty() {
+            return Ok(Tensor::zeros([0], &wave.hidden.device()));
         }
-        let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
-        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [n]), &device);
-        let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
-        // The head is linear: a temperature can divide the states.
-        let hidden = hidden.div_scalar(self.how.settings.sampling.scale());
         let mut banned = self.how.settings.masked.clone();
         let draws_swi = self.how.settings.switching != Switching::Suppressed && self.how.controller.model_opens();
         banned.extend(text_mask(&self.switch, draws_swi));
@@ -130,7 +157,7 @@ impl<'m> Replay<'m> {
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        Ok(self.how.model.token_losses(hidden, targets)?.0.neg())
+        Ok(self.how.model.token_losses(self.states(wave, places), targets)?.0.neg())
     }
 }
 
@@ -151,7 +178,10 @@ struct Place {
 /// As [`Replay::next_wave`].
 pub fn logprobs(how: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> {
     let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
-    let rows = sequences(traces, &switch)?;
+    let mut rows = sequences(traces, &switch)?;
+    rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
+    let stored = StoredMixtures::of(traces);
+    let how = with_mixtures(how, stored.as_ref());
     let mut replay = Replay::new(how, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {

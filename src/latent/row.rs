@@ -164,6 +164,7 @@ impl DecodingRow {
             entropy: Some(entropy),
             p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
             p_exit: None,
+            drawn: None,
         };
         let lead = self.watch.and_then(|watched| sampling::lead(&plain, watched));
         self.margins.resize(self.trace.positions.len(), None);
@@ -244,6 +245,7 @@ impl DecodingRow {
             entropy: None,
             p_swi: None,
             p_exit: None,
+            drawn: None,
         };
         self.trace.positions.push(latent);
         self.mode = Mode::Block { block, step: step + 1 };

@@ -51,11 +51,16 @@ pub struct Key {
 impl Key {
     /// Uniform in [0, 1), a function of seed and key alone.
     pub(crate) fn uniform(self, seed: u64) -> f64 {
+        self.rng(seed).random()
+    }
+
+    /// The generator of this draw.
+    pub(super) fn rng(self, seed: u64) -> ChaCha8Rng {
         let mut state = [0_u8; 32];
         for (chunk, value) in state.chunks_mut(8).zip([seed, self.problem, self.rollout, self.position]) {
             chunk.copy_from_slice(&value.to_le_bytes());
         }
-        ChaCha8Rng::from_seed(state).random()
+        ChaCha8Rng::from_seed(state)
     }
 }
 

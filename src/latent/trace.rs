@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::gumbel::Drawn;
 use super::sequence::{Sequence, SwitchIds};
 
 /// What a response position is.
@@ -46,6 +47,9 @@ pub struct Position {
     /// p(`</swi>`) after a latent step, temperature 1, full softmax.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_exit: Option<f64>,
+    /// The mixture that was drawn for this latent, where one was; `logprob` is then its log-density.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<Drawn>,
 }
 
 impl Position {
@@ -53,12 +57,16 @@ impl Position {
     /// puts where the model cannot draw one has none.
     pub(crate) fn is_sampled(&self) -> bool {
         self.logprob.is_some()
-            && matches!(self.kind, PositionRole::Text | PositionRole::Swi | PositionRole::SwiEndSampled)
+            && match self.kind {
+                PositionRole::Text | PositionRole::Swi | PositionRole::SwiEndSampled => true,
+                PositionRole::Latent => self.drawn.is_some(),
+                PositionRole::SwiEndForced => false,
+            }
     }
 
     /// A `</swi>`.
     pub(super) fn closing(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
-        Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None }
+        Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None, drawn: None }
     }
 }
 

@@ -55,6 +55,7 @@ methods! {
     colar::Colar,
     swireasoning::SwiReasoning,
     soft_thinking::SoftThinking,
+    soft_grpo::SoftGrpo,
     fixed_embedding::FixedEmbedding,
 }
 

@@ -27,7 +27,7 @@ impl Method for SoftThinking {
 }
 
 fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
-    let recipe::SoftThinking { top_k, temperature, certain, patience } = recipe.soft_thinking;
+    let recipe::SoftThinking { top_k, temperature, certain, patience, .. } = recipe.soft_thinking;
     let (limit, end) = (recipe.evaluation.max_new_tokens, end_of_thinking(corpus)?);
     Ok(Reasoning {
         source: Source::VocabularyMixture { top_k, temperature },

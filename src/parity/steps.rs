@@ -6,9 +6,10 @@ use serde::Deserialize;
 use super::latent::{LATENT, rows_of};
 use super::reference::{self, Found, get, read, relative};
 use super::{Compared, Fixtures};
+use crate::latent::gumbel::Drawn;
 use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
-    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
+    Blocks, Decode, DecodeSettings, End, Gradient, Reasoning, Sampling, Source, SwitchIds, Trace, replay, rules,
 };
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::gradients::gradients_by_name;
@@ -92,6 +93,9 @@ pub struct GrpoRollout {
     new: Vec<Option<f64>>,
     advantage: f64,
     group: usize,
+    /// The mixtures of `soft.json`.
+    #[serde(default)]
+    drawn: Vec<Option<Drawn>>,
 }
 
 impl GrpoValues {
@@ -100,7 +104,10 @@ impl GrpoValues {
     /// # Errors
     /// A file that cannot be read.
     pub fn read(root: &std::path::Path) -> Result<(Self, Vec<Rollout>)> {
-        let path = root.join("steps/grpo.json");
+        Self::read_file(root.join("steps/grpo.json"))
+    }
+
+    fn read_file(path: std::path::PathBuf) -> Result<(Self, Vec<Rollout>)> {
         let text = std::fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         let values: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         let rollouts = values.rollouts.iter().map(GrpoRollout::rollout).collect();
@@ -123,8 +130,10 @@ impl GrpoRollout {
             entropy: None,
             p_swi: None,
             p_exit: None,
+            drawn: None,
         };
-        let positions = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
+        let mut positions: Vec<Position> = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
+        positions.iter_mut().zip(&self.drawn).for_each(|(position, drawn)| position.drawn.clone_from(drawn));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
         let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
         Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage }
@@ -135,25 +144,44 @@ impl GrpoRollout {
 ///
 /// # Errors
 /// As the replay's.
-pub fn grpo_step(fixtures: &Fixtures, (mode, replay): (&str, ReplayMode), threads: usize) -> Result<Vec<Compared>> {
-    let (values, rollouts) = GrpoValues::read(&fixtures.root)?;
-    let references = read(&fixtures.path("steps/grpo.safetensors"))?;
-    let (settings, reasoning) = (values.decoding(), Reasoning::default());
-    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
+pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Compared>> {
+    step_of(fixtures, ("grpo", &Reasoning::default()), mode, threads)
+}
+
+/// The same of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
+///
+/// # Errors
+/// As the replay's.
+pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Compared>> {
+    let rule = rules::SoftThinking { certain: 0.0, patience: 0, limit: 8, end: 0 };
+    let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
+    step_of(fixtures, ("soft", &reasoning), ("full_bptt", ReplayMode::FullBptt), threads)
+}
+
+fn step_of(
+    fixtures: &Fixtures,
+    (file, reasoning): (&str, &Reasoning),
+    (mode, replay): (&str, ReplayMode),
+    threads: usize,
+) -> Result<Vec<Compared>> {
+    let (values, rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
+    let references = read(&fixtures.path(&format!("steps/{file}.safetensors")))?;
+    let settings = values.decoding();
+    let policy = Behaviour { reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
     let grpo = Grpo { replay, ..Grpo::default() };
     let (grads, parts) = gradients(&model, policy, &rollouts, &grpo, threads)?;
     ensure!(parts.tokens == values.n_tok, "{mode}: {} tokens, the reference has {}", parts.tokens, values.n_tok);
     let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
-    let how = format!("GRPO step, {mode}, {threads} thread(s)");
+    let how = format!("{} step, {mode}, {threads} thread(s)", if file == "grpo" { "GRPO" } else { "SofT-GRPO" });
     Ok(vec![
         Compared::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
         Compared::new(format!("{how}: gradients"), 1e-4, found),
         Compared::new(
             format!("{how}: replayed log-probabilities"),
             1e-5,
-            replayed(&values, &rollouts, &model, &settings)?,
+            replayed(&values, &rollouts, &model, policy)?,
         ),
         Compared::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
     ])
@@ -163,11 +191,11 @@ fn replayed(
     values: &GrpoValues,
     rollouts: &[Rollout],
     model: &crate::model::Decoder,
-    settings: &DecodeSettings,
+    policy: Behaviour,
 ) -> Result<Vec<Found>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let (source, controller) = (&HiddenState, &Blocks::Learnt);
-    let how = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None };
+    let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
+    let how = Decode { model, source, controller, switch: Some(IDS), settings: policy.settings, cancel: None };
     let again = replay::logprobs(how, &traces)?;
     let mut out = vec![];
     for (theirs, ours) in values.rollouts.iter().zip(again) {

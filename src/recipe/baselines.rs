@@ -183,10 +183,12 @@ pub struct SoftThinking {
     pub certain: f64,
     /// Latents in a row at which it must be certain to go over to text; 0 never.
     pub patience: usize,
+    /// `soft_grpo`'s τ, the temperature of the Gumbel-softmax that draws its mixtures (ours).
+    pub gumbel: f64,
 }
 
 impl Default for SoftThinking {
     fn default() -> Self {
-        Self { top_k: 10, temperature: 0.6, certain: 0.01, patience: 256 }
+        Self { top_k: 10, temperature: 0.6, certain: 0.01, patience: 256, gumbel: 0.1 }
     }
 }

@@ -83,6 +83,9 @@ impl Recipe {
             "grpo.dropout_rollouts must be at least 0 and below 1, found {}",
             self.grpo.dropout_rollouts
         );
+        for (key, found) in [("grpo.gumbel", self.grpo.gumbel), ("soft_thinking.gumbel", self.soft_thinking.gumbel)] {
+            ensure!(found.is_finite() && found >= 0.0, "{key} must be 0 or above, found {found}");
+        }
         ensure!(self.grpo.temperature > 0.0, "grpo.temperature must be above 0, found {}", self.grpo.temperature);
         for (key, lr) in [
             ("base.learning_rate", self.base.learning_rate),

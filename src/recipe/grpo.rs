@@ -87,6 +87,8 @@ pub struct Grpo {
     pub replay: ReplayMode,
     /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
     pub dropout_rollouts: f64,
+    /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.
+    pub gumbel: f64,
     /// Adds `log(1 − p_exit)` for each choice to stay in a block.
     pub continue_term: bool,
     /// Rollouts with more positions are dropped from their group.
@@ -117,6 +119,7 @@ impl Default for Grpo {
             std_floor: 0.0,
             replay: ReplayMode::Segmented,
             dropout_rollouts: 0.0,
+            gumbel: 0.0,
             continue_term: false,
             max_positions: 8192,
             cosine_every: 20,

@@ -136,10 +136,11 @@ fn has_start(label: &str, folder: &Folder) -> bool {
 }
 
 /// Phases that the paper's main table lacks.
-const BESIDE_MAIN: [(&str, &str); 4] = [
+const BESIDE_MAIN: [(&str, &str); 5] = [
     ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
     ("swireasoning", "SwiReasoning (training-free)"),
     ("soft_thinking", "Soft-Thinking (training-free)"),
+    ("soft_grpo", "Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
     ("fixed_embedding", "fixed embedding at the latent steps (control)"),
 ];
 

@@ -16,7 +16,7 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -33,6 +33,7 @@ const ORDER: [&str; 16] = [
     "colar",
     "swireasoning",
     "soft_thinking",
+    "soft_grpo",
 ];
 
 /// The rows of one folder.

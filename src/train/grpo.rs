@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::optim::GradientsParams;
 use burn::tensor::{ExecutionError, Tensor, TensorData, TensorReadError};
 use serde::Serialize;
@@ -15,10 +15,11 @@ use super::reward::{Facts, Terms, advantages, reward};
 use super::shards;
 use super::trainer::Trainer;
 use crate::corpus::Corpus;
+use crate::latent::gumbel::{GumbelMixture, StoredMixtures};
 use crate::latent::replay::{self, Replay};
 use crate::latent::{
-    Decode, DecodeSettings, End, Gradient, Reasoning, Request, Sampling, SwitchIds, Switching, Trace, decode,
-    decode_named,
+    Decode, DecodeSettings, End, Gradient, LatentSource, Reasoning, Request, Sampling, Source, SwitchIds, Switching,
+    Trace, decode, decode_named,
 };
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
@@ -122,7 +123,9 @@ pub(crate) fn sample_among(
 ) -> Result<Sampled> {
     let own = world.own(questions);
     let groups = parallel::run(&parallel::cut(&own, threads), |part| {
-        part.iter().map(|question| rollouts_of(behaviour.of(model), *question, grpo)).collect::<Result<Vec<_>>>()
+        part.iter()
+            .map(|question| rollouts_of(behaviour.of(model), *question, grpo, behaviour.reasoning.source))
+            .collect::<Result<Vec<_>>>()
     })?;
     let groups: Vec<Vec<Trace>> = world.all(groups.into_iter().flatten().collect())?;
     let mut sampled = Sampled::default();
@@ -152,10 +155,10 @@ pub(crate) fn sample_among(
 }
 
 /// The survivors of one question's rollouts.
-fn rollouts_of(how: Decode, (problem, prompt, _): Question, grpo: &Grpo) -> Result<Vec<Trace>> {
+fn rollouts_of(how: Decode, (problem, prompt, _): Question, grpo: &Grpo, source: Source) -> Result<Vec<Trace>> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
-    let traces = together_or_alone(&group, |requests| roll_out(how, requests, grpo))?;
+    let traces = together_or_alone(&group, |requests| roll_out(how, requests, grpo, source))?;
     let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
     Ok(traces.into_iter().filter(fits).collect())
 }
@@ -177,11 +180,30 @@ fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Ve
 }
 
 /// Rollouts of one question, in one batch.
-fn roll_out(how: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
+fn roll_out(how: Decode, rollouts: &[Request], grpo: &Grpo, source: Source) -> Result<Vec<Trace>> {
+    if grpo.gumbel > 0.0 {
+        let Source::VocabularyMixture { top_k, .. } = source else {
+            bail!(
+                "grpo.gumbel is noise on mixtures of the vocabulary; the latents of this checkpoint are {}",
+                source.name()
+            )
+        };
+        let Sampling { temperature, seed, .. } = how.settings.sampling;
+        let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
+        let source = GumbelMixture::new(top_k, [temperature, grpo.gumbel], seed, rows)?;
+        let mut traces = roll_out_named(Decode { source: &source, ..how }, rollouts, grpo)?;
+        source.remember_in(&mut traces);
+        return Ok(traces);
+    }
     if grpo.dropout_rollouts == 0.0 {
         // Their prompt is the same and is read once.
         return decode(how, &rollouts[..1], rollouts.len(), &mut Hooks::none());
     }
+    roll_out_named(how, rollouts, grpo)
+}
+
+/// The same with a name for each rollout, so that masks and mixtures can tell them apart.
+fn roll_out_named(how: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
     let masks = Masks {
         share: grpo.dropout_rollouts,
         seed: how.settings.sampling.seed,
@@ -333,7 +355,9 @@ fn shard_gradients(
         rollouts: traces.iter().map(|t| (t.problem, t.rollout)).collect(),
     };
     let mut hooks = masks.hooks(model)?;
-    let mut replay = Replay::new(behaviour.of(model), &traces, &rows, gradient)?;
+    let stored = StoredMixtures::of(&traces);
+    let how = replay::with_mixtures(behaviour.of(model), stored.as_ref());
+    let mut replay = Replay::new(how, &traces, &rows, gradient)?;
     let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
     while let Some(wave) = replay.next_wave(&mut hooks)? {
         let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;

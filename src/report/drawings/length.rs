@@ -11,7 +11,10 @@ use crate::stats::{Estimate, LEVEL, wilson};
 
 /// Methods that write their reasoning or most of it, and methods that do not: a panel each.
 const METHODS: [(&str, &[&str]); 2] = [
-    ("Reasoning in text, in part or first", &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking"]),
+    (
+        "Reasoning in text, in part or first",
+        &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo"],
+    ),
     ("Reasoning not in text", &["no_cot", "icot", "pause", "coconut", "codi", "colar", "fixed_embedding"]),
 ];
 
