@@ -304,12 +304,10 @@ fn blocks_can_be_forced_where_the_model_opens_none() {
 #[test]
 fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let run = |folder: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-        let command = command.current_dir(folder).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
-        command.arg(temp.path().join("out")).output().expect("intervene runs")
-    };
-    let output = run(Path::new("."));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    // The committed checkpoints are found from any folder.
+    let command = command.current_dir(temp.path()).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
+    let output = command.arg(temp.path().join("out")).output().expect("intervene runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("--bin report"), "{said}");
@@ -320,8 +318,4 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
         }
     }
     assert!(temp.path().join("out/manifest.json").is_file());
-    let output = run(temp.path());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("fixtures/micro is not here"), "{said}");
 }
