@@ -55,7 +55,7 @@ const UNFIT: [(&str, &str); 3] = [
     ("math500.jsonl --only layer_probe", "layer_probe"),
 ];
 
-/// `train` and `report` as README begins them; not a command of ours.
+/// README also shows `cargo test`, `pip` and `curl`: not ours.
 fn is_ours(line: &str) -> bool {
     PROGRAMS.iter().any(|(name, _)| line.split_whitespace().next() == Some(name))
 }
@@ -194,7 +194,7 @@ fn at_hand(line: &str) -> TempDir {
     let begun = line.starts_with("train") && (line.contains("--resume") || line.contains("--base"));
     if begun {
         done(&shorter("train --only base --out runs/micro"), temp.path());
-    } else if line.contains(" runs/micro") && !line.starts_with("train") && line.starts_with("report") {
+    } else if line.contains(" runs/micro") && line.starts_with("report") {
         done(&shorter("train --preset micro --out runs/micro"), temp.path());
     } else if line.contains(" runs/micro") {
         copy(&repository("fixtures/micro"), &at("runs/micro"));

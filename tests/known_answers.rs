@@ -14,7 +14,8 @@ use switchyard::recipe::{Compute, Grpo, ReplayMode};
 use switchyard::schema::{Event, ExitGroup, Features, InterventionRow, Lens, ProbeRow, Protocol};
 use switchyard::study::Study;
 use switchyard::study::modes::MODES;
-use switchyard::train::grpo::{Behaviour, gradients, rollout_settings, sample};
+use switchyard::train::grpo::gradients;
+use switchyard::train::rollouts::{Behaviour, rollout_settings, sample};
 
 #[test]
 fn the_hand_built_models_do_what_they_were_built_to_do() {

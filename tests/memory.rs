@@ -14,8 +14,9 @@ use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::Family;
 use switchyard::model::{Decoder, ModelConfig};
 use switchyard::recipe::{Compute, Grpo, ReplayMode};
-use switchyard::train::grpo::{Behaviour, Rollout, gradients};
+use switchyard::train::grpo::gradients;
 use switchyard::train::reward::{Facts, reward};
+use switchyard::train::rollouts::{Behaviour, Rollout};
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
 

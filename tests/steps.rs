@@ -16,7 +16,8 @@ use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step, soft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
-use switchyard::train::grpo::{Behaviour, Rollout, cosine, gradients};
+use switchyard::train::grpo::{cosine, gradients};
+use switchyard::train::rollouts::{Behaviour, Rollout};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 

@@ -66,9 +66,13 @@ impl GumbelMixture {
         let &(problem, rollout) = self.rows.get(row).with_context(|| format!("no rollout is named {row}"))?;
         let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
         let mut order: Vec<usize> = (0..log_probs.len()).collect();
-        // Of equal ones the first: the same tokens on every machine.
-        order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
-        order.truncate(self.top_k);
+        // Of equal ones the first: the same tokens on every machine. The rest of the vocabulary is not sorted.
+        let by_probability = |a: &usize, b: &usize| log_probs[*b].total_cmp(&log_probs[*a]).then(a.cmp(b));
+        if self.top_k < order.len() {
+            order.select_nth_unstable_by(self.top_k, by_probability);
+            order.truncate(self.top_k);
+        }
+        order.sort_unstable_by(by_probability);
         let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
         let mut rng = key.rng(self.seed ^ NOISE);
         let noise: Vec<f64> = order.iter().map(|_| gumbel(rng.random())).collect();

@@ -14,8 +14,9 @@ use crate::latent::{
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::gradients::gradients_by_name;
 use crate::recipe::{Compute, Grpo, Optimizer, ReplayMode};
-use crate::train::grpo::{Behaviour, Rollout, gradients};
+use crate::train::grpo::gradients;
 use crate::train::reward::{Facts, advantages, reward};
+use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
 

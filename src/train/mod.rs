@@ -9,6 +9,7 @@ pub mod grpo;
 mod hacking;
 pub mod pipeline;
 pub mod reward;
+pub mod rollouts;
 pub mod sft;
 pub(crate) mod shards;
 pub mod state;

@@ -10,7 +10,7 @@ use crate::model::Decoder;
 use crate::model::config::{Family, ModelConfig};
 use crate::parity::Compared;
 use crate::recipe::{Grpo, Recipe};
-use crate::train::grpo::{self, Behaviour};
+use crate::train::rollouts::{self, Behaviour};
 
 /// Tokens of the long prompts: its attention scores have `4 · tokens²` values of 4 bytes. The last needs 1 TiB.
 const LONG: [usize; 4] = [4_096, 16_384, 65_536, 262_144];
@@ -51,14 +51,14 @@ fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     let corpus = Corpus::build(&recipe, None)?;
     let model = Decoder::random(&shape(corpus.vocabulary.size()), 0, device)?;
     let grpo = Grpo { group: GROUP, max_positions: usize::MAX, ..recipe.grpo.clone() };
-    let settings = grpo::rollout_settings(&grpo, &recipe.evaluation, corpus.end, 0);
+    let settings = rollouts::rollout_settings(&grpo, &recipe.evaluation, corpus.end, 0);
     let reasoning = Reasoning::default();
     let behaviour =
         Behaviour { reasoning: &reasoning, switch: corpus.switch, settings: &settings, compute: Compute::F32 };
     let prompts: Vec<Vec<u32>> = prompts.iter().map(|&n| (0..n as u32).map(|i| i % 7).collect()).collect();
     let questions: Vec<(usize, &[u32], &str)> =
         prompts.iter().enumerate().map(|(i, prompt)| (i, prompt.as_slice(), "0")).collect();
-    let sampled = grpo::sample(&model, &corpus, &questions, &grpo, behaviour, 1)?;
+    let sampled = rollouts::sample(&model, &corpus, &questions, &grpo, behaviour, 1)?;
     Ok((sampled.all.into_iter().map(|(trace, _, _)| trace).collect(), sampled.dropped))
 }
 

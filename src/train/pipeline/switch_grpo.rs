@@ -18,8 +18,9 @@ use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode};
 use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
 use crate::store::{FlatRow, RowWriter};
-use crate::train::grpo::{self, Behaviour, LossParts, Sampled};
+use crate::train::grpo::{self, LossParts};
 use crate::train::hacking::{self, Watch};
+use crate::train::rollouts::{self, Behaviour, Sampled};
 use crate::train::sft::{metrics_from, sum};
 use crate::train::state::{PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
@@ -144,7 +145,7 @@ fn one_step(
     step: usize,
 ) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
-    let decoding = grpo::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
+    let decoding = rollouts::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
     let questions: Vec<(usize, &[u32], &str)> = batches
         .indices(step)
         .into_iter()
@@ -153,7 +154,8 @@ fn one_step(
     let behaviour = Behaviour { reasoning, switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
     let model = trainer.policy();
     let threads = run.options.threads;
-    let sampled = grpo::sample_among(trainer.world, &model, &run.corpus, (&questions, settings), behaviour, threads)?;
+    let sampled =
+        rollouts::sample_among(trainer.world, &model, &run.corpus, (&questions, settings), behaviour, threads)?;
     let mut cosines = (None, None);
     if run.writes()
         && settings.cosine_every > 0
