@@ -104,7 +104,7 @@ impl Bench {
         print(&format!(
             "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
             self.model.named()?,
-            matrices(config) / 1e6,
+            config.token_weights() as f64 / 1e6,
             Compute::of(&model).name(),
             machine.threads,
             start.elapsed().as_secs_f64()
@@ -134,7 +134,7 @@ impl Bench {
             logits.sum().into_scalar::<f32>();
             Ok(())
         })?;
-        let flops = 2.0 * blocks(model.config()) + attention(model.config(), self.prompt / 2);
+        let flops = 2.0 * model.config().block_weights() as f64 + attention(model.config(), self.prompt / 2);
         Ok(rates.line(&format!("prefill {}", self.prompt), flops, self.peak_tflops))
     }
 
@@ -146,7 +146,7 @@ impl Bench {
         let how = Decode { model, source, controller, switch: None, settings: &settings, cancel: None };
         let rates =
             Rates::of(rows * self.new, self.rounds, || decode(how, &requests, 1, &mut Hooks::none()).map(drop))?;
-        let flops = 2.0 * matrices(model.config()) + attention(model.config(), BEFORE + self.new / 2);
+        let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
         Ok(rates.line(&format!("decode {rows} x {} tokens", self.new), flops, self.peak_tflops))
     }
 
@@ -177,7 +177,7 @@ impl Bench {
             Rates::of(rows * self.prompt, self.rounds, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))?;
         // Backward costs twice the forward; frozen matrices need no gradient of their own.
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
-        let flops = times * (2.0 * matrices(&config) + attention(&config, self.prompt / 2));
+        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
         let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
         Ok(rates.line(&what, flops, self.peak_tflops))
     }
@@ -187,18 +187,6 @@ impl Bench {
 fn tokens(config: &ModelConfig, rows: usize, length: usize) -> Vec<Vec<u32>> {
     let token = |i: usize| (i * 7919 % config.vocab_size) as u32;
     (0..rows).map(|row| (0..length).map(|at| token(row * length + at)).collect()).collect()
-}
-
-/// Weights of the blocks' matrices.
-fn blocks(config: &ModelConfig) -> f64 {
-    let (d, dh) = (config.hidden_size, config.head_dim);
-    let attention = 2 * d * dh * (config.num_attention_heads + config.num_key_value_heads);
-    ((attention + 3 * d * config.intermediate_size) * config.num_hidden_layers) as f64
-}
-
-/// Weights that a token is multiplied with: the blocks' and the head.
-fn matrices(config: &ModelConfig) -> f64 {
-    blocks(config) + (config.vocab_size * config.hidden_size) as f64
 }
 
 /// Operations of one token's attention over so many keys.

@@ -70,9 +70,10 @@ impl Attention {
             let h = y.dims()[2] / head_dim;
             y.reshape([b, l, h, head_dim])
         };
-        let q = hooks.apply(at(PointKind::Q), span, heads(self.q_proj.forward(x.clone())))?;
-        let k = hooks.apply(at(PointKind::K), span, heads(self.k_proj.forward(x.clone())))?;
-        let v = hooks.apply(at(PointKind::V), span, heads(self.v_proj.forward(x)))?;
+        let [q, k, v] = Linear::forward_three([&self.q_proj, &self.k_proj, &self.v_proj], x);
+        let q = hooks.apply(at(PointKind::Q), span, heads(q))?;
+        let k = hooks.apply(at(PointKind::K), span, heads(k))?;
+        let v = hooks.apply(at(PointKind::V), span, heads(v))?;
         let q = ops::rotate(normed(&self.q_norm, q), &call.rotation);
         let k = ops::rotate(normed(&self.k_norm, k), &call.rotation);
         let q = hooks.apply(at(PointKind::RotQ), span, q)?;

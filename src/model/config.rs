@@ -147,6 +147,17 @@ impl ModelConfig {
         read::from_json(value, origin)
     }
 
+    /// Weights of the blocks' matrices.
+    pub fn block_weights(&self) -> usize {
+        let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
+        self.hidden_size * (attention + 3 * self.intermediate_size) * self.num_hidden_layers
+    }
+
+    /// Weights that a token is multiplied with: the blocks' and the head's.
+    pub fn token_weights(&self) -> usize {
+        self.block_weights() + self.vocab_size * self.hidden_size
+    }
+
     /// Inverse rotary frequencies, `[dh / 2]`, scaling included.
     pub fn inv_freqs(&self) -> Vec<f64> {
         (0..self.head_dim / 2)

@@ -98,8 +98,9 @@ impl Block {
 
         let ln2 = [at(PointKind::Ln2Scale), at(PointKind::Ln2Normalized)];
         let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
-        let gate = hooks.apply(at(PointKind::MlpPre), span, self.mlp.gate_proj.forward(normed.clone()))?;
-        let up = hooks.apply(at(PointKind::MlpPreLinear), span, self.mlp.up_proj.forward(normed))?;
+        let [gate, up] = Linear::forward_two([&self.mlp.gate_proj, &self.mlp.up_proj], normed);
+        let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
+        let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
         let post = match self.mlp.activation {
             Activation::Silu => ops::swiglu(gate, up),
             Activation::GeluTanh => ops::geglu(gate, up),

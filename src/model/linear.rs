@@ -10,7 +10,9 @@ use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Factors;
 use super::decoder::Make;
 use crate::ops::stored::Stored;
-use crate::ops::{self, linear, linear_stored, linear_transposed};
+use crate::ops::{
+    self, linear, linear_stored, linear_stored_three, linear_stored_two, linear_three, linear_transposed, linear_two,
+};
 
 /// A weight matrix. A model holds seven a layer: the handle's size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -51,7 +53,11 @@ impl Kept {
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.
     fn product(&self, x: Tensor<3>) -> Tensor<3> {
-        let y = linear_stored(x.clone(), &self.matrix);
+        self.with_factors(linear_stored(x.clone(), &self.matrix), x)
+    }
+
+    /// The stored matrix's product y with x, and what the factors add.
+    fn with_factors(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         match &self.factors {
             Some((a, b)) => y + linear(linear(x, a.clone()), b.clone()),
             None => y,
@@ -124,23 +130,49 @@ impl Linear {
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let y = self.product(x);
+        let y = match &self.weight {
+            Matrix::Dense(weight) => linear(x.clone(), weight.base()),
+            Matrix::Kept(kept) => linear_stored(x.clone(), &kept.matrix),
+        };
+        self.completed(y, x)
+    }
+
+    /// Two maps of one input. Few rows, as in decoding, are dealt to threads once for both.
+    pub(super) fn forward_two([a, b]: [&Self; 2], x: Tensor<3>) -> [Tensor<3>; 2] {
+        use Matrix::{Dense, Kept};
+        let [y, z] = match [&a.weight, &b.weight] {
+            [Dense(a), Dense(b)] => linear_two(x.clone(), [a.base(), b.base()]),
+            [Kept(a), Kept(b)] => linear_stored_two(x.clone(), [&a.matrix, &b.matrix]),
+            _ => return [a.forward(x.clone()), b.forward(x)],
+        };
+        [a.completed(y, x.clone()), b.completed(z, x)]
+    }
+
+    /// Three maps of one input, as [`Self::forward_two`].
+    pub(super) fn forward_three([a, b, c]: [&Self; 3], x: Tensor<3>) -> [Tensor<3>; 3] {
+        use Matrix::{Dense, Kept};
+        let [p, q, r] = match [&a.weight, &b.weight, &c.weight] {
+            [Dense(a), Dense(b), Dense(c)] => linear_three(x.clone(), [a.base(), b.base(), c.base()]),
+            [Kept(a), Kept(b), Kept(c)] => linear_stored_three(x.clone(), [&a.matrix, &b.matrix, &c.matrix]),
+            _ => return [a.forward(x.clone()), b.forward(x.clone()), c.forward(x)],
+        };
+        [a.completed(p, x.clone()), b.completed(q, x.clone()), c.completed(r, x)]
+    }
+
+    /// The product y of x with the frozen weight, and what LoRA factors and the bias add. `x W + scale · (x A) B`: the product
+    /// of the factors is never formed, so that no dense matrix of W's shape is held for a gradient.
+    fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
+        let y = match &self.weight {
+            Matrix::Kept(kept) => kept.with_factors(y, x),
+            Matrix::Dense(weight) => match weight.adapter() {
+                Some(lora) => y + linear(linear(x, lora.a.val()).mul_scalar(lora.scale), lora.b.val()),
+                None => y,
+            },
+        };
         match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
         }
-    }
-
-    /// `x W`. With LoRA factors `x W + scale · (x A) B`: their product is never formed, so that no dense matrix of W's shape
-    /// is held for a gradient.
-    fn product(&self, x: Tensor<3>) -> Tensor<3> {
-        let weight = match &self.weight {
-            Matrix::Dense(weight) => weight,
-            Matrix::Kept(kept) => return kept.product(x),
-        };
-        let Some(lora) = weight.adapter() else { return linear(x, weight.val()) };
-        let low = linear(x.clone(), lora.a.val()).mul_scalar(lora.scale);
-        linear(x, weight.base()) + linear(low, lora.b.val())
     }
 
     /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.

@@ -29,6 +29,43 @@ pub fn linear_stored(x: Tensor<3>, weight: &Arc<Stored>) -> Tensor<3> {
     fused::linear_stored(x, weight.clone())
 }
 
+/// [`linear`] of one input with two weights.
+pub(crate) fn linear_two(x: Tensor<3>, weights: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
+    match is_inference(&x, &weights) {
+        true => fused::linear_two(x, weights),
+        false => weights.map(|weight| linear(x.clone(), weight)),
+    }
+}
+
+/// [`linear`] of one input with three weights.
+pub(crate) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>; 3] {
+    match is_inference(&x, &weights) {
+        true => fused::linear_three(x, weights),
+        false => weights.map(|weight| linear(x.clone(), weight)),
+    }
+}
+
+fn is_inference(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
+    let usable = |weight: &Tensor<2>| fused::is_fused(weight) && !weight.is_autodiff();
+    fused::is_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
+}
+
+/// [`linear_stored`] of one input with two weights.
+pub(crate) fn linear_stored_two(x: Tensor<3>, weights: [&Arc<Stored>; 2]) -> [Tensor<3>; 2] {
+    match x.is_autodiff() {
+        true => weights.map(|weight| linear_stored(x.clone(), weight)),
+        false => fused::linear_stored_two(x, weights.map(Arc::clone)),
+    }
+}
+
+/// [`linear_stored`] of one input with three weights.
+pub(crate) fn linear_stored_three(x: Tensor<3>, weights: [&Arc<Stored>; 3]) -> [Tensor<3>; 3] {
+    match x.is_autodiff() {
+        true => weights.map(|weight| linear_stored(x.clone(), weight)),
+        false => fused::linear_stored_three(x, weights.map(Arc::clone)),
+    }
+}
+
 /// `y W`: `[B, L, N]` → `[B, L, K]`, what a gradient passes through.
 pub(crate) fn linear_stored_back(y: Tensor<3>, weight: &Arc<Stored>) -> Tensor<3> {
     fused::linear_stored_back(y, weight.clone())

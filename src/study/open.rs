@@ -33,6 +33,8 @@ pub struct Study {
     pub subject: Subject,
     /// Of everything random: bootstraps, splits, draws.
     pub seed: u64,
+    /// Workers that share the problems. A large model has one, whose products use all threads: several would each read all of its
+    /// weights, for fewer rows at a time.
     pub threads: usize,
     pub device: Device,
     /// The part of the problems that this process works on; `None`: all.
@@ -49,8 +51,12 @@ pub struct Study {
     decoded: OnceCell<(Scores, Vec<Trace>)>,
 }
 
+/// Weights of a large model.
+const LARGE: usize = 1 << 30;
+
 impl Study {
     pub fn new(subject: Subject, seed: u64, threads: usize, device: Device) -> Self {
+        let threads = if subject.model.config().token_weights() < LARGE { threads } else { 1 };
         Self {
             subject,
             seed,

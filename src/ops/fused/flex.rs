@@ -59,19 +59,42 @@ fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
     x
 }
 
-/// What the loops for few rows take, and the shape of what they make; `None` where there are many rows, or weights that
-/// do not lie in rows.
-fn few(x: &FlexTensor, weight: &FlexTensor, columns: usize) -> Option<(Rows, Rows, Shape)> {
-    let mut shape = x.shape();
-    let depth = last(&shape);
-    let rows = shape.num_elements() / depth.max(1);
-    weight.as_slice::<f32>()?;
-    if rows == 0 || rows > product::FEW || depth == 0 || columns == 0 {
-        return None;
+/// Whether the loops for few rows take it: few rows, and weights that lie in rows.
+fn is_few(x: &FlexTensor, weights: &[&FlexTensor]) -> bool {
+    let (rows, _) = flat(x, 1);
+    let lie_in_rows = weights.iter().all(|w| w.as_slice::<f32>().is_some_and(|values| !values.is_empty()));
+    (1..=product::FEW).contains(&rows) && lie_in_rows
+}
+
+/// Products of one input with several weights `[K, N]`.
+fn products<const P: usize>(x: FlexTensor, weights: [FlexTensor; P]) -> [FlexTensor; P] {
+    let columns = weights.each_ref().map(|w| last(&w.shape()));
+    if !is_few(&x, &weights.each_ref()) {
+        return weights.map(|w| <Flex as ModuleOps<Flex>>::linear(x.clone(), w, None));
     }
-    let axis = shape.num_dims() - 1;
-    shape[axis] = columns;
-    Some((Rows::new(x.clone()), Rows(weight.clone()), shape))
+    let shapes = columns.map(|columns| flat(&x, columns).1);
+    let (depth, x, weights) = (last(&x.shape()), Rows::new(x), weights.map(Rows));
+    let mut outs = product::rows_times(x.get(), weights.each_ref().map(Rows::get), depth).into_iter();
+    shapes.map(|shape| made(outs.next().unwrap_or_default(), shape))
+}
+
+/// The same of weights `[N, K]` kept as stored.
+fn stored_products<const P: usize>(x: FlexTensor, weights: [Arc<Stored>; P]) -> [FlexTensor; P] {
+    let (rows, _) = flat(&x, 1);
+    if rows > product::FEW {
+        return weights.map(|w| stored_product_of_many(x.clone(), &w));
+    }
+    let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);
+    let mut outs = stored::rows_times_stored(Rows::new(x).get(), weights.each_ref().map(Arc::as_ref)).into_iter();
+    shapes.map(|shape| made(outs.next().unwrap_or_default(), shape))
+}
+
+/// Many rows: pieces of the matrix as floats, one after the other.
+fn stored_product_of_many(x: FlexTensor, weight: &Stored) -> FlexTensor {
+    let (rows, shape) = flat(&x, weight.rows());
+    let x = Flex::float_reshape(x, Shape::new([rows, weight.width()]));
+    let parts = widened(weight).map(|(_, w)| Flex::float_matmul(x.clone(), Flex::float_transpose(w)));
+    Flex::float_reshape(Flex::float_cat(parts.collect(), 1), shape)
 }
 
 /// Rows of a tensor, and its shape with another last axis.
@@ -138,39 +161,22 @@ impl Fused for Flex {
     }
 
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        let [depth, columns] = weight.shape().dims();
-        match few(&x, &weight, columns) {
-            Some((x, weight, shape)) => {
-                let mut out = vec![0.0; shape.num_elements()];
-                product::rows_times(x.get(), weight.get(), [depth, columns], &mut out);
-                made(out, shape)
-            }
-            None => <Self as ModuleOps<Self>>::linear(x, weight, None),
-        }
+        let [out] = products(x, [weight]);
+        out
     }
 
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
-        let [columns, depth] = table.shape().dims();
-        match few(&x, &table, columns) {
-            Some((x, table, shape)) => {
-                let mut out = vec![0.0; shape.num_elements()];
-                product::rows_times_transposed(x.get(), table.get(), [depth, columns], &mut out);
-                made(out, shape)
-            }
-            None => <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None),
+        if !is_few(&x, &[&table]) {
+            return <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None);
         }
+        let [columns, depth] = table.shape().dims();
+        let (_, shape) = flat(&x, columns);
+        made(product::rows_times_transposed(Rows::new(x).get(), Rows(table).get(), [depth, columns]), shape)
     }
 
     fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let (rows, shape) = flat(&x, weight.rows());
-        if rows <= product::FEW {
-            let mut out = vec![0.0; shape.num_elements()];
-            stored::rows_times_stored(Rows::new(x).get(), &weight, &mut out);
-            return made(out, shape);
-        }
-        let x = Self::float_reshape(x, Shape::new([rows, weight.width()]));
-        let parts = widened(&weight).map(|(_, w)| Self::float_matmul(x.clone(), Self::float_transpose(w)));
-        Self::float_reshape(Self::float_cat(parts.collect(), 1), shape)
+        let [out] = stored_products(x, [weight]);
+        out
     }
 
     fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
@@ -300,6 +306,38 @@ fn leave_out(logits: &mut [f32], targets: &Targets) {
 }
 
 impl Inference for Flex {
+    fn linear_two(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let [a, b] = products(x, [a, b]);
+        (a, b)
+    }
+
+    fn linear_three(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let [a, b, c] = products(x, [a, b, c]);
+        (a, b, c)
+    }
+
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let [a, b] = stored_products(x, weights);
+        (a, b)
+    }
+
+    fn linear_stored_three(
+        x: FloatTensor<Self>,
+        weights: [Arc<Stored>; 3],
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let [a, b, c] = stored_products(x, weights);
+        (a, b, c)
+    }
+
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
         attended(q, k, v, &[]).0
     }

@@ -104,6 +104,26 @@ pub(crate) trait Fused: Backend {
 pub(crate) trait Inference: Backend {
     /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// [`Fused::linear`] of one input with two weights.
+    fn linear_two(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_three(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// [`Fused::linear_stored`] of one input with two weights.
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_stored_three(
+        x: FloatTensor<Self>,
+        weights: [Arc<Stored>; 3],
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     /// A weight and its two moments after a step; all of one shape.
     fn adamw(
         weight: FloatTensor<Self>,
@@ -150,6 +170,28 @@ pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
 
 pub(super) fn linear_stored(x: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Fused>::linear_stored(x.into_dispatch(), weight))
+}
+
+/// Outside autodiff only, as the next three.
+pub(super) fn linear_two(x: Tensor<3>, [a, b]: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
+    let (a, b) = <Dispatch as Inference>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
+    [a, b].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>; 3] {
+    let [a, b, c] = weights.map(Tensor::into_dispatch);
+    let (a, b, c) = <Dispatch as Inference>::linear_three(x.into_dispatch(), a, b, c);
+    [a, b, c].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_stored_two(x: Tensor<3>, weights: [Arc<Stored>; 2]) -> [Tensor<3>; 2] {
+    let (a, b) = <Dispatch as Inference>::linear_stored_two(x.into_dispatch(), weights);
+    [a, b].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_stored_three(x: Tensor<3>, weights: [Arc<Stored>; 3]) -> [Tensor<3>; 3] {
+    let (a, b, c) = <Dispatch as Inference>::linear_stored_three(x.into_dispatch(), weights);
+    [a, b, c].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_stored_back(y: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {

@@ -22,10 +22,17 @@ const GRAIN: usize = 64;
 /// Weight rows that are used for all outputs before the next ones are read: they stay in the cache.
 const SLAB: usize = 64;
 
-/// x `[M, K]` · w `[K, N]` → `out` `[M, N]`, which holds zeros.
-pub(super) fn rows_times(x: &[f32], w: &[f32], [depth, columns]: [usize; 2], out: &mut [f32]) {
+/// x `[M, K]` · each w `[K, N]` → its output `[M, N]`. Several products of one input are dealt to threads together: a part
+/// for a thread is larger, and there are fewer moments at which threads wait for each other.
+pub(super) fn rows_times<const P: usize>(x: &[f32], weights: [&[f32]; P], depth: usize) -> [Vec<f32>; P] {
+    let rows = x.len() / depth;
+    let columns = weights.map(|w| w.len() / depth);
+    let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
     let x = Matrix { values: x, step: depth };
-    deal(out, depth, columns, |from, out| times(x, Matrix { values: &w[from..], step: columns }, depth, out));
+    deal(&mut outs, columns, [rows, depth], |which, from, out| {
+        times(x, Matrix { values: &weights[which][from..], step: columns[which] }, depth, out);
+    });
+    outs
 }
 
 /// Rows that begin `step` values apart.
@@ -110,9 +117,15 @@ impl<const R: usize> Rows<R> for (Matrix<'_>, usize) {
     }
 }
 
-/// x `[M, K]` · tableᵀ with table `[N, K]` → `out` `[M, N]`.
-pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: [usize; 2], out: &mut [f32]) {
-    deal(out, depth, columns, |from, out| Arch::new().dispatch(Dots { x, table, depth, from, out }));
+/// x `[M, K]` · tableᵀ with table `[N, K]` → `[M, N]`.
+pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: [usize; 2]) -> Vec<f32> {
+    let rows = x.len() / depth;
+    let mut outs = [vec![0.0; rows * columns]];
+    deal(&mut outs, [columns], [rows, depth], |_, from, out| {
+        Arch::new().dispatch(Dots { x, table, depth, from, out });
+    });
+    let [out] = outs;
+    out
 }
 
 /// Whether a product of so many weights with so many rows is given to several threads.
@@ -120,19 +133,47 @@ pub(in crate::ops) fn is_shared(weights: usize, rows: usize) -> bool {
     rows <= FEW && weights * rows.div_ceil(4) >= PARALLEL && rayon::current_num_threads() > 1
 }
 
-/// Gives each thread a range of columns: where it starts, and the pieces of the output's rows.
-pub(super) fn deal(out: &mut [f32], depth: usize, columns: usize, work: impl Fn(usize, &mut [&mut [f32]]) + Sync) {
-    let threads = if is_shared(depth * columns, out.len() / columns) { rayon::current_num_threads() } else { 1 };
-    let share = columns.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
-    let mut parts: Vec<Vec<&mut [f32]>> = (0..columns.div_ceil(share)).map(|_| vec![]).collect();
-    for row in out.chunks_exact_mut(columns) {
-        for (part, piece) in parts.iter_mut().zip(row.chunks_mut(share)) {
-            part.push(piece);
+/// Columns `from ..` of one output: a piece of each of its rows.
+struct Piece<'o> {
+    output: usize,
+    from: usize,
+    rows: Vec<&'o mut [f32]>,
+}
+
+/// Gives each thread a share of the outputs' columns, counted through all outputs. `work` gets an output, the column that a
+/// piece of it starts at, and the piece's rows.
+pub(super) fn deal<const P: usize>(
+    outs: &mut [Vec<f32>; P],
+    columns: [usize; P],
+    [rows, depth]: [usize; 2],
+    work: impl Fn(usize, usize, &mut [&mut [f32]]) + Sync,
+) {
+    let all: usize = columns.iter().sum();
+    let threads = if is_shared(depth * all, rows) { rayon::current_num_threads() } else { 1 };
+    let share = all.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
+    let mut parts: Vec<Vec<Piece>> = (0..all.div_ceil(share)).map(|_| vec![]).collect();
+    let mut before = 0;
+    for (output, (out, columns)) in outs.iter_mut().zip(columns).enumerate() {
+        let mut left: Vec<&mut [f32]> = out.chunks_exact_mut(columns).collect();
+        let mut from = 0;
+        while from < columns {
+            let part = (before + from) / share;
+            let to = ((part + 1) * share - before).min(columns);
+            let mut rows = vec![];
+            for row in &mut left {
+                let (piece, rest) = std::mem::take(row).split_at_mut(to - from);
+                rows.push(piece);
+                *row = rest;
+            }
+            parts[part].push(Piece { output, from, rows });
+            from = to;
         }
+        before += columns;
     }
+    let work = |part: &mut Vec<Piece>| part.iter_mut().for_each(|p| work(p.output, p.from, &mut p.rows));
     match &mut parts[..] {
-        [only] => work(0, only),
-        parts => parts.par_iter_mut().enumerate().for_each(|(i, part)| work(i * share, part)),
+        [only] => work(only),
+        parts => parts.par_iter_mut().for_each(work),
     }
 }
 
@@ -254,30 +295,41 @@ impl Panel<'_> {
     }
 }
 
+/// Weight rows that one row is multiplied with at a time.
+const EIGHT: usize = 8;
+
+/// How many such groups later weights are used that are asked for from memory now. A row's part for one thread is short, and
+/// the next one lies elsewhere: without this, every part waited for memory (a third of the time, benches/PROFILE.md).
+const AHEAD: usize = 2;
+
 /// One row: eight weight rows at a time, each read from end to end.
 #[inline(always)]
 fn stream<S: Simd>(simd: S, x: &[f32], w: &[f32], step: usize, out: &mut [f32]) {
     let width = out.len();
-    let (eights, rest) = x.as_chunks::<8>();
+    let (eights, rest) = x.as_chunks::<EIGHT>();
     for (at, x) in eights.iter().enumerate() {
-        let rows: [&[f32]; 8] = from_fn(|i| &w[(at * 8 + i) * step..][..width]);
-        add_scaled::<S, 8>(simd, *x, rows, out);
+        let rows: [&[f32]; EIGHT] = from_fn(|i| &w[(at * EIGHT + i) * step..][..width]);
+        add_scaled::<S, EIGHT>(simd, *x, rows, AHEAD * EIGHT * step, out);
     }
-    for (x, k) in rest.iter().zip(eights.len() * 8..) {
-        add_scaled::<S, 1>(simd, [*x], [&w[k * step..][..width]], out);
+    for (x, k) in rest.iter().zip(eights.len() * EIGHT..) {
+        add_scaled::<S, 1>(simd, [*x], [&w[k * step..][..width]], 0, out);
     }
 }
 
-/// `out += Σ x[i] · rows[i]`, in the order of i.
+/// `out += Σ x[i] · rows[i]`, in the order of i. Asks for what lies `ahead` values behind.
 #[inline(always)]
-fn add_scaled<S: Simd, const N: usize>(simd: S, x: [f32; N], rows: [&[f32]; N], out: &mut [f32]) {
+fn add_scaled<S: Simd, const N: usize>(simd: S, x: [f32; N], rows: [&[f32]; N], ahead: usize, out: &mut [f32]) {
     let (held, rest) = S::as_mut_simd_f32s(out);
     let split = rows.map(|row| S::as_simd_f32s(row));
     let vectors = split.map(|(vectors, _)| &vectors[..held.len()]);
-    let splat = x.map(|x| simd.splat_f32s(x));
+    let mut splat = [simd.splat_f32s(0.0); N];
+    for i in 0..N {
+        splat[i] = simd.splat_f32s(x[i]);
+    }
     for (at, held) in held.iter_mut().enumerate() {
         let mut sum = *held;
         for i in 0..N {
+            soon(rows[i], at * S::F32_LANES + ahead);
             sum = simd.mul_add_f32s(splat[i], vectors[i][at], sum);
         }
         *held = sum;
@@ -426,21 +478,24 @@ mod tests {
                     assert!((f64::from(*found) - expected).abs() < 1e-4, "{m}x{k}x{n}: {found} is not {expected}");
                 }
             };
-            let (mut plain, mut transposed) = (vec![0.0; m * n], vec![0.0; m * n]);
-            rows_times(&x, &w, [k, n], &mut plain);
+            let [plain] = rows_times(&x, [&w], k);
             close(&plain, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let (across, mut again) = (turned(&x, k), vec![0.0; m * n]);
             let mut pieces: Vec<&mut [f32]> = again.chunks_exact_mut(n).collect();
             let across = Transposed(Matrix { values: &across, step: m });
             times(across, Matrix { values: &w, step: n }, k, &mut pieces);
             close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
-            rows_times_transposed(&x, &w, [k, n], &mut transposed);
+            let transposed = rows_times_transposed(&x, &w, [k, n]);
             close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));
+            // Beside others, which end anywhere in a thread's share, it is the same to the last bit.
+            let (narrow, wide) = (values(k * 3, 3), values(k * 200, 4));
+            let [_, among, _] = rows_times(&x, [&narrow, &w, &wide], k);
+            assert_eq!(among, plain, "{m}x{k}x{n} among others");
             for row in 0..m {
-                let (mut one, x) = (vec![0.0; n], &x[row * k..(row + 1) * k]);
-                rows_times(x, &w, [k, n], &mut one);
+                let x = &x[row * k..(row + 1) * k];
+                let [one] = rows_times(x, [&w], k);
                 assert_eq!(one, plain[row * n..(row + 1) * n], "row {row} of {m}x{k}x{n}");
-                rows_times_transposed(x, &w, [k, n], &mut one);
+                let one = rows_times_transposed(x, &w, [k, n]);
                 assert_eq!(one, transposed[row * n..(row + 1) * n], "row {row} of {m}x{k}x{n}, transposed");
             }
         }

@@ -14,12 +14,17 @@ use crate::ops::stored::{Part, Stored};
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;
 
-/// x `[M, K]` · wᵀ with w `[N, K]` → `out` `[M, N]`.
-pub(super) fn rows_times_stored(x: &[f32], w: &Stored, out: &mut [f32]) {
-    let depth = w.width();
-    deal(out, depth, w.rows(), |from, out| {
+/// Bytes between what is worked on and what is asked for from memory: as many as are worked on while memory answers.
+const AHEAD: usize = 8 << 10;
+
+/// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
+pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]) -> [Vec<f32>; P] {
+    let depth = weights.first().map_or(1, |w| w.width());
+    let (rows, columns) = (x.len() / depth, weights.map(Stored::rows));
+    let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
+    deal(&mut outs, columns, [rows, depth], |which, from, out| {
         let to = from + out.first().map_or(0, |out| out.len());
-        for (start, part) in w.parts() {
+        for (start, part) in weights[which].parts() {
             let rows = from.max(start)..to.min(start + part.rows);
             if !rows.is_empty() {
                 let at = rows.start - from;
@@ -30,6 +35,7 @@ pub(super) fn rows_times_stored(x: &[f32], w: &Stored, out: &mut [f32]) {
             }
         }
     });
+    outs
 }
 
 /// Dot products of all rows of x with `rows` of a part, into columns `at ..` of the outputs.
@@ -100,7 +106,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
     for (i, x) in pieces.chunks(L::PIECES).enumerate() {
         for t in 0..T {
             let block = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
-            soon(rows[t], T * rows[t].len() + i * L::BYTES);
+            soon(rows[t], i * L::BYTES + AHEAD);
             for (piece, x) in x.iter().enumerate() {
                 let (x, _) = S::as_simd_f32s(x);
                 acc[t] = add::<S>(simd, x, &L::widen(block, piece), acc[t]);
@@ -115,7 +121,12 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
             acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
         }
     }
-    acc.map(|acc| simd.reduce_sum_f32s(acc))
+    // A loop: the closure of a `map` is compiled without the vector instructions, and every sum became five calls.
+    let mut sums = [0.0; T];
+    for t in 0..T {
+        sums[t] = simd.reduce_sum_f32s(acc[t]);
+    }
+    sums
 }
 
 /// `acc + Σ x · w`, vector by vector in order.
@@ -160,10 +171,12 @@ mod tests {
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9.0 - 3.0).collect();
                 let w = stored(format, n, k).with_rows(&more).unwrap();
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-                let (mut ours, mut wide) = (vec![0.0; m * (n + 2)], vec![0.0; m * (n + 2)]);
-                rows_times_stored(&x, &w, &mut ours);
-                rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2], &mut wide);
+                let [ours] = rows_times_stored(&x, [&w]);
+                let wide = rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2]);
                 assert_eq!(ours, wide, "{format:?}, {m}x{k}x{n}");
+                let beside = stored(Format::F32, 3, k);
+                let [_, among] = rows_times_stored(&x, [&beside, &w]);
+                assert_eq!(among, wide, "{format:?}, {m}x{k}x{n}, beside another matrix");
             }
         }
     }

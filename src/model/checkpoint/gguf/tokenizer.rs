@@ -81,7 +81,8 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn read(keys: &Keys<'a>) -> Result<Option<Self>> {
         let origin = keys.origin;
-        let Some(model) = keys.text("tokenizer.ggml.model")? else {
+        // llama.cpp's name for a file that has none.
+        let Some(model) = keys.text("tokenizer.ggml.model")?.filter(|model| *model != "no_vocab") else {
             return Ok(None);
         };
         ensure!(
