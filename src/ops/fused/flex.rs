@@ -89,12 +89,14 @@ fn stored_products<const P: usize>(x: FlexTensor, weights: [Arc<Stored>; P]) -> 
     shapes.map(|shape| made(outs.next().unwrap_or_default(), shape))
 }
 
-/// Many rows: pieces of the matrix as floats, one after the other.
+/// Many rows: pieces of the matrix as floats, a thread each. Threads that share a piece wait for each other more than they
+/// work: of a large matrix a piece is a few hundred columns of the output.
 fn stored_product_of_many(x: FlexTensor, weight: &Stored) -> FlexTensor {
     let (rows, shape) = flat(&x, weight.rows());
     let x = Flex::float_reshape(x, Shape::new([rows, weight.width()]));
-    let parts = widened(weight).map(|(_, w)| Flex::float_matmul(x.clone(), Flex::float_transpose(w)));
-    Flex::float_reshape(Flex::float_cat(parts.collect(), 1), shape)
+    let product = |piece| Flex::float_matmul(x.clone(), Flex::float_transpose(widened(weight, piece)));
+    let parts: Vec<FlexTensor> = pieces(weight).into_par_iter().map(product).collect();
+    Flex::float_reshape(Flex::float_cat(parts, 1), shape)
 }
 
 /// Rows of a tensor, and its shape with another last axis.
@@ -109,14 +111,16 @@ fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
 /// Values of a stored matrix that are held as floats at once.
 const WIDE: usize = 1 << 20;
 
-/// A stored matrix in widened pieces of some rows, `[n, K]`, each with its rows.
-fn widened(weight: &Stored) -> impl Iterator<Item = (Range<usize>, FlexTensor)> {
-    let (rows, width) = (weight.rows(), weight.width());
-    let step = (WIDE / width).max(64);
-    (0..rows).step_by(step).map(move |from| {
-        let part = from..(from + step).min(rows);
-        (part.clone(), made(weight.widened_range(part.clone()), Shape::new([part.len(), width])))
-    })
+/// The rows of a stored matrix in pieces that are widened at once.
+fn pieces(weight: &Stored) -> Vec<Range<usize>> {
+    let step = (WIDE / weight.width()).max(64);
+    (0..weight.rows()).step_by(step).map(|from| from..(from + step).min(weight.rows())).collect()
+}
+
+/// A piece as floats, `[n, K]`.
+fn widened(weight: &Stored, piece: Range<usize>) -> FlexTensor {
+    let shape = Shape::new([piece.len(), weight.width()]);
+    made(weight.widened_range(piece), shape)
 }
 
 impl Fused for Flex {
@@ -184,8 +188,8 @@ impl Fused for Flex {
         let grad = Self::float_reshape(grad, Shape::new([rows, weight.rows()]));
         let of = |part: Range<usize>| Self::float_slice(grad.clone(), &[Slice::full(), Slice::from(part)]);
         let mut sum = made(vec![0.0; shape.num_elements()], Shape::new([rows, weight.width()]));
-        for (part, w) in widened(&weight) {
-            sum = Self::float_add(sum, Self::float_matmul(of(part), w));
+        for part in pieces(&weight) {
+            sum = Self::float_add(sum, Self::float_matmul(of(part.clone()), widened(&weight, part)));
         }
         Self::float_reshape(sum, shape)
     }
