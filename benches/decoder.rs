@@ -278,7 +278,15 @@ fn requests(size: &Size, rows: usize) -> Vec<Request> {
 }
 
 fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, requests: &[Request]) {
-    let how = Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch, settings, cancel: None };
+    let how = Decode {
+        model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch,
+        settings,
+        cancel: None,
+        ahead: None,
+    };
     black_box(decode(how, requests, 1, &mut Hooks::none()).expect("decodes"));
 }
 

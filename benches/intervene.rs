@@ -93,6 +93,7 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
             switch,
             settings: &settings,
             cancel: None,
+            ahead: None,
         };
         for batch in sweep.requests.chunks(batch) {
             let traces = decode(how, batch, 1, &mut hooks)?;

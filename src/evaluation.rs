@@ -118,6 +118,7 @@ pub(crate) fn decode_batches(
             switch: Some(corpus.switch),
             settings: &settings,
             cancel: Some(cancel),
+            ahead: None,
         };
         let mut traces = vec![];
         for batch in part {

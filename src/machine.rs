@@ -104,6 +104,16 @@ impl Compute {
         Ok(())
     }
 
+    /// A decoder that is to be trained in this type: weights that are not trained are held in it, the others in f32.
+    pub fn hold_frozen(self, model: Decoder) -> Decoder {
+        if self == Compute::Bf16 { model.cast_frozen(self.dtype()) } else { model }
+    }
+
+    /// The same with all its weights in f32.
+    pub fn widen(self, model: Decoder) -> Decoder {
+        if self == Compute::Bf16 { model.cast(FloatDType::F32) } else { model }
+    }
+
     /// The decoder computing in this type; f32 is what it is in already, and how it is kept was settled when it was read.
     pub fn apply(self, model: Decoder) -> Decoder {
         if self == Compute::Bf16 { model.cast(self.dtype()) } else { model }

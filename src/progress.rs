@@ -108,9 +108,15 @@ impl Progress {
         let due = self.last.is_none_or(|t| t.elapsed() >= Duration::from_secs(10)) || done == self.total;
         if due {
             self.last = Some(Instant::now());
-            let per = self.started.elapsed().as_secs_f64() / (done.saturating_sub(self.first)).max(1) as f64;
-            let eta = per * self.total.saturating_sub(done) as f64;
-            say(&format!("{}: {done}/{} ({eta:.0} s left) {message}", self.name, self.total));
+            // Before the first is done nothing says how long one takes.
+            let left = match done.saturating_sub(self.first) {
+                0 => String::new(),
+                n => {
+                    let per = self.started.elapsed().as_secs_f64() / n as f64;
+                    format!("({:.0} s left) ", per * self.total.saturating_sub(done) as f64)
+                }
+            };
+            say(&format!("{}: {done}/{} {left}{message}", self.name, self.total));
         }
     }
 

@@ -5,11 +5,11 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use proptest::prelude::*;
 use switchyard::latent::{
-    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, Request, Sampling, Sequence, SwitchIds, Switching,
-    Trace, decode, replay, trace::PositionRole, unroll,
+    Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, LatentSource, Request, Sampling, Sequence, Source,
+    SwitchIds, Switching, Trace, decode, replay, trace::PositionRole, unroll,
 };
 use switchyard::model::gradients::gradients_by_name;
-use switchyard::model::{Decoder, Hooks};
+use switchyard::model::{Decoder, Hooks, Span};
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
 
@@ -135,7 +135,100 @@ fn rollouts_do_not_depend_on_how_many_there_are() {
 }
 
 fn how<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
-    Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch: Some(IDS), settings, cancel: None }
+    Decode {
+        model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch: Some(IDS),
+        settings,
+        cancel: None,
+        ahead: None,
+    }
+}
+
+/// Traces decided by the device, for some steps between two reads, against those that the host decides step by step.
+fn ahead_of_the_host(how: Decode, requests: &[Request], rollouts: usize) -> (f64, Vec<Trace>) {
+    let decoded = |ahead| {
+        let how = Decode { ahead: Some(ahead), ..how };
+        decode(how, requests, rollouts, &mut Hooks::none()).expect("decode")
+    };
+    let (host, mut worst) = (decoded(0), 0.0_f64);
+    for ahead in [1, 3, 16] {
+        let device = decoded(ahead);
+        assert_eq!(host.len(), device.len());
+        for (host, device) in host.iter().zip(&device) {
+            assert_eq!((&host.prompt, host.rollout, &host.end), (&device.prompt, device.rollout, &device.end));
+            let steps = |trace: &Trace| trace.positions.iter().map(|p| (p.token, p.kind)).collect::<Vec<_>>();
+            assert_eq!(steps(host), steps(device), "{ahead} steps between reads");
+            for (a, b) in host.positions.iter().zip(&device.positions) {
+                for (a, b) in [(a.logprob, b.logprob), (a.entropy, b.entropy), (a.p_swi, b.p_swi), (a.p_exit, b.p_exit)]
+                {
+                    assert_eq!(a.is_some(), b.is_some());
+                    worst = worst.max((a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs());
+                }
+            }
+        }
+    }
+    (worst, host)
+}
+
+#[test]
+fn what_the_device_decides_ahead_is_what_the_host_decides() {
+    let rules = [Blocks::Learnt, Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 4 }];
+    let switchings = [Switching::Free, Switching::Suppressed, Switching::Forced, Switching::Empty];
+    let (mut kinds, mut ends) = (std::collections::HashSet::new(), vec![]);
+    for (seed, temperature) in [(1, 0.0), (2, 0.7), (4, 1.0), (2, 1.3)] {
+        let model = switching_model(seed);
+        for (rule, switching) in rules.iter().flat_map(|rule| switchings.map(|switching| (rule, switching))) {
+            let settings = DecodeSettings { switching, masked: vec![3, 4], ..settings(temperature) };
+            let how = Decode { controller: rule, ..how(&model, &settings) };
+            let (worst, traces) = ahead_of_the_host(how, &requests(9), 2);
+            assert!(worst < 2e-5, "{rule:?}, {switching:?}, temperature {temperature}: off by {worst}");
+            // Of the host's numbers, in f64, the device's differ: it did decide, but in rows that the host closes as they open.
+            assert_eq!(worst > 0.0, switching != Switching::Empty, "{rule:?}, {switching:?}: who decided?");
+            kinds.extend(traces.iter().flat_map(|t| t.positions.iter().map(|p| p.kind)));
+            ends.extend(traces.into_iter().map(|trace| trace.end));
+        }
+    }
+    assert_eq!(kinds.len(), 5, "every kind of position was there: {kinds:?}");
+    assert!(ends.contains(&End::Stop) && ends.contains(&End::Budget));
+}
+
+#[test]
+fn a_model_without_switch_tokens_and_other_sources_are_decided_ahead() {
+    let model = switching_model(4);
+    let settings = settings(1.0);
+    let plain = Decode { switch: None, controller: &Blocks::Never, ..how(&model, &settings) };
+    assert!(ahead_of_the_host(plain, &requests(5), 2).0 < 2e-5);
+    let source = Source::FixedEmbedding { token: IDS.latent };
+    let (worst, traces) = ahead_of_the_host(Decode { source: &source, ..how(&model, &settings) }, &requests(9), 1);
+    assert!(worst < 2e-5 && traces.iter().any(Trace::switched));
+}
+
+/// A source that breaks the rows of every latent.
+struct Broken;
+
+impl LatentSource for Broken {
+    fn inject(&self, h: Tensor<3>, _at: &Span, _model: &Decoder) -> anyhow::Result<Tensor<3>> {
+        Ok(h.mul_scalar(f32::NAN))
+    }
+
+    fn name(&self) -> String {
+        "broken".into()
+    }
+
+    fn stays_on_device(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn rows_that_are_not_finite_end_ahead_as_on_the_host() {
+    let (model, settings) = (switching_model(2), settings(0.7));
+    let (_, traces) = ahead_of_the_host(Decode { source: &Broken, ..how(&model, &settings) }, &requests(9), 1);
+    let broken = traces.iter().filter(|trace| trace.end == End::NonFinite).collect::<Vec<_>>();
+    assert!(!broken.is_empty() && broken.iter().all(|trace| trace.switched()));
+    assert!(broken.iter().any(|trace| trace.visible_tokens() > 3), "some rows break late: ahead of the host");
 }
 
 #[test]
@@ -216,6 +309,7 @@ fn an_error_in_one_row_ends_that_row_only() {
         switch: Some(IDS),
         settings: &s,
         cancel: None,
+        ahead: None,
     };
     let traces = decode(how, &requests(6), 1, &mut hooks).expect("decode");
     let clean = run(&model, &s, &requests(6), 1);

@@ -295,6 +295,7 @@ fn pauses<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
         switch: Some(IDS),
         settings,
         cancel: None,
+        ahead: None,
     }
 }
 

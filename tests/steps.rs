@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use crate::common::relative;
 use crate::parity::reference::{assert_all, fixtures};
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use serde::Deserialize;
 use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, HiddenState, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
-use switchyard::model::Decoder;
 use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::gradients::gradients_by_name;
+use switchyard::model::lora::LoraSettings;
+use switchyard::model::{Decoder, Hooks};
 use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step, soft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{cosine, gradients};
@@ -108,6 +109,59 @@ fn bf16_computes_near_f32_over_f32_masters() {
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::Bf16 };
     let (_, parts) = gradients(&model(), policy, &rollouts, &with(ReplayMode::Segmented), 1).expect("gradients");
     assert!((parts.loss - values.loss).abs() < 0.05, "loss {} against {}", parts.loss, values.loss);
+}
+
+#[test]
+fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
+    let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: false, ..LoraSettings::default() };
+    let lora = || model().with_lora(&settings).expect("factors");
+    let after = |dtype| {
+        let mut trainer = Trainer::new(lora(), &Optimizer { dtype, ..Optimizer::default() });
+        let mut step = || sft::step(&mut trainer, &sft_settings(2), &known_rows(), 3e-3).expect("a step").loss;
+        let losses = [step(), step(), step()];
+        (losses, trainer)
+    };
+    let ((f32_losses, f32_trainer), (losses, trainer)) = (after(Compute::F32), after(Compute::Bf16));
+    for (ours, f32) in losses.iter().zip(f32_losses) {
+        assert!((ours - f32).abs() / f32 < 2e-2, "{losses:?} against {f32_losses:?}");
+    }
+    assert!(losses[2] < losses[0], "the factors learn: {losses:?}");
+
+    // What is held: the base in bf16, factors in f32.
+    let held = |trainer: &Trainer| {
+        let weight = trainer.model.layers[0].self_attn.q_proj.weight.param().expect("floats").clone();
+        (
+            weight.base().dtype(),
+            weight.adapter().expect("factors").b.val().dtype(),
+            trainer.model.norm.weight.val().dtype(),
+        )
+    };
+    assert_eq!(held(&trainer), (DType::BF16, DType::F32, DType::BF16));
+    assert_eq!(held(&f32_trainer), (DType::F32, DType::F32, DType::F32));
+
+    // What is exported: the base to bf16's rounding, and what was learnt.
+    let exported = |trainer: &Trainer| trainer.frozen().export().expect("weights");
+    let (start, ours, theirs) =
+        (model().valid().export().expect("weights"), exported(&trainer), exported(&f32_trainer));
+    let mut learnt = 0;
+    for (((name, start), (_, ours)), (_, theirs)) in start.iter().zip(&ours).zip(&theirs) {
+        // AdamW's first steps are as long for a gradient that is nearly zero as for a large one.
+        let off = relative(&ours.data, &theirs.data);
+        assert!(off < 5e-2, "{name}: {off}");
+        let rounded = start.data.iter().map(|x| half::bf16::from_f32(*x).to_f32());
+        learnt += usize::from(ours.data.iter().zip(rounded).any(|(ours, start)| *ours != start));
+    }
+    assert_eq!(learnt, 7 * model().layers.len(), "every projection moved, and nothing else");
+
+    // Rollouts: the same base, the factors beside it.
+    let logits = |model: &Decoder| {
+        let logits = model.logits(&[vec![3, 1, 4, 1, 5]], &mut Hooks::none()).expect("logits");
+        logits.try_into_vec_as::<f32>().expect("values")
+    };
+    let policy = trainer.policy();
+    assert_eq!(Compute::of(&policy), Compute::Bf16);
+    assert!(relative(&logits(&policy), &logits(&trainer.frozen())) < 3e-2);
+    assert!(relative(&logits(&policy), &logits(&model().valid())) > 1e-3, "the factors are in it");
 }
 
 fn grpo_fixture() -> (GrpoValues, Vec<Rollout>) {

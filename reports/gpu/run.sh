@@ -16,6 +16,14 @@ step() {
   tail -n 3 "$out/$what.log"; return $code
 }
 
+# watched NAME MINUTES COMMAND: the same, and the GPU's memory in use (MiB), every two seconds.
+watched() {
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -l 2 > "$out/$1.memory" 2>/dev/null & local watch=$!
+  step "$@"; local code=$?
+  kill "$watch" 2>/dev/null; wait "$watch" 2>/dev/null
+  return $code
+}
+
 # config NAME D FFN LAYERS HEADS: Qwen3's settings in these sizes.
 config() {
   cat > "$scratch/$1.json" <<JSON
@@ -41,6 +49,12 @@ for size in 0.6b 8b; do
     [ "$size-$dtype" = 8b-f32 ] && continue # 33 GB of floats
     step "bench-$size-$dtype" 10 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype "$dtype" --rows 1,8,64 $peak
   done
+  # LoRA: the base in bf16, held once. 200 rounds of the small one: the memory that the GPU says is in use must not grow.
+  rounds=200; [ "$size" = 8b ] && rounds=5
+  watched "train-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 8 --prompt 512 \
+    --train 4 --lora 32 --rounds "$rounds" --threads 1 $peak
+  watched "grpo-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 1024 --prompt 64 \
+    --grpo 8 --lora 32 --rounds 2 --threads 1 $peak
   rm -rf "${scratch:?}/$size"
 done
 column -t -s "$(printf '\t')" "$out/steps.tsv" | cut -c1-150

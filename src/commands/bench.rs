@@ -8,12 +8,14 @@ use clap::Args;
 use super::device::MachineArgs;
 use super::{ModelArgs, print};
 use crate::corpus::Row;
-use crate::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, decode};
+use crate::latent::{Blocks, Decode, DecodeSettings, HiddenState, Reasoning, Request, SwitchIds, decode};
 use crate::machine::{self, Compute, Machine};
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::lora::LoraSettings;
 use crate::model::{Decoder, Hooks, ModelConfig, Span};
-use crate::recipe::Optimizer;
+use crate::recipe::{Evaluation, Grpo, Optimizer};
+use crate::train::grpo;
+use crate::train::rollouts::{Behaviour, Rollout, Sampled, rollout_settings};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
 
@@ -37,8 +39,12 @@ pub struct Bench {
     /// Also measure a training step of so many rows of --prompt tokens: forward, backward, clip, AdamW
     #[arg(long, value_name = "ROWS")]
     train: Option<usize>,
-    /// With --train: LoRA factors of this rank on every projection, all else frozen
-    #[arg(long, value_name = "RANK", requires = "train")]
+    /// Also measure a Switch-GRPO step of one question and so many rollouts of --new tokens and their latents: rollouts, replay with
+    /// its backward, clip, AdamW
+    #[arg(long, value_name = "ROLLOUTS")]
+    grpo: Option<usize>,
+    /// In training: LoRA factors of this rank on every projection, all else frozen
+    #[arg(long, value_name = "RANK")]
     lora: Option<usize>,
     /// Rounds of each figure
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -90,7 +96,15 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
         ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");
+        ensure!(
+            self.grpo.is_none_or(|rollouts| rollouts > 1),
+            "--grpo must be at least 2: one rollout has no advantage"
+        );
         ensure!(self.lora != Some(0), "--lora must be at least 1");
+        ensure!(
+            self.lora.is_none() || self.train.or(self.grpo).is_some(),
+            "--lora is for --train and --grpo: name one"
+        );
         let peak = self.peak_tflops.unwrap_or(1.0);
         ensure!(peak.is_finite() && peak > 0.0, "--peak-tflops must be above 0, found {peak}");
         self.machine.compute(|machine| self.run_on(machine))
@@ -116,6 +130,9 @@ impl Bench {
         drop(model);
         if let Some(rows) = self.train {
             print(&self.training(machine, rows)?)?;
+        }
+        if let Some(rollouts) = self.grpo {
+            print(&self.policy_step(machine, rollouts)?)?;
         }
         if let Some(peak) = peak_resident() {
             print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;
@@ -143,23 +160,28 @@ impl Bench {
         let requests: Vec<Request> = prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
         let settings = DecodeSettings { max_new_tokens: self.new, ..DecodeSettings::default() };
         let (source, controller) = (&HiddenState, &Blocks::Learnt);
-        let how = Decode { model, source, controller, switch: None, settings: &settings, cancel: None };
+        let how = Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
         let rates =
             Rates::of(rows * self.new, self.rounds, || decode(how, &requests, 1, &mut Hooks::none()).map(drop))?;
         let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
         Ok(rates.line(&format!("decode {rows} x {} tokens", self.new), flops, self.peak_tflops))
     }
 
-    /// Steps as `train` takes them, a share of the rows to each worker. Weights and optimiser state are f32.
-    fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
+    /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
+    fn trainer(&self, machine: &Machine) -> Result<(Trainer, Compute)> {
         let mut model = self.model.open()?.load(&machine.device.clone().autodiff())?.model;
-        let config = model.config().clone();
         if let Some(rank) = self.lora {
             let settings = LoraSettings { rank, train_embeddings: false, ..LoraSettings::default() };
             model = model.with_lora(&settings)?;
         }
         let dtype = if machine.dtype == Compute::Bf16 { Compute::Bf16 } else { Compute::F32 };
-        let mut trainer = Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() });
+        Ok((Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() }), dtype))
+    }
+
+    /// Steps as `train` takes them, a share of the rows to each worker.
+    fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
+        let (mut trainer, dtype) = self.trainer(machine)?;
+        let config = trainer.model.config().clone();
         let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![] };
         let batch: Vec<Row> = tokens(&config, rows, self.prompt).into_iter().map(row).collect();
         let step = Sft {
@@ -179,6 +201,38 @@ impl Bench {
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
         let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
+        Ok(rates.line(&what, flops, self.peak_tflops))
+    }
+
+    /// One step as `train` takes it in Switch-GRPO, the rollouts a share to each worker. The last three tokens of the vocabulary
+    /// stand for the switch tokens; advantages are 1 and −1 in turn. Counted are visible tokens, latents come on top.
+    fn policy_step(&self, machine: &Machine, rollouts: usize) -> Result<String> {
+        let (mut trainer, dtype) = self.trainer(machine)?;
+        let config = trainer.model.config().clone();
+        ensure!(config.vocab_size > 3, "a vocabulary of {} has no room for switch tokens", config.vocab_size);
+        let last = config.vocab_size as u32 - 1;
+        let switch = SwitchIds { swi: last - 2, swi_end: last - 1, latent: last };
+        let prompt = tokens(&config, 1, BEFORE).remove(0);
+        let request = Request { problem: 0, prompt, rollout: 0 };
+        let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
+        let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
+        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, last, 0) };
+        let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
+        let rates = Rates::of(rollouts * self.new, self.rounds, || {
+            let policy = trainer.policy();
+            let traces = behaviour.roll_out(&policy, &request, rollouts)?;
+            let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+            let each = traces.into_iter().enumerate();
+            let sampled = Sampled {
+                rollouts: each.map(|(i, trace)| Rollout::of(trace, advantage(i))).collect(),
+                ..Sampled::default()
+            };
+            grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)
+        })?;
+        // A rollout is one forward, its replay a forward and a backward.
+        let times = if self.lora.is_some() { 3.0 } else { 4.0 };
+        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
+        let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
         Ok(rates.line(&what, flops, self.peak_tflops))
     }
 }

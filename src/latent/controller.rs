@@ -55,6 +55,15 @@ pub enum Closing {
     Forced,
 }
 
+/// Blocks that are left by their length and the token drawn alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Latents from which on a drawn `</swi>` leaves the block; `None`: it never does.
+    pub leaves_from: Option<usize>,
+    /// Latents after which it is closed.
+    pub closes_at: usize,
+}
+
 /// The rule of a method for its blocks.
 pub trait Controller: Send + Sync {
     /// Whether drawing `<swi>` opens a block; otherwise text mode never draws it.
@@ -78,6 +87,12 @@ pub trait Controller: Send + Sync {
 
     /// What happens after a latent step.
     fn closes(&self, at: &InBlock) -> Closing;
+
+    /// The same as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
+    /// block after the first position: a device can follow it without asking.
+    fn bounds(&self, _k_min: usize, _k_cap: usize) -> Option<Bounds> {
+        None
+    }
 }
 
 /// The controllers that a checkpoint can name in its `reasoning.json`.
@@ -171,6 +186,15 @@ impl Controller for Blocks {
         };
         if at.step >= last { Closing::Forced } else { Closing::Stay }
     }
+
+    fn bounds(&self, k_min: usize, k_cap: usize) -> Option<Bounds> {
+        match *self {
+            Blocks::Learnt | Blocks::Never => Some(Bounds { leaves_from: Some(k_min), closes_at: k_cap }),
+            Blocks::AfterPrompt { steps } => Some(Bounds { leaves_from: None, closes_at: steps }),
+            Blocks::Thinking { limit } => Some(Bounds { leaves_from: Some(0), closes_at: limit }),
+            Blocks::Pause { .. } | Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +226,20 @@ mod tests {
             [closes(3, false), closes(4, false), closes(4, true)],
             [Closing::Stay, Closing::Forced, Closing::Drawn]
         );
+    }
+
+    #[test]
+    fn bounds_say_what_the_rule_does() {
+        let rules = [Blocks::Learnt, Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 3 }];
+        for (rule, step, drawn) in
+            rules.iter().flat_map(|rule| (1..=5).flat_map(move |k| [(rule, k, false), (rule, k, true)]))
+        {
+            let bounds = rule.bounds(2, 4).expect("bounds");
+            let leaves = drawn && bounds.leaves_from.is_some_and(|from| step >= from);
+            let stays = !leaves && step < bounds.closes_at;
+            assert_eq!(rule.closes(&after(step, drawn)) == Closing::Stay, stays, "{rule:?} after {step}, {drawn}");
+        }
+        assert_eq!(Blocks::Pause { steps: 3 }.bounds(2, 4), None);
     }
 
     #[test]

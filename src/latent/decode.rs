@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::ahead::Ahead;
 use super::controller::Controller;
 use super::fork::Branch;
+use super::reading::Seen;
 use super::row::{Decoded, DecodingRow};
 use super::sampling::Sampling;
 use super::sequence::SwitchIds;
@@ -98,6 +100,9 @@ pub struct Decode<'a> {
     pub settings: &'a DecodeSettings,
     /// Raised by the user's Ctrl-C: rows end as cancelled.
     pub cancel: Option<&'a AtomicBool>,
+    /// Steps that the device decides between two reads, where it can; 0: the host decides every step. `None`: 0 on the CPU, some on
+    /// a GPU. Results are the same but for rounding: the device computes log-probabilities in f32, the host in f64.
+    pub ahead: Option<usize>,
 }
 
 /// Continues every prompt `rollouts` times; traces in the order of the requests, rollouts of one together.
@@ -226,25 +231,18 @@ fn step_by_step<'m>(
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
     let mut done: Vec<Option<Driven<'m>>> = rows.iter().map(|_| None).collect();
+    let ahead = if branch.is_plain() { Ahead::of(how, &rows)? } else { None };
     let mut active: Vec<(usize, DecodingRow)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
-        let steps: Vec<Option<Step>> = active.iter().map(|(_, row)| row.is_live().then_some(row.at)).collect();
-        let logits = stream.logits(&steps, branch.hooks)?;
-        let vocab = logits.dims()[1];
-        let logits = logits.try_into_vec_as::<f32>().context("reading logits")?;
-        let cancelled = how.cancel.is_some_and(|c| c.load(Ordering::Relaxed));
-        let mut pieces = vec![];
-        for (i, (_, row)) in active.iter_mut().enumerate() {
-            let piece = if !row.is_live() {
-                Piece::default()
-            } else if cancelled {
-                row.end = Some(End::Cancelled);
-                Piece::default()
-            } else {
-                row.choose(&logits[i * vocab..(i + 1) * vocab], &how)
-            };
-            pieces.push(piece);
-        }
+        let device = ahead.as_ref().filter(|ahead| ahead.takes(active.iter().map(|(_, row)| row)));
+        let mut pieces = match device {
+            Some(ahead) if !is_cancelled(&how) => {
+                let mut rows: Vec<&mut DecodingRow> = active.iter_mut().map(|(_, row)| row).collect();
+                ahead.run(&mut stream, &mut rows)?;
+                vec![Piece::default(); active.len()]
+            }
+            _ => chosen_by_host(&how, &stream, &mut active, branch.hooks)?,
+        };
         // Finished rows leave once they are a quarter of the batch: a copy of the cache is not free.
         let live: Vec<usize> = (0..active.len()).filter(|&i| active[i].1.is_live()).collect();
         let leave = live.len() < active.len() && (live.is_empty() || (active.len() - live.len()) * 4 >= active.len());
@@ -271,6 +269,37 @@ fn step_by_step<'m>(
         }
     }
     done.into_iter().map(|row| row.context("a row was lost")).collect()
+}
+
+fn is_cancelled(how: &Decode) -> bool {
+    how.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+}
+
+/// What each row is fed next, from logits that are read here.
+fn chosen_by_host(
+    how: &Decode,
+    stream: &Stream,
+    rows: &mut [(usize, DecodingRow)],
+    hooks: &mut Hooks,
+) -> Result<Vec<Piece>> {
+    let steps: Vec<Option<Step>> = rows.iter().map(|(_, row)| row.is_live().then_some(row.at)).collect();
+    let logits = stream.logits(&steps, hooks)?;
+    let vocab = logits.dims()[1];
+    let logits = logits.try_into_vec_as::<f32>().context("reading logits")?;
+    let cancelled = is_cancelled(how);
+    let mut pieces = vec![];
+    for ((_, row), logits) in rows.iter_mut().zip(logits.chunks(vocab)) {
+        let piece = if !row.is_live() {
+            Piece::default()
+        } else if cancelled {
+            row.end = Some(End::Cancelled);
+            Piece::default()
+        } else {
+            row.choose(&Seen::Logits(logits), how)
+        };
+        pieces.push(piece);
+    }
+    Ok(pieces)
 }
 
 /// Tokens that text mode never draws: `<latent>`, `</swi>`, and `<swi>` where the model must not open blocks.

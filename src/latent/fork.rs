@@ -38,6 +38,11 @@ impl<'b, 'h> Branch<'b, 'h> {
         Self { hooks, twin: None }
     }
 
+    /// Whether no hook sees or changes anything.
+    pub(super) fn is_plain(&self) -> bool {
+        self.twin.is_none() && self.hooks.is_empty()
+    }
+
     /// `other` are the hooks of the half where nothing is replaced.
     pub(crate) fn reaching(channel: Channel, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
         Self { hooks, twin: (channel != Channel::Both).then_some((channel, other)) }

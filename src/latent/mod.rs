@@ -3,10 +3,12 @@
 //! Input at position t is `E[x_t]`, or the hidden state `h_{t-1}` where `x_t` is `<latent>` (the paper's Eq. 1).
 //! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known rows, [`decode()`] what it samples.
 
+mod ahead;
 pub mod controller;
 mod decode;
 mod fork;
 pub mod gumbel;
+mod reading;
 pub mod reasoning;
 pub mod replay;
 mod row;
@@ -18,7 +20,7 @@ mod stream;
 pub mod trace;
 mod unroll;
 
-pub use controller::{Blocks, Closing, Controller};
+pub use controller::{Blocks, Bounds, Closing, Controller};
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
 pub(crate) use decode::{Watched, decode_named, decode_watched, text_mask};
 pub(crate) use fork::{Branch, Fork, Prefix};

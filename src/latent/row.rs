@@ -2,7 +2,8 @@
 
 use super::controller::{Closing, InBlock, InText};
 use super::decode::{Decode, Request, Switching, text_mask};
-use super::sampling::{self, Key};
+use super::reading::{Reader, Reading, Seen};
+use super::sampling::Key;
 use super::sequence::SwitchIds;
 use super::stream::Piece;
 use super::trace::{End, Position, PositionRole, Trace};
@@ -48,6 +49,13 @@ pub(super) struct DecodingRow {
     pub end: Option<End>,
 }
 
+/// What text mode never draws.
+pub(super) fn text_masked(how: &Decode, draws_swi: bool) -> Vec<u32> {
+    let mut masked = how.settings.masked.clone();
+    masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
+    masked
+}
+
 /// A finished row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decoded {
@@ -90,6 +98,32 @@ impl DecodingRow {
         self.end.is_none() && !self.held
     }
 
+    /// Whether all its further decisions can be made on the device: nothing is forced, watched or held, and its first
+    /// position, where rules open blocks, is behind it.
+    pub fn is_plain(&self) -> bool {
+        let forced = self.force_at.is_some_and(|at| at >= self.visible) || self.switching == Switching::Empty;
+        !forced && !self.hold && self.watch.is_none() && self.visible + self.blocks > 0
+    }
+
+    /// Latents fed of the present block; `None` in text.
+    pub fn latents(&self) -> Option<usize> {
+        match self.mode {
+            Mode::Text => None,
+            Mode::Block { step, .. } => Some(step),
+        }
+    }
+
+    /// Visible positions of its response so far.
+    pub fn visible(&self) -> usize {
+        self.visible
+    }
+
+    /// The draws of its next positions, uniform in [0, 1).
+    pub fn uniforms(&self, how: &Decode, steps: usize) -> impl Iterator<Item = f64> {
+        let (key, seed) = (self.key(), how.settings.sampling.seed);
+        (0..steps as u64).map(move |ahead| Key { position: key.position + ahead, ..key }.uniform(seed))
+    }
+
     pub fn decoded(self) -> Decoded {
         let Self { mut trace, margins, end, .. } = self;
         trace.end = end.unwrap_or(End::Budget);
@@ -104,34 +138,37 @@ impl DecodingRow {
         }
     }
 
-    /// Decides what this row feeds next, from the logits at its last position. An empty piece means it has ended.
-    pub fn choose(&mut self, logits: &[f32], how: &Decode) -> Piece {
-        if logits.iter().any(|x| !x.is_finite()) {
-            self.end = Some(End::NonFinite);
-            return Piece::default();
+    /// Decides what this row feeds next, from what it sees at its last position. An empty piece means it has ended.
+    pub fn choose(&mut self, seen: &Seen, how: &Decode) -> Piece {
+        if !seen.is_finite() {
+            return self.not_finite();
         }
         match (self.mode, how.switch) {
-            (Mode::Block { block, step }, Some(ids)) => self.in_block(logits, how, ids, block, step),
-            _ => self.in_text(logits, how, false),
+            (Mode::Block { block, step }, Some(ids)) => self.in_block(seen, how, ids, block, step),
+            _ => self.in_text(seen, how, false),
         }
     }
 
-    /// `after_block`: these logits are a latent's, and its block closed without a token; text comes next, not another block.
-    fn in_text(&mut self, logits: &[f32], how: &Decode, after_block: bool) -> Piece {
+    fn not_finite(&mut self) -> Piece {
+        self.end = Some(End::NonFinite);
+        Piece::default()
+    }
+
+    /// Whether the model's own `<swi>` opens a block here.
+    pub fn draws_swi(&self, how: &Decode) -> bool {
+        self.switching != Switching::Suppressed && how.controller.model_opens()
+    }
+
+    /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
+    fn in_text(&mut self, seen: &Seen, how: &Decode, after_block: bool) -> Piece {
         let settings = how.settings;
-        let mut masked = settings.masked.clone();
-        let may_open = self.switching != Switching::Suppressed;
-        let draws_swi = may_open && how.controller.model_opens();
-        masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
-        let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &masked);
-        let scaled;
-        let at_temperature = if settings.sampling.scale() == 1.0 {
-            &plain
-        } else {
-            scaled = sampling::log_softmax(logits, settings.sampling.scale(), &masked);
-            &scaled
+        let masked = text_masked(how, self.draws_swi(how));
+        let marker = how.switch.map(|ids| ids.swi);
+        let reader =
+            Reader { sampling: &settings.sampling, masked: &masked, marker, watch: self.watch, key: self.key() };
+        let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, lead }) = seen.read(&reader) else {
+            return self.not_finite();
         };
-        let drawn = sampling::draw(at_temperature, &settings.sampling, self.key());
         self.answering |= how.controller.ends_thinking(drawn);
         let at = InText {
             visible: self.visible,
@@ -141,6 +178,7 @@ impl DecodingRow {
             reference: *self.reference.get_or_insert(entropy),
             answering: self.answering,
         };
+        let may_open = self.switching != Switching::Suppressed;
         let opens = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
         let marked = how.controller.marked();
         if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked)
@@ -160,13 +198,12 @@ impl DecodingRow {
         let position = Position {
             token,
             kind: if is_swi { PositionRole::Swi } else { PositionRole::Text },
-            logprob: Some(at_temperature[token as usize]).filter(|p| p.is_finite()),
+            logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite()),
             entropy: Some(entropy),
-            p_swi: how.switch.map(|ids| plain[ids.swi as usize].exp()),
+            p_swi: how.switch.map(|_| p_marker),
             p_exit: None,
             drawn: None,
         };
-        let lead = self.watch.and_then(|watched| sampling::lead(&plain, watched));
         self.margins.resize(self.trace.positions.len(), None);
         self.margins.push(lead);
         if is_swi {
@@ -189,7 +226,7 @@ impl DecodingRow {
         (self.switching != Switching::Empty).then(|| self.latent(ids, block, 0))
     }
 
-    fn in_block(&mut self, logits: &[f32], how: &Decode, ids: SwitchIds, block: usize, step: usize) -> Piece {
+    fn in_block(&mut self, seen: &Seen, how: &Decode, ids: SwitchIds, block: usize, step: usize) -> Piece {
         let settings = how.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
@@ -198,15 +235,16 @@ impl DecodingRow {
         if step > 0 {
             // Where no marker closes the block, text may come next, and what text never draws is masked.
             let masked = if how.controller.marked() { vec![] } else { text_mask(&ids, false) };
-            let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, &masked);
+            let marker = Some(ids.swi_end);
+            let reader = Reader { sampling: &settings.sampling, masked: &masked, marker, watch: None, key: self.key() };
+            let Some(Reading { drawn, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
+                return self.not_finite();
+            };
             if let Some(last) = self.trace.positions.last_mut() {
-                last.p_exit = Some(plain[ids.swi_end as usize].exp());
+                last.p_exit = Some(p_marker);
                 last.entropy = Some(entropy);
             }
             self.entropies.push(entropy);
-            let scale = settings.sampling.scale();
-            let at_temperature = if scale == 1.0 { plain } else { sampling::log_softmax(logits, scale, &masked) };
-            let drawn = sampling::draw(&at_temperature, &settings.sampling, self.key());
             let at = InBlock {
                 step,
                 entropies: &self.entropies,
@@ -217,7 +255,7 @@ impl DecodingRow {
                 k_cap: settings.k_cap,
             };
             let (kind, logprob) = match how.controller.closes(&at) {
-                Closing::Drawn => (Some(PositionRole::SwiEndSampled), Some(at_temperature[ids.swi_end as usize])),
+                Closing::Drawn => (Some(PositionRole::SwiEndSampled), Some(marker_logprob)),
                 Closing::Forced => (Some(PositionRole::SwiEndForced), None),
                 Closing::Stay => (None, None),
             };
@@ -228,7 +266,7 @@ impl DecodingRow {
                 (self.since, self.reference) = (0, Some(entropy));
                 self.entropies.clear();
                 if !how.controller.marked() {
-                    return self.in_text(logits, how, true);
+                    return self.in_text(seen, how, true);
                 }
                 return self.push_visible(Position::closing(ids.swi_end, kind, logprob), how);
             }

@@ -17,6 +17,12 @@ pub trait LatentSource: Send + Sync {
 
     /// As it is written into results.
     fn name(&self) -> String;
+
+    /// Whether it is computed from `h` and the model alone and reads nothing back: a device then goes from latent to latent
+    /// without asking.
+    fn stays_on_device(&self) -> bool {
+        false
+    }
 }
 
 /// The sources that a checkpoint can name in its `reasoning.json`.
@@ -70,6 +76,10 @@ impl LatentSource for Source {
             Source::LatentHead => LatentHead.name(),
         }
     }
+
+    fn stays_on_device(&self) -> bool {
+        !matches!(self, Source::VocabularyMixture { .. })
+    }
 }
 
 /// Coconut's recurrence (Hao et al. 2024): the hidden state itself, unscaled. The paper's Eq. 1.
@@ -83,6 +93,10 @@ impl LatentSource for HiddenState {
 
     fn name(&self) -> String {
         "hidden_state".into()
+    }
+
+    fn stays_on_device(&self) -> bool {
+        true
     }
 }
 

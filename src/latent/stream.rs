@@ -133,16 +133,47 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// Before the first advance, and whatever a hook returns.
     pub fn logits(&self, steps: &[Option<Step>], hooks: &mut Hooks) -> Result<Tensor<2>> {
-        let Some(last) = self.last.clone() else {
-            anyhow::bail!("logits before the first advance: feed the prompt first");
-        };
-        let logits = self.model.unembed(last.unsqueeze_dim(1));
+        let logits: Tensor<3> = self.plain_logits()?.unsqueeze_dim(1);
         let span = Span {
             rows: self.rows.clone(),
             positions: self.next.iter().map(|&n| vec![n.saturating_sub(1)]).collect(),
             steps: steps.iter().map(|&s| vec![s]).collect(),
         };
         Ok(hooks.apply(HookPoint::new(PointKind::BoundaryLogits), &span, logits)?.squeeze_dim(1))
+    }
+
+    /// The same without hooks, for a caller that does not know what the positions are.
+    ///
+    /// # Errors
+    /// Before the first advance.
+    pub(super) fn plain_logits(&self) -> Result<Tensor<2>> {
+        let Some(last) = self.last.clone() else {
+            anyhow::bail!("logits before the first advance: feed the prompt first");
+        };
+        Ok(self.model.unembed(last.unsqueeze_dim(1)).squeeze_dim(1))
+    }
+
+    /// Feeds every row one position without hooks: the embedding `[B, D]`, or the recurrence's input where `latent` `[B, 1]`.
+    ///
+    /// # Errors
+    /// Before the first advance, and whatever the source or the model returns.
+    pub(super) fn feed(&mut self, text: Tensor<2>, latent: Tensor<2, Bool>) -> Result<()> {
+        let Some(last) = self.last.take() else {
+            anyhow::bail!("a position before any text: feed the prompt first");
+        };
+        // Which of the two a row is fed only the device knows: to hooks, of which there are none, and to the cache it is the same.
+        let span = Span {
+            rows: self.rows.clone(),
+            positions: self.next.iter().map(|&n| vec![n]).collect(),
+            steps: vec![vec![Some(Step::Latent { block: 0, step: 0 })]; self.rows.len()],
+        };
+        let input = self.source.inject(last.unsqueeze_dim(1), &span, self.model)?.squeeze_dim::<2>(1);
+        let dims = text.dims();
+        let x = text.mask_where(latent.expand(dims), input).unsqueeze_dim(1);
+        let hidden = self.model.hidden(x, &span, &mut self.cache, &mut Hooks::none())?;
+        self.last = Some(hidden.squeeze_dim(1));
+        self.next.iter_mut().for_each(|next| *next += 1);
+        Ok(())
     }
 
     /// Feeds every row its piece (possibly empty) in one call; returns the hidden states.

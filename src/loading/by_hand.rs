@@ -46,7 +46,7 @@ impl Loaded {
     /// What a decode of it shares: model, latent source, controller, switch tokens.
     pub fn decode<'a>(&'a self, settings: &'a DecodeSettings) -> Decode<'a> {
         let (source, controller) = (&self.reasoning.source, &self.reasoning.blocks);
-        Decode { model: &self.model, source, controller, switch: self.switch, settings, cancel: None }
+        Decode { model: &self.model, source, controller, switch: self.switch, settings, cancel: None, ahead: None }
     }
 
     /// Continues a prompt under hooks, decoded as [`Self::settings`] says. The last token is drawn and not fed: no hook sees it.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
@@ -180,6 +180,16 @@ impl Decoder {
     /// Token ids `[N]`, all in the table → what the first block reads of them, `[N, D]`.
     pub(crate) fn embed_rows(&self, ids: &[usize]) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding(ids, &self.device())?;
+        let scale = self.config.embed_scale();
+        Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
+    }
+
+    /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
+    ///
+    /// # Errors
+    /// A table that is kept as its file stores it.
+    pub(crate) fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
+        let rows = self.embed_tokens.floats()?.val().select(0, ids);
         let scale = self.config.embed_scale();
         Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }

@@ -348,17 +348,29 @@ impl Decoder {
     /// The same decoder computing in another float type. Keep f32 masters for training: Burn's operations do not promote.
     #[must_use]
     pub fn cast(self, dtype: burn::tensor::FloatDType) -> Self {
-        self.map(&mut CastTo(dtype))
+        self.map(&mut CastTo { dtype, frozen_only: false })
+    }
+
+    /// The same, of what is not trained only: a frozen base is then held once in the type that is computed in, beside f32 factors.
+    #[must_use]
+    pub(crate) fn cast_frozen(self, dtype: burn::tensor::FloatDType) -> Self {
+        self.map(&mut CastTo { dtype, frozen_only: true })
     }
 }
 
-struct CastTo(burn::tensor::FloatDType);
+struct CastTo {
+    dtype: burn::tensor::FloatDType,
+    frozen_only: bool,
+}
 
 impl ModuleMapper for CastTo {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let (id, value, mapper) = param.consume();
         let trained = value.is_require_grad();
-        let value = value.detach().cast(self.0).detach().set_require_grad(trained);
+        if trained && self.frozen_only {
+            return Param::from_mapped_value(id, value, mapper);
+        }
+        let value = value.detach().cast(self.dtype).detach().set_require_grad(trained);
         Param::from_mapped_value(id, value, mapper)
     }
 }

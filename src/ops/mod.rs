@@ -16,6 +16,7 @@ mod swiglu;
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
+pub(crate) use fused::is_cpu;
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };

@@ -33,7 +33,7 @@ fn run(model: &Decoder, requests: &[Request]) -> Result<Vec<Trace>> {
     let settings =
         DecodeSettings { k_min: 3, k_cap: 5, max_new_tokens: 16, switching: Switching::Forced, ..Default::default() };
     let (source, controller) = (&HiddenState, &Blocks::Learnt);
-    let how = Decode { model, source, controller, switch: Some(IDS), settings: &settings, cancel: None };
+    let how = Decode { model, source, controller, switch: Some(IDS), settings: &settings, cancel: None, ahead: None };
     decode(how, requests, 1, &mut Hooks::none())
 }
 

@@ -196,7 +196,8 @@ fn replayed(
 ) -> Result<Vec<Found>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
-    let how = Decode { model, source, controller, switch: Some(IDS), settings: policy.settings, cancel: None };
+    let how =
+        Decode { model, source, controller, switch: Some(IDS), settings: policy.settings, cancel: None, ahead: None };
     let again = replay::logprobs(how, &traces)?;
     let mut out = vec![];
     for (theirs, ours) in values.rollouts.iter().zip(again) {

@@ -152,6 +152,7 @@ impl Subject {
             switch: Some(self.corpus.switch),
             settings,
             cancel: Some(crate::progress::stop_flag()),
+            ahead: None,
         }
     }
 

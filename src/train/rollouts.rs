@@ -29,6 +29,15 @@ pub struct Rollout {
     pub anchor: Vec<Option<f64>>,
 }
 
+impl Rollout {
+    /// One whose reward is nobody's business: to measure a step with.
+    pub(crate) fn of(trace: Trace, advantage: f64) -> Self {
+        let anchor = trace.positions.iter().map(|p| p.logprob).collect();
+        let terms = Terms { correct: 0.0, format: 0.0, usage: 0.0, brevity: 0.0, total: advantage };
+        Self { trace, terms, correct: false, advantage, anchor }
+    }
+}
+
 /// The behaviour policy but for its weights: how rollouts are drawn, and so how their log-probabilities are read again.
 #[derive(Clone, Copy)]
 pub struct Behaviour<'a> {
@@ -40,6 +49,14 @@ pub struct Behaviour<'a> {
 }
 
 impl<'a> Behaviour<'a> {
+    /// Continues one prompt so many times.
+    ///
+    /// # Errors
+    /// As [`decode`].
+    pub(crate) fn roll_out(self, model: &Decoder, request: &Request, rollouts: usize) -> Result<Vec<Trace>> {
+        decode(self.of(model), std::slice::from_ref(request), rollouts, &mut Hooks::none())
+    }
+
     pub(super) fn of(self, model: &'a Decoder) -> Decode<'a> {
         let Self { reasoning, switch, settings, .. } = self;
         Decode {
@@ -49,6 +66,7 @@ impl<'a> Behaviour<'a> {
             switch: Some(switch),
             settings,
             cancel: None,
+            ahead: None,
         }
     }
 }

@@ -20,7 +20,8 @@ pub struct Trainer {
     pub model: Decoder,
     pub optimizer: ModuleOptimizer,
     settings: Optimizer,
-    /// What forward and backward are computed in; weights and optimiser state stay f32.
+    /// What forward and backward are computed in. Trained weights and optimiser state stay f32; frozen ones are held in this type,
+    /// once for all steps and workers.
     pub compute: Compute,
     /// The tokens whose rows of embedding table and head are learnt; `None`: whatever the model has unfrozen.
     pub token_rows: Option<Vec<u32>>,
@@ -34,7 +35,7 @@ pub struct Trainer {
 impl Trainer {
     pub fn new(model: Decoder, settings: &Optimizer) -> Self {
         Self {
-            model,
+            model: settings.dtype.hold_frozen(model),
             optimizer: adamw(settings),
             settings: settings.clone(),
             compute: settings.dtype,
@@ -103,15 +104,18 @@ impl Trainer {
         Ok(())
     }
 
-    /// The f32 weights outside autodiff, to be exported.
+    /// The weights outside autodiff, all in f32, to be exported.
     pub fn frozen(&self) -> Decoder {
-        self.model.valid()
+        self.compute.widen(self.model.valid())
     }
 
-    /// The weights outside autodiff as rollouts see them: LoRA merged (it would be composed at every token otherwise), in
-    /// the type that training computes in.
+    /// The weights outside autodiff as rollouts see them, in the type that training computes in. LoRA factors are merged in f32,
+    /// where they would be composed at every token otherwise; in bf16 they stay beside the base, which is not copied then.
     pub fn policy(&self) -> Decoder {
-        self.compute.apply(self.model.valid().materialize())
+        match self.compute {
+            Compute::Bf16 => self.compute.apply(self.model.valid()),
+            _ => self.model.valid().materialize(),
+        }
     }
 }
 

@@ -114,6 +114,7 @@ fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
         switch: loaded.switch,
         settings,
         cancel: None,
+        ahead: None,
     }
 }
 

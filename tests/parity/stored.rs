@@ -74,8 +74,15 @@ fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
     let switch = Some(SwitchIds { swi: v - 3, swi_end: v - 2, latent: v - 1 });
     let settings =
         DecodeSettings { k_min: 3, k_cap: 5, max_new_tokens: 12, switching: Switching::Forced, ..Default::default() };
-    let how =
-        Decode { model, source: &HiddenState, controller: &Blocks::Learnt, switch, settings: &settings, cancel: None };
+    let how = Decode {
+        model,
+        source: &HiddenState,
+        controller: &Blocks::Learnt,
+        switch,
+        settings: &settings,
+        cancel: None,
+        ahead: None,
+    };
     let request = |(problem, prompt): (usize, &Vec<u32>)| Request { problem, prompt: prompt.clone(), rollout: 0 };
     let requests: Vec<Request> = prompts.iter().enumerate().map(request).collect();
     decode(how, &requests, 1, &mut Hooks::none()).expect("decodes")

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
-use super::{AdamW, Fused, Inference, Targets, head, kernels, product, stored};
+use super::{AdamW, Fused, Inference, Targets, head, kernels, product, stored, stored_many};
 use crate::ops::MASKED;
 use crate::ops::stored::Stored;
 
@@ -81,22 +81,14 @@ fn products<const P: usize>(x: FlexTensor, weights: [FlexTensor; P]) -> [FlexTen
 /// The same of weights `[N, K]` kept as stored.
 fn stored_products<const P: usize>(x: FlexTensor, weights: [Arc<Stored>; P]) -> [FlexTensor; P] {
     let (rows, _) = flat(&x, 1);
-    if rows > product::FEW {
-        return weights.map(|w| stored_product_of_many(x.clone(), &w));
-    }
     let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);
-    let mut outs = stored::rows_times_stored(Rows::new(x).get(), weights.each_ref().map(Arc::as_ref)).into_iter();
+    let (x, weights) = (Rows::new(x), weights.each_ref().map(Arc::as_ref));
+    let outs = match rows <= product::FEW {
+        true => stored::rows_times_stored(x.get(), weights),
+        false => stored_many::many_rows_times_stored(x.get(), weights),
+    };
+    let mut outs = outs.into_iter();
     shapes.map(|shape| made(outs.next().unwrap_or_default(), shape))
-}
-
-/// Many rows: pieces of the matrix as floats, a thread each. Threads that share a piece wait for each other more than they
-/// work: of a large matrix a piece is a few hundred columns of the output.
-fn stored_product_of_many(x: FlexTensor, weight: &Stored) -> FlexTensor {
-    let (rows, shape) = flat(&x, weight.rows());
-    let x = Flex::float_reshape(x, Shape::new([rows, weight.width()]));
-    let product = |piece| Flex::float_matmul(x.clone(), Flex::float_transpose(widened(weight, piece)));
-    let parts: Vec<FlexTensor> = pieces(weight).into_par_iter().map(product).collect();
-    Flex::float_reshape(Flex::float_cat(parts, 1), shape)
 }
 
 /// Rows of a tensor, and its shape with another last axis.

@@ -13,11 +13,12 @@ mod kernels;
 mod product;
 mod simd;
 mod stored;
+mod stored_many;
 
 use std::sync::Arc;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::stored::Stored;
 use super::{AdamW, Targets};
@@ -138,18 +139,18 @@ pub(crate) trait Inference: Backend {
 
 /// Whether a tensor can take the fused path.
 pub(super) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
-    x.dtype() == DType::F32 && on_cpu(x)
+    x.dtype() == DType::F32 && is_cpu(&x.device())
 }
 
 /// Without GPUs in the build there is one backend: nothing to ask.
 #[cfg(not(feature = "gpu"))]
-fn on_cpu<const R: usize>(_x: &Tensor<R>) -> bool {
+pub(crate) fn is_cpu(_device: &Device) -> bool {
     true
 }
 
 #[cfg(feature = "gpu")]
-fn on_cpu<const R: usize>(x: &Tensor<R>) -> bool {
-    matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
+pub(crate) fn is_cpu(device: &Device) -> bool {
+    matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
 }
 
 pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {

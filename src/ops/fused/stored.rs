@@ -137,13 +137,13 @@ fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; PIECE], acc: S::f32s) -> S::f3
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::product::rows_times_transposed;
     use super::*;
     use crate::ops::stored::Format;
 
     /// Bytes whose values are finite in every format: scales and exponents are small.
-    fn stored(format: Format, rows: usize, width: usize) -> Stored {
+    pub(in crate::ops::fused) fn stored(format: Format, rows: usize, width: usize) -> Stored {
         let one = format.row_bytes(width).unwrap();
         let mut bytes: Vec<u8> = (0..rows * one).map(|i| (i * 7919 + i / 97) as u8).collect();
         for block in bytes.chunks_mut(format.block_bytes()) {

@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use super::Staged;
 use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
-use crate::parallel;
 use crate::study::Subject;
+use crate::{parallel, progress};
 
 /// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
 /// every step of a batch reads anew.
@@ -102,7 +102,7 @@ fn of_row<R>(
 /// `work` on the sequences a batch at a time, batches dealt to threads; results in order.
 ///
 /// # Errors
-/// The first that fails.
+/// The first that fails, and the user's Ctrl-C.
 pub(crate) fn in_batches<R: Send>(
     model: &Decoder,
     sequences: &[Sequence],
@@ -119,6 +119,8 @@ pub(crate) fn in_batches<R: Send>(
     let done = parallel::run(&parts, |part| {
         let mut out = vec![];
         for batch in part {
+            // A batch of a large model takes minutes.
+            progress::go_on()?;
             out.extend(work(batch)?);
         }
         Ok(out)

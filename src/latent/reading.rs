@@ -1,0 +1,84 @@
+//! What a row is decided by: read off the logits at its last position, here, or on the device that computed them ([`super::ahead`]).
+
+use super::sampling::{self, Key, Sampling};
+
+/// A row's next-token distribution, as far as a decision needs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reading {
+    /// The token that is drawn.
+    pub drawn: u32,
+    /// Its log-probability (nats) at the sampling's temperature.
+    pub logprob: f64,
+    /// That of the marker: `<swi>` in text, `</swi>` in a block.
+    pub marker_logprob: f64,
+    /// Probability of the marker at temperature 1; 0 without one.
+    pub p_marker: f64,
+    /// Entropy (nats) at temperature 1.
+    pub entropy: f64,
+    /// How far a watched token leads the best other one, in logits.
+    pub lead: Option<f64>,
+}
+
+/// How a distribution is read.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub sampling: &'a Sampling,
+    /// Tokens that are not drawn.
+    pub masked: &'a [u32],
+    pub marker: Option<u32>,
+    pub watch: Option<u32>,
+    pub key: Key,
+}
+
+/// What a row sees at its last position.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seen<'a> {
+    /// Logits `[V]`.
+    Logits(&'a [f32]),
+    /// Read already, on the device.
+    Read(Reading),
+    /// Not finite, which the device found.
+    NotFinite,
+}
+
+impl Seen<'_> {
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Seen::Logits(logits) => logits.iter().all(|x| x.is_finite()),
+            Seen::Read(_) => true,
+            Seen::NotFinite => false,
+        }
+    }
+
+    /// `None` where the logits are not finite.
+    pub fn read(&self, how: &Reader) -> Option<Reading> {
+        match self {
+            Seen::Logits(logits) => Some(how.read(logits)),
+            Seen::Read(reading) => Some(*reading),
+            Seen::NotFinite => None,
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn read(&self, logits: &[f32]) -> Reading {
+        let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, self.masked);
+        let scaled;
+        let at_temperature = if self.sampling.scale() == 1.0 {
+            &plain
+        } else {
+            scaled = sampling::log_softmax(logits, self.sampling.scale(), self.masked);
+            &scaled
+        };
+        let drawn = sampling::draw(at_temperature, self.sampling, self.key);
+        let of_marker = |log_probs: &[f64]| self.marker.map_or(f64::NEG_INFINITY, |marker| log_probs[marker as usize]);
+        Reading {
+            drawn,
+            logprob: at_temperature[drawn as usize],
+            marker_logprob: of_marker(at_temperature),
+            p_marker: of_marker(&plain).exp(),
+            entropy,
+            lead: self.watch.and_then(|watched| sampling::lead(&plain, watched)),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Products of many rows with a matrix kept as its file stores it, as in prefill and training.
+//!
+//! A general matrix product copies both sides into orders of its own; where the matrix comes in pieces, it does so with each piece, and
+//! with x for each piece. For a hundred rows that took as long as the product (benches/PROFILE.md). Here x is turned once into
+//! panels, pieces of the matrix are used as they were widened, and every output is one chain of operations in the order of the
+//! inputs, whatever the number of rows.
+
+use std::array::from_fn;
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use crate::ops::stored::Stored;
+
+/// Values of the matrix that a thread holds as floats at once: they stay in its cache.
+const WIDE: usize = 1 << 18;
+
+/// Rows of x in a panel: as many as the inner loop holds in registers beside each other. The last panel is filled up to whole
+/// vectors.
+const PANEL: usize = 64;
+const VECTOR: usize = 16;
+
+/// Inputs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
+const SLAB: usize = 96;
+
+/// Rows of the matrix that are held in registers together.
+const ROWS: usize = 6;
+
+/// Inputs that are worked on without asking where a row ends.
+const EIGHT: usize = 8;
+
+/// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
+pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]) -> [Vec<f32>; P] {
+    let depth = weights.first().map_or(1, |w| w.width());
+    let panels: Vec<Vec<f32>> = x.par_chunks(PANEL * depth).map(|x| turned(x, depth)).collect();
+    let mut outs = weights.map(|w| vec![0.0; x.len() / depth * w.rows()]);
+    let mut pieces = vec![];
+    for (out, weight) in outs.iter_mut().zip(weights) {
+        pieces.extend(cut(out, weight));
+    }
+    pieces.into_par_iter().for_each(|Piece { weight, rows, mut out }| {
+        let mut held = vec![0.0; rows.len() * PANEL];
+        let wide = weight.widened_range(rows.clone());
+        for (panel, out) in panels.iter().zip(out.chunks_mut(PANEL)) {
+            let step = panel.len() / depth;
+            let held = &mut held[..rows.len() * step];
+            held.fill(0.0);
+            Arch::new().dispatch(Product { wide: &wide, panel, depth, out: held });
+            turn(held, step, out);
+        }
+    });
+    outs
+}
+
+/// Some rows of a matrix, and their columns in each row of the output.
+struct Piece<'a, 'o> {
+    weight: &'a Stored,
+    rows: Range<usize>,
+    out: Vec<&'o mut [f32]>,
+}
+
+/// Cuts a matrix and its output `[M, N]` into pieces, as many as there are threads or more.
+fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a Stored) -> Vec<Piece<'a, 'o>> {
+    let share = weight.rows().div_ceil(rayon::current_num_threads());
+    let most = (WIDE / weight.width()).min(share).max(1).next_multiple_of(ROWS);
+    let mut left = rows_of(out, weight.rows());
+    let starts = (0..weight.rows()).step_by(most);
+    let piece = |from: usize| {
+        let rows = from..(from + most).min(weight.rows());
+        let taken = left.iter_mut().map(|row| {
+            let (part, rest) = std::mem::take(row).split_at_mut(rows.len());
+            *row = rest;
+            part
+        });
+        Piece { weight, out: taken.collect(), rows }
+    };
+    starts.map(piece).collect()
+}
+
+fn rows_of(values: &mut [f32], width: usize) -> Vec<&mut [f32]> {
+    values.chunks_exact_mut(width).collect()
+}
+
+/// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
+fn turned(x: &[f32], depth: usize) -> Vec<f32> {
+    let step = (x.len() / depth).next_multiple_of(VECTOR);
+    let mut across = vec![0.0; depth * step];
+    turn(x, depth, &mut rows_of(&mut across, step));
+    across
+}
+
+/// Writes the first columns of x `[R, width]` as rows, each of R values or longer.
+fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
+    let rows = x.len() / width;
+    // A few rows of x at a time, from end to end: what is read next lies beside what was read.
+    for from in (0..rows).step_by(VECTOR) {
+        let to = (from + VECTOR).min(rows);
+        for (column, out) in out.iter_mut().enumerate() {
+            for (row, out) in (from..to).zip(&mut out[from..to]) {
+                *out = x[row * width + column];
+            }
+        }
+    }
+}
+
+/// Adds wide `[n, K]` · panel `[K, step]` to `out` `[n, step]`.
+struct Product<'a, 'o> {
+    wide: &'a [f32],
+    panel: &'a [f32],
+    depth: usize,
+    out: &'o mut [f32],
+}
+
+impl WithSimd for Product<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // With 32 registers a row of the panel is held whole; with 16 two vectors of it.
+        match (self.panel.len() / self.depth / VECTOR, S::REGISTER_COUNT >= 32) {
+            (4, true) => self.add::<S, 4, 64>(simd),
+            (3, true) => self.add::<S, 3, 48>(simd),
+            (2, true) => self.add::<S, 2, 32>(simd),
+            (1, true) => self.add::<S, 1, 16>(simd),
+            (4, false) => self.add::<S, 2, 64>(simd),
+            (3, false) => self.add::<S, 2, 48>(simd),
+            (2, false) => self.add::<S, 2, 32>(simd),
+            _ => self.add::<S, 2, 16>(simd),
+        }
+    }
+}
+
+impl Product<'_, '_> {
+    #[inline(always)]
+    fn add<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
+        let Self { wide, panel, depth, out } = self;
+        let (panel, _) = panel.as_chunks::<STEP>();
+        for start in (0..depth).step_by(SLAB) {
+            let end = (start + SLAB).min(depth);
+            let panel = &panel[start..end];
+            for (wide, out) in wide.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * STEP)) {
+                let (out, _) = out.as_chunks_mut::<STEP>();
+                let row = |r: usize| &wide[r * depth + start..r * depth + end];
+                match out {
+                    [a, b, c, d, e, f] => tiles::<S, 6, T, STEP>(simd, from_fn(row), panel, [a, b, c, d, e, f]),
+                    out => out.iter_mut().enumerate().for_each(|(r, out)| {
+                        tiles::<S, 1, T, STEP>(simd, [row(r)], panel, [out]);
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time.
+#[inline(always)]
+fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
+    simd: S,
+    rows: [&[f32]; R],
+    panel: &[[f32; STEP]],
+    out: [&mut [f32; STEP]; R],
+) {
+    let (eights, rest) = (rows.map(|row| row.as_chunks::<EIGHT>().0), rows.map(|row| row.as_chunks::<EIGHT>().1));
+    let (panels, left) = panel.as_chunks::<EIGHT>();
+    let out = out.map(|out| S::as_mut_simd_f32s(out).0);
+    for at in (0..STEP / S::F32_LANES).step_by(T) {
+        let mut acc: [[S::f32s; T]; R] = from_fn(|r| from_fn(|t| out[r][at + t]));
+        for (i, panel) in panels.iter().enumerate() {
+            let x: [&[f32; EIGHT]; R] = from_fn(|r| &eights[r][i]);
+            for k in 0..EIGHT {
+                let (w, _) = S::as_simd_f32s(&panel[k]);
+                for r in 0..R {
+                    let x = simd.splat_f32s(x[r][k]);
+                    for t in 0..T {
+                        acc[r][t] = simd.mul_add_f32s(x, w[at + t], acc[r][t]);
+                    }
+                }
+            }
+        }
+        for (k, panel) in left.iter().enumerate() {
+            let (w, _) = S::as_simd_f32s(panel);
+            for r in 0..R {
+                let x = simd.splat_f32s(rest[r][k]);
+                for t in 0..T {
+                    acc[r][t] = simd.mul_add_f32s(x, w[at + t], acc[r][t]);
+                }
+            }
+        }
+        for r in 0..R {
+            out[r][at..at + T].copy_from_slice(&acc[r]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::product::rows_times_transposed;
+    use super::super::stored::tests::stored;
+    use super::*;
+    use crate::ops::stored::Format;
+
+    #[test]
+    fn many_rows_have_the_products_of_the_widened_matrix_each_as_alone() {
+        for format in [Format::F32, Format::Bf16, Format::Q8_0, Format::Q6_K] {
+            for [m, k, n] in
+                [[1, 256, 1], [33, 256, 5], [64, 512, 130], [100, 768, 67], [37, 1024, 600], [50, 40, 9], [70, 7, 20]]
+            {
+                if k % format.block_len() > 0 {
+                    continue;
+                }
+                let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
+                let w = stored(format, n, k).with_rows(&more).unwrap();
+                let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+                let [ours, beside] = many_rows_times_stored(&x, [&w, &stored(Format::F16, 9, k)]);
+                let wide = w.widened_range(0..n + 2);
+                let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
+                let expected = rows_times_transposed(&x, &wide, [k, n + 2]);
+                // What rounding is measured by: the sum without signs.
+                let sizes = rows_times_transposed(&size(&x), &size(&wide), [k, n + 2]);
+                assert_eq!(ours.len(), expected.len());
+                for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
+                    assert!(
+                        size > 0.0 && (ours - expected).abs() <= 1e-6 * size,
+                        "{format:?}, {m}x{k}x{n}: {ours} is not {expected}"
+                    );
+                }
+                assert_eq!(beside.len(), m * 9);
+                let last = &x[(m - 1) * k..];
+                let [alone] = many_rows_times_stored(last, [&w]);
+                assert_eq!(alone, ours[(m - 1) * (n + 2)..], "{format:?}, {m}x{k}x{n}: the last row alone");
+            }
+        }
+    }
+}
