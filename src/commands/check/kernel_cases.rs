@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::kernels::{Case, Way, noise};
+use super::kernels::{Case, MANY, Way, noise};
 use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
 
 pub(super) fn all() -> Vec<Case> {
@@ -51,7 +51,8 @@ fn norms() -> Vec<Case> {
                 Way::Composed => composed::rms_norm(seen(&x[0], view), weight, 1e-6),
             }
         };
-        Case { floor: 1.0, ..tracked("rms_norm", name, inputs, run) }
+        let there = shape[1] * shape[2] <= MANY;
+        Case { floor: 1.0, there, ..tracked("rms_norm", name, inputs, run) }
     };
     shapes.into_iter().flat_map(both).map(case).collect()
 }
@@ -111,6 +112,7 @@ fn patterns() -> Vec<Case> {
             // Of one slot, the pattern is 1 and its gradient a difference of equals.
             out.push(Case {
                 floor: if t == 1 { 1.0 } else { 1e-6 },
+                there: t <= MANY,
                 ..tracked("softmax", name, vec![noise(shape, 7, 12.0)], run)
             });
         }

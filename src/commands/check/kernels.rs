@@ -12,11 +12,16 @@ use crate::machine::Machine;
 use crate::ops;
 use crate::parity::{Compared, reference::values};
 
-/// Of values: sums of f32 in another order, and a driver's exponential.
-const VALUES: f64 = 5e-6;
+/// Of values: sums of f32 in another order (the CPU adds up a vocabulary in sixteen sums), and a driver's exponential.
+const VALUES: f64 = 1e-5;
 
 /// Of gradients, which are differences of such sums.
-const GRADIENTS: f64 = 1e-5;
+const GRADIENTS: f64 = 2e-5;
+
+/// Sums of more values than this are compared with Burn's operations on the CPU. On lavapipe, Burn 0.22.1's softmax of 151,672
+/// values was off by 0.27 of the largest, and its gradient of a weight that 70,000 rows share by 0.21, where the kernels and the CPU
+/// agreed to 6e-6.
+pub(super) const MANY: usize = 65_535;
 
 /// Who computes an operation: the crate's own way on a device, or Burn's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +40,8 @@ pub(super) struct Case {
     /// Of the inputs; decoding and the optimiser have none.
     pub gradients: bool,
     /// Whether Burn's operations are asked on the device; otherwise on the CPU. On a device each shape of a matrix product is tuned
-    /// first, which on a software driver takes longer than everything else here.
+    /// first, which on a software driver takes longer than everything else here; and there some of Burn's own sums of very many
+    /// values were wrong (see [`MANY`]).
     pub there: bool,
     /// What differences are at least relative to: for gradients whose terms cancel.
     pub floor: f32,
