@@ -16,6 +16,7 @@ use super::row::{DecodingRow, text_masked};
 use super::stream::{Piece, Stream};
 use crate::model::Step;
 use crate::ops::MASKED;
+use crate::ops::wide::{self, GROUP, grouped};
 
 /// Steps between two reads, where the caller does not say: beyond some the wait is a small share, and rows that end meanwhile are
 /// fed for nothing.
@@ -30,7 +31,7 @@ pub(super) struct Ahead<'a> {
     bounds: Bounds,
     steps: usize,
     draws_swi: bool,
-    /// `[1, V]`: what text mode never draws.
+    /// `[1, P]`: what text mode never draws.
     masked: Tensor<2, Bool>,
 }
 
@@ -51,12 +52,13 @@ impl<'a> Ahead<'a> {
         }
         let draws_swi = row.draws_swi(&how);
         let vocab = how.model.config().vocab_size;
-        let mut masked = vec![false; vocab];
+        let mut masked = vec![false; vocab.next_multiple_of(GROUP)];
         for token in text_masked(&how, draws_swi) {
-            let place = masked.get_mut(token as usize);
-            *place.with_context(|| format!("token {token} is masked, and the model has {vocab}"))? = true;
+            ensure!((token as usize) < vocab, "token {token} is masked, and the model has {vocab}");
+            masked[token as usize] = true;
         }
-        let masked = Tensor::from_data(TensorData::new(masked, [1, vocab]), &device);
+        let padded = masked.len();
+        let masked = Tensor::from_data(TensorData::new(masked, [1, padded]), &device);
         Ok(Some(Self { how, bounds, steps, draws_swi, masked }))
     }
 
@@ -102,22 +104,23 @@ impl<'a> Ahead<'a> {
     fn step(&self, stream: &mut Stream, state: Tensor<2>, uniform: Tensor<2>) -> Result<(Tensor<2>, Tensor<2>)> {
         let Decode { model, settings, switch, .. } = self.how;
         let (b, device) = (state.dims()[0], state.device());
-        let logits = stream.plain_logits()?.cast(DType::F32);
-        let vocab = logits.dims()[1];
+        // Filled up to whole groups with values that have no probability.
+        let logits = wide::padded(stream.plain_logits()?.cast(DType::F32), MASKED);
+        let dims = logits.dims();
         let constant = |x: f32| Tensor::<2>::full([b, 1], x, (&device, DType::F32));
         let text = state.clone().equal_elem(TEXT);
         let inside = state.clone().greater_equal_elem(1.0);
 
         // Not finite where any logit is not.
-        let sum = logits.clone().sum_dim(1);
-        let masked = self.masked.clone().expand([b, vocab]).bool_and(inside.clone().bool_not().expand([b, vocab]));
+        let sum = wide::sum(logits.clone());
+        let masked = self.masked.clone().expand(dims).bool_and(inside.clone().bool_not().expand(dims));
         let logits = logits.mask_fill(masked, MASKED);
         let plain = Distribution::of(logits.clone());
         let scale = settings.sampling.scale();
         let scaled = (scale != 1.0).then(|| Distribution::of(logits.clone().div_scalar(scale)));
         let tempered = scaled.as_ref().unwrap_or(&plain);
         let drawn = match settings.sampling.temperature == 0.0 {
-            true => logits.argmax(1),
+            true => argmax(logits),
             false => draw(tempered.exp.clone(), uniform),
         };
         let (marker, exits) = match switch {
@@ -202,7 +205,20 @@ fn disagreement(row: &DecodingRow, piece: &Piece, values: &[f32]) -> String {
     )
 }
 
-/// A softmax over `[B, V]`, as far as several values share it.
+/// The values of one group of each row: `[B, G, GROUP]`, `[B, 1]` → `[B, GROUP]`.
+fn of_group(x: Tensor<3>, group: &Tensor<2, Int>) -> Tensor<2> {
+    let b = group.dims()[0];
+    x.gather(1, group.clone().reshape([b, 1, 1]).expand([b, 1, GROUP])).squeeze_dim(1)
+}
+
+/// The first of the largest: `[B, P]` → `[B, 1]`.
+fn argmax(x: Tensor<2>) -> Tensor<2, Int> {
+    let x = grouped(x);
+    let group = x.clone().max_dim(2).squeeze_dim::<2>(2).argmax(1);
+    group.clone().mul_scalar(GROUP as i64) + of_group(x, &group).argmax(1)
+}
+
+/// A softmax over `[B, P]`, as far as several values share it.
 struct Distribution {
     /// Logits minus the largest.
     x: Tensor<2>,
@@ -213,9 +229,9 @@ struct Distribution {
 
 impl Distribution {
     fn of(logits: Tensor<2>) -> Self {
-        let x = logits.clone() - logits.max_dim(1);
+        let x = logits.clone() - wide::largest(logits);
         let exp = x.clone().exp();
-        Self { total: exp.clone().sum_dim(1), x, exp }
+        Self { total: wide::sum(exp.clone()), x, exp }
     }
 
     /// Of a token each, `[B, 1]` → `[B, 1]`.
@@ -225,34 +241,23 @@ impl Distribution {
 
     /// `[B, 1]`, nats.
     fn entropy(&self) -> Tensor<2> {
-        self.total.clone().log() - (self.exp.clone() * self.x.clone()).sum_dim(1) / self.total.clone()
+        self.total.clone().log() - wide::sum(self.exp.clone() * self.x.clone()) / self.total.clone()
     }
 }
 
-/// Tokens of a group: sums along the vocabulary are made within groups and over them, because a backend may give each place of
-/// a running sum a loop over all before it.
-const GROUP: usize = 256;
-
-/// The first token with which the sum of the weights `[B, V]` passes `uniform` `[B, 1]` of their total, `[B, 1]`: as
+/// The first token with which the sum of the weights `[B, P]` passes `uniform` `[B, 1]` of their total, `[B, 1]`: as
 /// [`super::sampling::draw`], in f32. A token of weight 0 is never drawn.
 fn draw(weights: Tensor<2>, uniform: Tensor<2>) -> Tensor<2, Int> {
-    let [b, vocab] = weights.dims();
-    let groups = vocab.div_ceil(GROUP);
-    let padding = groups * GROUP - vocab;
-    let weights = match padding {
-        0 => weights,
-        _ => Tensor::cat(vec![weights.clone(), Tensor::zeros([b, padding], (&weights.device(), DType::F32))], 1),
-    };
-    let weights = weights.reshape([b, groups, GROUP]);
-    let sums = weights.clone().sum_dim(2).reshape([b, groups]);
+    let weights = grouped(weights);
+    let groups = weights.dims()[1];
+    let sums = weights.clone().sum_dim(2).squeeze_dim::<2>(2);
     let up_to = sums.clone().cumsum(1);
     let total = up_to.clone().narrow(1, groups - 1, 1);
     let target = below(uniform * total.clone(), total);
     let group = passed(up_to.clone(), target.clone());
     // What is left of the target within the group.
     let rest = target - (up_to.gather(1, group.clone()) - sums.gather(1, group.clone()));
-    let inside = weights.gather(1, group.clone().reshape([b, 1, 1]).expand([b, 1, GROUP])).reshape([b, GROUP]);
-    let up_to = inside.cumsum(1);
+    let up_to = of_group(weights, &group).cumsum(1);
     let rest = below(rest.clamp_min(0.0), up_to.clone().narrow(1, GROUP - 1, 1));
     group.mul_scalar(GROUP as i64) + passed(up_to, rest)
 }
@@ -281,9 +286,11 @@ mod tests {
     fn drawn(weights: &[f32], uniforms: &[f32]) -> Vec<u32> {
         let device = Default::default();
         let (n, vocab) = (uniforms.len(), weights.len());
-        let weights = Tensor::<2>::from_data(TensorData::new(weights.to_vec(), [1, vocab]), &device);
+        let wide = vocab.next_multiple_of(GROUP);
+        let filled = weights.iter().copied().chain(std::iter::repeat(0.0)).take(wide).collect::<Vec<_>>();
+        let weights = Tensor::<2>::from_data(TensorData::new(filled, [1, wide]), &device);
         let uniforms = Tensor::<2>::from_data(TensorData::new(uniforms.to_vec(), [n, 1]), &device);
-        let drawn = draw(weights.expand([n, vocab]), uniforms).try_into_vec_as::<i64>().expect("tokens");
+        let drawn = draw(weights.expand([n, wide]), uniforms).try_into_vec_as::<i64>().expect("tokens");
         drawn.into_iter().map(|token| token as u32).collect()
     }
 

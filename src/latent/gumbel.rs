@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor, TensorData};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
@@ -19,6 +18,7 @@ use super::sampling::{self, Key};
 use super::source::LatentSource;
 use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
+use crate::ops::wide::log_softmax;
 
 /// A mixture that was drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,7 +207,7 @@ pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Dra
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, k]), &device);
     let perturbed = Tensor::<2>::from_data(TensorData::new(perturbed, [n, k]), &device);
     let logits = model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-    let z = perturbed - log_softmax(logits, 1).gather(1, ids);
+    let z = perturbed - log_softmax(logits).gather(1, ids);
     Ok((z.clone().neg() - z.neg().exp()).sum_dim(1).squeeze_dim(1))
 }
 

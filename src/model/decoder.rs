@@ -229,7 +229,7 @@ impl Decoder {
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. All logits are never held at once where the head is floats without LoRA factors, in f32 on the CPU.
+    /// `[N]` each. All logits are never held at once where the head is floats without LoRA factors, in f32.
     ///
     /// # Errors
     /// Not one target for each state, or a token that the head does not have.

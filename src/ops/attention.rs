@@ -7,13 +7,23 @@ use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused};
 
+/// Query positions whose attention a GPU makes without a pattern in memory.
+const FEW: usize = 8;
+
 /// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
 /// `[B, 1, L, T]` → z `[B, L, H, dh]`.
 pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
-    if [&q, &k, &v].into_iter().chain(&mask).all(fused::is_fused) {
-        let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
+    let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
+    let all = |usable: fn(&Tensor<4>) -> bool| [&q, &k, &v].into_iter().chain(&mask).all(usable);
+    if tracked && all(fused::is_cpu_fused) {
         let nothing = || Tensor::zeros([q.dims()[0], 1, q.dims()[1], k.dims()[2]], &q.device());
-        let mask = if tracked { Some(mask.unwrap_or_else(nothing)) } else { mask };
+        let mask = mask.unwrap_or_else(nothing);
+        return fused::attend_tracked(q, k, v, mask);
+    }
+    let [_, l, _, dh] = q.dims();
+    // On a GPU many queries are worth matrix products, which read the keys once for all of them.
+    let fits = fused::widest_head(&q).is_none_or(|widest| dh <= widest && l <= FEW);
+    if !tracked && fits && all(fused::is_fused) {
         return fused::attend(q, k, v, mask);
     }
     let pattern = grouped_pattern(grouped_scores(q, k), mask);

@@ -10,7 +10,7 @@ use super::stored::Stored;
 
 /// `x W`: x `[B, L, K]`, W `[K, N]` → `[B, L, N]`.
 pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
-    if fused::is_fused(&x) && fused::is_fused(&weight) {
+    if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&weight) {
         return fused::linear(x, weight);
     }
     composed_linear(x, weight)
@@ -18,7 +18,7 @@ pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
 
 /// `x Tᵀ`: x `[B, L, K]`, a table `[N, K]` → `[B, L, N]`. The head of a model whose head is its embedding.
 pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
-    if fused::is_fused(&x) && fused::is_fused(&table) {
+    if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&table) {
         return fused::linear_transposed(x, table);
     }
     composed_linear_transposed(x, table)
@@ -46,8 +46,8 @@ pub(crate) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>;
 }
 
 fn is_inference(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
-    let usable = |weight: &Tensor<2>| fused::is_fused(weight) && !weight.is_autodiff();
-    fused::is_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
+    let usable = |weight: &Tensor<2>| fused::is_cpu_fused(weight) && !weight.is_autodiff();
+    fused::is_cpu_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
 }
 
 /// [`linear_stored`] of one input with two weights.
@@ -73,7 +73,7 @@ pub(crate) fn linear_stored_back(y: Tensor<3>, weight: &Arc<Stored>) -> Tensor<3
 
 /// Whether the product of so few rows with a weight is shared by several threads of the CPU.
 pub(crate) fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
-    fused::is_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
+    fused::is_cpu_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }
 
 /// The same of a weight kept as stored.

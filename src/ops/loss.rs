@@ -1,12 +1,13 @@
 //! Log-probabilities of tokens, from logits or from hidden states and the head.
 
-use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
-use super::{MASKED, fused};
+use super::{MASKED, fused, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
 pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
-    log_softmax(logits, 2).gather(2, targets.unsqueeze_dim(2)).squeeze_dim(2)
+    let [b, l, vocab] = logits.dims();
+    wide::log_softmax(logits.reshape([b * l, vocab])).gather(1, targets.reshape([b * l, 1])).reshape([b, l])
 }
 
 /// What is to be predicted from each of N rows.
@@ -62,8 +63,8 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
     let ids: Vec<i64> = targets.ids.into_iter().map(i64::from).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, 1]), &device);
     let plain = logits.clone().without_autodiff();
-    let hits = plain.clone().gather(1, ids.clone()).greater_equal(plain.max_dim(1)).float().reshape([n]);
-    (log_softmax(logits, 1).gather(1, ids).reshape([n]).neg(), hits)
+    let hits = plain.clone().gather(1, ids.clone()).greater_equal(wide::largest(plain)).float().reshape([n]);
+    (wide::log_softmax(logits).gather(1, ids).reshape([n]).neg(), hits)
 }
 
 /// Logits in f32 where the model computes in fewer bits: a softmax over a vocabulary needs the digits.
@@ -73,6 +74,7 @@ fn at_least_f32<const R: usize>(logits: Tensor<R>) -> Tensor<R> {
 
 /// Shannon entropy of `softmax(logits)`: `[B, L, V]` → `[B, L]` (nats).
 pub fn entropy(logits: Tensor<3>) -> Tensor<2> {
-    let log_probs = log_softmax(at_least_f32(logits), 2);
-    (log_probs.clone().exp() * log_probs).sum_dim(2).neg().squeeze_dim(2)
+    let [b, l, vocab] = logits.dims();
+    let log_probs = wide::log_softmax(at_least_f32(logits).reshape([b * l, vocab]));
+    wide::sum(log_probs.clone().exp() * log_probs).neg().reshape([b, l])
 }

@@ -1,10 +1,12 @@
-//! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and on the CPU in f32 a
-//! single pass with a backward of its own (`fused`).
+//! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and in f32 a
+//! single pass with a backward of its own (`fused`): loops on the CPU, kernels on a GPU (`cube`).
 //!
 //! Knows nothing of models: shapes come in, shapes go out.
 
 mod adamw;
 mod attention;
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+mod cube;
 mod fused;
 mod linear;
 mod loss;
@@ -12,11 +14,12 @@ mod norm;
 mod rope;
 pub mod stored;
 mod swiglu;
+pub(crate) mod wide;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
-pub(crate) use fused::is_cpu;
+pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };

@@ -1,12 +1,15 @@
 //! Decoding with latents: a batch on the device against one row at a time on the CPU.
 
 use anyhow::Result;
+use burn::tensor::Device;
 
 use super::reference::{Found, relative};
 use super::{Compared, Fixtures};
-use crate::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, Trace, decode};
+use crate::latent::{
+    Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
+};
 use crate::machine::Machine;
-use crate::model::{Decoder, Hooks};
+use crate::model::{Decoder, Hooks, ModelConfig};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
@@ -29,11 +32,55 @@ pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Compared
     Ok(Compared::new("decoding with latents: tokens, and log-probabilities against one row on the CPU", 1e-5, all))
 }
 
+/// The same with a vocabulary of Qwen3's size and drawn tokens: what a device decides itself, for several steps between two reads.
+///
+/// # Errors
+/// As the decoder's.
+pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Compared> {
+    let cpu = Machine::default().device;
+    let small = fixtures.tiny("qwen3_tied", &cpu)?;
+    let config = ModelConfig { vocab_size: 151_672, ..small.config().clone() };
+    let request =
+        |i: u32| Request { problem: i as usize, prompt: (0..5).map(|t| (i * 7 + t) * 4_001).collect(), rollout: 0 };
+    let requests: Vec<Request> = (0..4).map(request).collect();
+    let mut all = vec![];
+    for temperature in [0.0, 1.0] {
+        let sampling = Sampling { temperature, seed: 3, ..Sampling::default() };
+        let settings = DecodeSettings { sampling, k_min: 3, k_cap: 5, max_new_tokens: 12, ..DecodeSettings::default() };
+        let run = |device: &Device, ahead| {
+            let model = Decoder::random(&config, 1, device)?;
+            decoded(
+                &model,
+                &requests,
+                &DecodeSettings { switching: Switching::Forced, ..settings.clone() },
+                Some(ahead),
+            )
+        };
+        for (ours, theirs) in run(&fixtures.device, 8)?.iter().zip(&run(&cpu, 0)?) {
+            all.push(difference(ours, theirs)?);
+        }
+    }
+    Ok(Compared::new(
+        "decoding ahead of the host, 151,672 tokens: tokens, and log-probabilities against the CPU's",
+        1e-5,
+        all,
+    ))
+}
+
 fn run(model: &Decoder, requests: &[Request]) -> Result<Vec<Trace>> {
     let settings =
         DecodeSettings { k_min: 3, k_cap: 5, max_new_tokens: 16, switching: Switching::Forced, ..Default::default() };
+    decoded(model, requests, &settings, None)
+}
+
+fn decoded(
+    model: &Decoder,
+    requests: &[Request],
+    settings: &DecodeSettings,
+    ahead: Option<usize>,
+) -> Result<Vec<Trace>> {
     let (source, controller) = (&HiddenState, &Blocks::Learnt);
-    let how = Decode { model, source, controller, switch: Some(IDS), settings: &settings, cancel: None, ahead: None };
+    let how = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None, ahead };
     decode(how, requests, 1, &mut Hooks::none())
 }
 

@@ -86,6 +86,7 @@ impl Fixtures {
         }
         out.extend(known_rows(self)?);
         out.push(decoding::against_one_row_on_the_cpu(self)?);
+        out.push(decoding::drawn_from_a_large_vocabulary(self)?);
         out.extend(sft_step(self, 1, 1)?);
         for mode in GRPO_MODES {
             out.extend(grpo_step(self, mode, 1)?);

@@ -1,5 +1,7 @@
 //! `probe check`: the reference values of `fixtures/`, computed again on a device; and whole programs on it against the CPU.
 
+mod kernel_cases;
+mod kernels;
 mod memory;
 mod parts;
 mod rows;
@@ -35,8 +37,8 @@ pub struct Check {
     /// Multiply every bound by this
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     loosen: f64,
-    /// What is checked: reference, training, grpo, intervene, probe, verdicts (of what intervene and probe wrote), memory;
-    /// or `all`
+    /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), training, grpo, intervene,
+    /// probe, verdicts (of what intervene and probe wrote), memory; or `all`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
     /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few

@@ -1,4 +1,4 @@
-//! [`Fused`] under autodiff: one node each, whose backward is the fused one.
+//! [`Fused`] and [`CpuFused`] under autodiff: one node each, whose backward is the fused one.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::Checkpoi
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
-use burn::backend::{Autodiff, tensor::FloatTensor};
+use burn::backend::{Autodiff, Backend, tensor::FloatTensor};
 
-use super::{Fused, Targets, head};
+use super::{CpuFused, Fused, Targets, head};
 use crate::ops::stored::Stored;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
@@ -64,7 +64,7 @@ impl<B: Fused> Backward<B, 2> for SwiGlu {
 #[derive(Debug)]
 struct LinearStored;
 
-impl<B: Fused> Backward<B, 1> for LinearStored {
+impl<B: CpuFused> Backward<B, 1> for LinearStored {
     type State = Arc<Stored>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -77,7 +77,7 @@ impl<B: Fused> Backward<B, 1> for LinearStored {
 #[derive(Debug)]
 struct LinearStoredBack;
 
-impl<B: Fused> Backward<B, 1> for LinearStoredBack {
+impl<B: CpuFused> Backward<B, 1> for LinearStoredBack {
     type State = Arc<Stored>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -102,7 +102,7 @@ impl<B: Fused> Backward<B, 1> for Rotate {
 #[derive(Debug)]
 struct Attend;
 
-impl<B: Fused> Backward<B, 3> for Attend {
+impl<B: CpuFused> Backward<B, 3> for Attend {
     type State = [FloatTensor<B>; 6];
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -183,69 +183,11 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
         (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
     }
 
-    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, weight, None)
-    }
-
-    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
-    }
-
-    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let parents = [x.node()];
-        let output = B::linear_stored(x.into_primitive(), weight.clone());
-        finish!(LinearStored, parents, output, weight)
-    }
-
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let parents = [grad.node()];
-        let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
-        finish!(LinearStoredBack, parents, output, weight)
-    }
-
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
         let parents = [x.node()];
         let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
         let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
         finish!(Rotate, parents, output, (cos, sin, back))
-    }
-
-    fn attend(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let parents = [q.node(), k.node(), v.node()];
-        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
-        let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
-        finish!(Attend, parents, output, [q, k, v, mask, output.clone(), scales])
-    }
-
-    fn attend_for_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
-        let (output, scales) = B::attend_for_backward(q, k, v, mask);
-        (constant::<B, C>(output), constant::<B, C>(scales))
-    }
-
-    fn attend_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
-        let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
-        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
-        (constant::<B, C>(dq), constant::<B, C>(dk), constant::<B, C>(dv))
     }
 
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -289,7 +231,67 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
     }
 }
 
+impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, weight, None)
+    }
+
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
+    }
+
+    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let parents = [x.node()];
+        let output = B::linear_stored(x.into_primitive(), weight.clone());
+        finish!(LinearStored, parents, output, weight)
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+        let parents = [grad.node()];
+        let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
+        finish!(LinearStoredBack, parents, output, weight)
+    }
+
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let parents = [q.node(), k.node(), v.node()];
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
+        finish!(Attend, parents, output, [q, k, v, mask, output.clone(), scales])
+    }
+
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q, k, v, mask);
+        (constant::<B, C>(output), constant::<B, C>(scales))
+    }
+
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
+        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
+        (constant::<B, C>(dq), constant::<B, C>(dk), constant::<B, C>(dv))
+    }
+}
+
 /// Gradients of gradients are not tracked: nobody here takes them.
-fn constant<B: Fused, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
+fn constant<B: Backend, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
     <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
 }

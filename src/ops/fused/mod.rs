@@ -1,12 +1,16 @@
-//! The decoder's element-wise work as single passes on the CPU, each with its own backward.
+//! The decoder's element-wise work as single passes, each with its own backward.
 //!
-//! A Burn backend extension: [`Fused`] on Flex runs the loops of `kernels`; under autodiff `gradient` records one node
-//! where the composition records up to a dozen. Every other backend, and every float type but f32, takes the plain
-//! composition of Burn operations in the parent module, which is also what the tests compare with.
+//! Burn backend extensions: [`Fused`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
+//! of `ops::cube`; [`CpuFused`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
+//! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
+//! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself.
 
 mod attend;
 mod attend_gradient;
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+mod cube;
 mod flex;
+mod flex_products;
 mod gradient;
 mod head;
 mod kernels;
@@ -25,7 +29,7 @@ use super::{AdamW, Targets};
 pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
 pub(crate) trait Fused: Backend {
     /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
@@ -44,6 +48,33 @@ pub(crate) trait Fused: Backend {
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Softmax over the last axis.
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient of the scores from the softmax's output.
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// The same of logits `[N, V]`.
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// Gradient of the logits.
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Targets,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// What is a single pass on the CPU only: products with weights, and attention with gradients.
+#[backend_extension(Flex, Autodiff)]
+pub(crate) trait CpuFused: Backend {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
@@ -52,8 +83,6 @@ pub(crate) trait Fused: Backend {
     fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
     /// Gradient of x: `[.., N]` → `[.., K]`.
     fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
-    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
     fn attend(
         q: FloatTensor<Self>,
@@ -78,53 +107,20 @@ pub(crate) trait Fused: Backend {
         scales: FloatTensor<Self>,
         grad: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-    /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
-    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// Softmax over the last axis.
-    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// Gradient of the scores from the softmax's output.
-    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        head: FloatTensor<Self>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// The same of logits `[N, V]`.
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// Gradient of the logits.
-    fn cross_entropy_backward(
-        logits: FloatTensor<Self>,
-        targets: Targets,
-        grad: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
 }
 
 /// What is fused outside autodiff only.
-#[backend_extension(Flex)]
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
 pub(crate) trait Inference: Backend {
     /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// [`Fused::linear`] of one input with two weights.
-    fn linear_two(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// With three.
-    fn linear_three(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-    /// [`Fused::linear_stored`] of one input with two weights.
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// With three.
-    fn linear_stored_three(
-        x: FloatTensor<Self>,
-        weights: [Arc<Stored>; 3],
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// The same with a mask `[B, 1, L, T]`.
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
     /// A weight and its two moments after a step; all of one shape.
     fn adamw(
         weight: FloatTensor<Self>,
@@ -137,8 +133,38 @@ pub(crate) trait Inference: Backend {
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Whether a tensor can take the fused path.
-pub(super) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
+/// [`CpuFused`] outside autodiff only.
+#[backend_extension(Flex)]
+pub(crate) trait CpuInference: Backend {
+    /// [`CpuFused::linear`] of one input with two weights.
+    fn linear_two(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_three(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// [`CpuFused::linear_stored`] of one input with two weights.
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_stored_three(
+        x: FloatTensor<Self>,
+        weights: [Arc<Stored>; 3],
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// Whether a tensor can take the path of [`Fused`] and [`Inference`].
+pub(crate) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    x.dtype() == DType::F32 && (is_cpu(&x.device()) || on_gpu(x))
+}
+
+/// Whether a tensor can take the path of [`CpuFused`] and [`CpuInference`].
+pub(super) fn is_cpu_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && is_cpu(&x.device())
 }
 
@@ -153,6 +179,31 @@ pub(crate) fn is_cpu(device: &Device) -> bool {
     matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
 }
 
+/// Whether the kernels of `ops::cube` run on its device.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+fn on_gpu<const R: usize>(x: &Tensor<R>) -> bool {
+    matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
+    false
+}
+
+/// The widest head whose attention is one pass on a GPU; no bound elsewhere.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn widest_head<const R: usize>(x: &Tensor<R>) -> Option<usize> {
+    match x.device().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::widest_head(device)),
+        _ => None,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn widest_head<const R: usize>(_x: &Tensor<R>) -> Option<usize> {
+    None
+}
+
 pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
     Tensor::from_dispatch(<Dispatch as Fused>::rms_norm(x.into_dispatch(), weight.into_dispatch(), eps))
 }
@@ -162,41 +213,41 @@ pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R
 }
 
 pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Fused>::linear(x.into_dispatch(), weight.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as CpuFused>::linear(x.into_dispatch(), weight.into_dispatch()))
 }
 
 pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Fused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
 }
 
 pub(super) fn linear_stored(x: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Fused>::linear_stored(x.into_dispatch(), weight))
+    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_stored(x.into_dispatch(), weight))
 }
 
 /// Outside autodiff only, as the next three.
 pub(super) fn linear_two(x: Tensor<3>, [a, b]: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
-    let (a, b) = <Dispatch as Inference>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
+    let (a, b) = <Dispatch as CpuInference>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
     [a, b].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>; 3] {
     let [a, b, c] = weights.map(Tensor::into_dispatch);
-    let (a, b, c) = <Dispatch as Inference>::linear_three(x.into_dispatch(), a, b, c);
+    let (a, b, c) = <Dispatch as CpuInference>::linear_three(x.into_dispatch(), a, b, c);
     [a, b, c].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_stored_two(x: Tensor<3>, weights: [Arc<Stored>; 2]) -> [Tensor<3>; 2] {
-    let (a, b) = <Dispatch as Inference>::linear_stored_two(x.into_dispatch(), weights);
+    let (a, b) = <Dispatch as CpuInference>::linear_stored_two(x.into_dispatch(), weights);
     [a, b].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_stored_three(x: Tensor<3>, weights: [Arc<Stored>; 3]) -> [Tensor<3>; 3] {
-    let (a, b, c) = <Dispatch as Inference>::linear_stored_three(x.into_dispatch(), weights);
+    let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
     [a, b, c].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_stored_back(y: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Fused>::linear_stored_backward(y.into_dispatch(), weight))
+    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_stored_backward(y.into_dispatch(), weight))
 }
 
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
@@ -211,11 +262,17 @@ pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>
     })
 }
 
-/// Without a mask, outside autodiff only.
+/// With gradients, on the CPU only.
+pub(super) fn attend_tracked(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as CpuFused>::attend(q, k, v, mask.into_dispatch()))
+}
+
+/// Outside autodiff only.
 pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
     Tensor::from_dispatch(match mask {
-        Some(mask) => <Dispatch as Fused>::attend(q, k, v, mask.into_dispatch()),
+        Some(mask) => <Dispatch as Inference>::attend_masked(q, k, v, mask.into_dispatch()),
         None => <Dispatch as Inference>::attend_all(q, k, v),
     })
 }

@@ -1,0 +1,230 @@
+//! What the part `kernels` computes: operations and the shapes of their inputs.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::kernels::{Case, MANY, Way, noise};
+use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
+
+pub(super) fn all() -> Vec<Case> {
+    [norms(), gates(), rotations(), patterns(), attentions(), losses(), steps()].into_iter().flatten().collect()
+}
+
+/// A case whose gradients are compared too.
+fn tracked(
+    operation: &'static str,
+    shape: String,
+    inputs: Vec<TensorData>,
+    run: impl Fn(&[Tensor<4>], Way) -> Tensor<4> + 'static,
+) -> Case {
+    Case { operation, shape, inputs, gradients: true, there: true, floor: 0.01, run: Box::new(run) }
+}
+
+fn untracked(
+    operation: &'static str,
+    shape: String,
+    inputs: Vec<TensorData>,
+    run: impl Fn(&[Tensor<4>], Way) -> Tensor<4> + 'static,
+) -> Case {
+    Case { gradients: false, ..tracked(operation, shape, inputs, run) }
+}
+
+/// The same shape as it lies in memory and as a view of another order.
+fn both(shape: [usize; 4]) -> [([usize; 4], bool, String); 2] {
+    let [a, b, c, d] = shape;
+    [(shape, false, format!("{shape:?}")), ([a, c, b, d], true, format!("{shape:?} as a view"))]
+}
+
+fn seen(x: &Tensor<4>, view: bool) -> Tensor<4> {
+    if view { x.clone().swap_dims(1, 2) } else { x.clone() }
+}
+
+fn norms() -> Vec<Case> {
+    // The last has more rows than a dimension of cubes.
+    let shapes = [[1, 1, 1, 1], [1, 1, 1, 64], [1, 3, 5, 67], [2, 7, 19, 128], [1, 1, 2, 4096], [1, 1, 70_000, 3]];
+    let case = |(shape, view, name): ([usize; 4], bool, String)| {
+        let width = shape[3];
+        let inputs = vec![noise(shape, 1, 3.0), noise([1, 1, 1, width], 2, 2.0)];
+        let run = move |x: &[Tensor<4>], way| {
+            let weight = x[1].clone().reshape([width]);
+            match way {
+                Way::Fused => ops::rms_norm(seen(&x[0], view), weight, 1e-6),
+                Way::Composed => composed::rms_norm(seen(&x[0], view), weight, 1e-6),
+            }
+        };
+        let there = shape[1] * shape[2] <= MANY;
+        Case { floor: 1.0, there, ..tracked("rms_norm", name, inputs, run) }
+    };
+    shapes.into_iter().flat_map(both).map(case).collect()
+}
+
+fn gates() -> Vec<Case> {
+    let case = |(shape, view, name): ([usize; 4], bool, String)| {
+        // Sizes at which the exponential of f32 ends.
+        let inputs = vec![noise(shape, 3, 100.0), noise(shape, 4, 2.0)];
+        tracked("swiglu", name, inputs, move |x, way| match way {
+            Way::Fused => ops::swiglu(seen(&x[0], view), seen(&x[1], view)),
+            Way::Composed => composed::swiglu(seen(&x[0], view), seen(&x[1], view)),
+        })
+    };
+    [[1, 1, 1, 1], [1, 3, 5, 67], [1, 2, 30, 257]].into_iter().flat_map(both).map(case).collect()
+}
+
+fn rotations() -> Vec<Case> {
+    let case = |(shape, view, name): ([usize; 4], bool, String)| {
+        let [b, l, half] = [shape[0], if view { shape[2] } else { shape[1] }, shape[3] / 2];
+        tracked("rotate", name, vec![noise(shape, 5, 3.0)], move |x, way| {
+            let positions: Vec<Vec<usize>> = (0..b).map(|row| (row * 3..row * 3 + l).collect()).collect();
+            let frequencies: Vec<f32> = (0..half).map(|i| 1.0 / (i as f32 + 1.0)).collect();
+            let rotation = Rotation::new(&positions, &frequencies, DType::F32, &x[0].device().inner());
+            match way {
+                Way::Fused => ops::rotate(seen(&x[0], view), &rotation),
+                Way::Composed => composed::rotate(seen(&x[0], view), &rotation),
+            }
+        })
+    };
+    [[1, 1, 1, 2], [2, 5, 3, 14], [3, 4, 2, 128]].into_iter().flat_map(both).map(case).collect()
+}
+
+/// Slots that a query does not see, three in ten; every fifth query sees nothing.
+fn mask([b, l, t]: [usize; 3], device: &Device) -> Tensor<4> {
+    let draws = noise([b, 1, l, t], 6, 1.0).try_to_vec::<f32>().unwrap_or_default();
+    let bias = draws.iter().enumerate().map(|(i, draw)| if i / t % 5 == 4 || *draw < -0.4 { MASKED } else { 0.0 });
+    Tensor::from_data(TensorData::new(bias.collect::<Vec<f32>>(), [b, 1, l, t]), (device, DType::F32))
+}
+
+fn patterns() -> Vec<Case> {
+    let shapes = [[1, 1, 1, 1], [2, 3, 7, 39], [1, 2, 1, 1000], [1, 1, 2, 151_672]];
+    let mut out = vec![];
+    for (shape, view, name) in shapes.into_iter().flat_map(both) {
+        for masked in [false, true] {
+            let [b, h, l, t] = shape;
+            let l = if view { h } else { l };
+            let name = if masked { format!("{name}, masked") } else { name.clone() };
+            let run = move |x: &[Tensor<4>], way| {
+                // Held by nobody else, so that it may be written over.
+                let own = seen(&x[0], view).mul_scalar(1.0);
+                let mask = masked.then(|| mask([b, l, t], &x[0].device().inner()));
+                match way {
+                    Way::Fused => ops::grouped_pattern(own, mask),
+                    Way::Composed => composed::grouped_pattern(own, mask),
+                }
+            };
+            // Of one slot, the pattern is 1 and its gradient a difference of equals.
+            out.push(Case {
+                floor: if t == 1 { 1.0 } else { 1e-6 },
+                there: t <= MANY,
+                ..tracked("softmax", name, vec![noise(shape, 7, 12.0)], run)
+            });
+        }
+    }
+    // A hook reads the scores too: they must not be written over.
+    out.push(tracked(
+        "softmax",
+        "scores that are read twice".to_owned(),
+        vec![noise([2, 3, 7, 39], 7, 12.0)],
+        |x, way| {
+            let pattern = match way {
+                Way::Fused => ops::grouped_pattern(x[0].clone(), None),
+                Way::Composed => composed::grouped_pattern(x[0].clone(), None),
+            };
+            pattern + x[0].clone().mul_scalar(0.1)
+        },
+    ));
+    out
+}
+
+fn attentions() -> Vec<Case> {
+    // Rows, key/value heads, query heads of each, positions, slots, width.
+    let sizes = [
+        [1, 1, 1, 1, 1, 1],
+        [2, 2, 3, 1, 300, 64],
+        [3, 1, 4, 8, 37, 67],
+        [1, 2, 2, 1, 1030, 128],
+        [2, 1, 4, 2, 515, 256],
+        // More positions than decoding has: by matrix products.
+        [1, 2, 2, 9, 40, 16],
+    ];
+    let mut out = vec![];
+    for [b, groups, share, l, t, dh] in sizes {
+        for (masked, cached) in [(false, false), (true, false), (false, true), (true, true)] {
+            let shape = format!(
+                "{b} rows, {groups}x{share} heads, {l} positions, {t} slots, width {dh}{}{}",
+                if masked { ", masked" } else { "" },
+                if cached { ", from a cache" } else { "" }
+            );
+            let keys = if cached { [b, groups, dh, t + 5] } else { [b, t, groups, dh] };
+            let inputs = vec![
+                noise([b, l, groups * share, dh], 8, 2.0),
+                noise(keys, 9, 2.0),
+                noise([b, groups, t + 3, dh], 10, 2.0),
+            ];
+            let run = move |x: &[Tensor<4>], way| {
+                let keys = x[1].clone();
+                let k = if cached { keys.narrow(3, 0, t).swap_dims(2, 3) } else { keys.swap_dims(1, 2) };
+                let (q, v) = (x[0].clone(), x[2].clone().narrow(2, 0, t));
+                let mask = masked.then(|| mask([b, l, t], &x[0].device()));
+                match way {
+                    Way::Fused => ops::attend(q, k, v, mask),
+                    Way::Composed => composed::attend(q, k, v, mask),
+                }
+            };
+            out.push(Case { there: l > 8, ..untracked("attend", shape, inputs, run) });
+        }
+    }
+    out
+}
+
+fn losses() -> Vec<Case> {
+    let mut out = vec![];
+    // Rows, width, vocabulary.
+    for [n, d, vocab] in [[1, 1, 2], [3, 5, 151_672]] {
+        for bans in [false, true] {
+            let name = format!("[{n}, {d}], a vocabulary of {vocab}{}", if bans { ", some left out" } else { "" });
+            let inputs = vec![noise([1, 1, n, d], 11, 2.0), noise([1, 1, d, vocab], 12, 2.0)];
+            let run = move |x: &[Tensor<4>], way| {
+                let mut targets = Targets::of((0..n).map(|row| (row * 7919 % vocab) as u32).collect());
+                if bans {
+                    targets.banned = vec![1, vocab as u32 - 1];
+                    targets.unrestricted = (0..n).map(|row| row % 3 == 1).collect();
+                }
+                let (hidden, head) = (x[0].clone().reshape([n, d]), x[1].clone().reshape([d, vocab]));
+                let (loss, hits) = match way {
+                    Way::Fused => ops::head_loss(hidden, head, targets),
+                    Way::Composed => ops::loss_of_logits(hidden.matmul(head), targets),
+                };
+                Tensor::cat(vec![loss, hits], 0).reshape([1, 1, 2, n])
+            };
+            out.push(Case { there: false, ..tracked("cross_entropy", name, inputs, run) });
+        }
+    }
+    out
+}
+
+fn steps() -> Vec<Case> {
+    let settings = AdamW { learning_rate: 0.01, beta_1: 0.9, beta_2: 0.98, epsilon: 1e-8, weight_decay: 0.1, time: 7 };
+    let mut out = vec![];
+    for n in [1, 257, 300_001] {
+        let inputs: Vec<TensorData> = (0..4).map(|i| noise([1, 1, 1, n], 13 + i, 1.0)).collect();
+        for shared in [false, true] {
+            let name = format!("{n} parameters{}", if shared { " that are held elsewhere too" } else { "" });
+            out.push(untracked("adamw", name, inputs.clone(), move |x, way| {
+                let own = |x: &Tensor<4>| if shared { x.clone() } else { x.clone().mul_scalar(1.0) };
+                let (weight, moments) = (own(&x[0]), [own(&x[2]), own(&x[3].clone().abs())]);
+                let (weight, [m, v]) = match way {
+                    Way::Fused => ops::adamw(weight, x[1].clone(), moments, settings),
+                    Way::Composed => composed::adamw(weight, x[1].clone(), moments, settings),
+                };
+                // The old weight too: nobody may write over what is held elsewhere.
+                Tensor::cat(vec![weight, m, v, x[0].clone()], 0)
+            }));
+        }
+        out.push(untracked("sum_of_squares", format!("{n} values"), vec![noise([1, 1, 1, n], 18, 1.0)], |x, way| {
+            let sum = match way {
+                Way::Fused => ops::sum_of_squares(x[0].clone()),
+                Way::Composed => f64::from(x[0].clone().square().sum().into_scalar::<f32>()),
+            };
+            Tensor::from_data(TensorData::new(vec![sum as f32], [1, 1, 1, 1]), (&x[0].device(), DType::F32))
+        }));
+    }
+    out
+}

@@ -1,0 +1,83 @@
+//! The element-wise work of a decoder as kernels of CubeCL: one source for CUDA and for every device that wgpu reaches.
+//!
+//! Tensors in, tensors out, f32 only. Kernels read their inputs by strides, so that a view needs no copy, and keep sums in f32.
+//! They ask for no more than any GPU has: 256 units a cube, 4 KB of shared memory, and as many cubes a dimension as it allows.
+
+#![allow(
+    clippy::too_many_arguments,
+    reason = "a kernel's arguments are its tensors, its numbers and what it is compiled for"
+)]
+
+mod adamw;
+mod attend;
+mod loss;
+mod norm;
+mod rope;
+mod rows;
+mod softmax;
+mod swiglu;
+
+use burn::backend::TensorMetadata;
+use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeDevice;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::cubecl::server::CubeCountSelection;
+use burn_cubecl::ops::numeric::empty_device_dtype;
+use burn_cubecl::tensor::CubeTensor;
+
+pub(super) use adamw::{adamw, sum_of_squares};
+pub(super) use attend::attend;
+pub(super) use loss::{cross_entropy, cross_entropy_backward};
+pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use rope::rotate;
+pub(super) use softmax::{softmax, softmax_backward};
+pub(super) use swiglu::{swiglu, swiglu_backward};
+
+/// Units of a cube, at most: what every GPU has.
+const UNITS: usize = 256;
+
+/// A power of two of units for work of so many values, at most what the device allows.
+fn units(client: &Client, values: usize) -> usize {
+    let hardware = &client.properties().hardware;
+    let most = UNITS.min(hardware.max_units_per_cube as usize).min(hardware.max_cube_dim.0 as usize).max(1);
+    let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+    // Few sizes: each is another kernel to compile.
+    values.next_power_of_two().clamp(32, UNITS).min(most)
+}
+
+/// The widest head that decode attention takes: a unit of a cube holds one value of its output.
+pub(super) fn widest_head(device: &CubeDevice) -> usize {
+    units(&device.client(), UNITS)
+}
+
+/// So many cubes, over the dimensions that the device has; maybe a few more.
+fn cubes(client: &Client, cubes: usize) -> CubeCount {
+    // More than u32 counts are more values than a device's memory holds.
+    CubeCountSelection::new(client, u32::try_from(cubes).unwrap_or(u32::MAX)).cube_count()
+}
+
+fn dim(units: usize) -> CubeDim {
+    CubeDim::new_1d(units as u32)
+}
+
+/// Rows and values of a row.
+fn rows_of(shape: &Shape) -> [usize; 2] {
+    let width = shape.iter().last().copied().unwrap_or(1);
+    [shape.num_elements() / width.max(1), width]
+}
+
+/// A tensor of this shape on the device of another, not written yet.
+fn made_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
+    empty_device_dtype(x.client.clone(), x.device.clone(), shape, DType::F32)
+}
+
+/// Where a kernel may write what it makes of a tensor, and whether that is the tensor itself: where nobody else holds it and no
+/// value of it stands for two. Otherwise another of its shape, not written yet.
+fn room_for(x: &CubeTensor) -> (CubeTensor, bool) {
+    if x.can_mut() && x.is_nonoverlapping() { (x.clone(), true) } else { (made_like(x, x.shape()), false) }
+}
+
+/// What a kernel must count up to in the largest of some tensors.
+fn addresses(tensors: &[&CubeTensor]) -> AddressType {
+    tensors.iter().map(|x| x.required_address_type()).max().unwrap_or_default()
+}

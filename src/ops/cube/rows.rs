@@ -1,0 +1,62 @@
+//! What kernels have in common that give a cube to each row.
+
+use burn_cubecl::cubecl;
+use cubecl::prelude::*;
+
+/// What a search for the largest value starts from. Minus infinity is no constant of WGSL.
+pub(super) const LOWEST: f32 = -3.4e38;
+
+/// Where the row of a number begins, by the strides of the first `axes` axes. With all axes: where the value of a number is.
+#[cube]
+pub(super) fn place(x: &Tensor<f32>, number: usize, #[comptime] axes: usize) -> usize {
+    let mut rest = number;
+    let mut at = 0;
+    #[unroll]
+    for i in 0..axes {
+        let axis = axes - i - 1;
+        let size = x.shape(axis);
+        at += rest % size * x.stride(axis);
+        rest /= size;
+    }
+    at
+}
+
+/// The sum over the units of a cube, a power of two of them; every unit gets it. `shared` has a place for each.
+#[cube]
+pub(super) fn sum_of_units(own: f32, shared: &mut Shared<[f32]>) -> f32 {
+    shared[UNIT_POS as usize] = own;
+    sync_cube();
+    let mut reach = CUBE_DIM_X / 2;
+    while reach > 0 {
+        if UNIT_POS < reach {
+            let other = shared[(UNIT_POS + reach) as usize];
+            shared[UNIT_POS as usize] += other;
+        }
+        sync_cube();
+        reach /= 2;
+    }
+    let sum = shared[0];
+    // Nobody may write the next sum before all have read this one.
+    sync_cube();
+    sum
+}
+
+/// The largest value over the units of a cube, as [`sum_of_units`].
+#[cube]
+pub(super) fn largest_of_units(own: f32, shared: &mut Shared<[f32]>) -> f32 {
+    shared[UNIT_POS as usize] = own;
+    sync_cube();
+    let mut reach = CUBE_DIM_X / 2;
+    while reach > 0 {
+        if UNIT_POS < reach {
+            let other = shared[(UNIT_POS + reach) as usize];
+            let held = shared[UNIT_POS as usize];
+            shared[UNIT_POS as usize] = max(held, other);
+        }
+        sync_cube();
+        reach /= 2;
+    }
+    let most = shared[0];
+    sync_cube();
+    most
+}

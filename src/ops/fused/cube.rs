@@ -1,0 +1,99 @@
+//! [`Fused`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
+
+use burn::backend::tensor::FloatTensor;
+use burn_cubecl::CubeBackend;
+
+use super::{AdamW, Fused, Inference, Targets, head};
+use crate::ops::cube;
+
+impl Fused for CubeBackend {
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+        cube::rms_norm(x, weight, eps)
+    }
+
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        cube::rms_norm_backward(x, weight, grad, eps)
+    }
+
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::swiglu(gate, up)
+    }
+
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        cube::swiglu_backward(gate, up, grad)
+    }
+
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+        cube::rotate(x, cos, sin, back)
+    }
+
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::softmax(scores, Some(mask))
+    }
+
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::softmax(scores, None)
+    }
+
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::softmax_backward(pattern, grad)
+    }
+
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward::<Self>(&hidden, &head, &targets)
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        cube::cross_entropy(logits, &targets)
+    }
+
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Targets,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        cube::cross_entropy_backward(logits, &targets, grad)
+    }
+}
+
+impl Inference for CubeBackend {
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        cube::attend(q, k, v, Some(mask))
+    }
+
+    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::attend(q, k, v, None)
+    }
+
+    fn adamw(
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        moment_1: FloatTensor<Self>,
+        moment_2: FloatTensor<Self>,
+        step: AdamW,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        cube::adamw(weight, grad, [moment_1, moment_2], step)
+    }
+
+    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::sum_of_squares(x)
+    }
+}
