@@ -224,8 +224,11 @@ impl LatentSource for Broken {
 
 #[test]
 fn rows_that_are_not_finite_end_ahead_as_on_the_host() {
-    let (model, settings) = (switching_model(2), settings(0.7));
-    let (_, traces) = ahead_of_the_host(Decode { source: &Broken, ..how(&model, &settings) }, &requests(9), 1);
+    let broken = |temperature| {
+        let (model, settings) = (switching_model(2), settings(temperature));
+        ahead_of_the_host(Decode { source: &Broken, ..how(&model, &settings) }, &requests(9), 1).1
+    };
+    let traces: Vec<Trace> = [0.0, 0.7].into_iter().flat_map(broken).collect();
     let broken = traces.iter().filter(|trace| trace.end == End::NonFinite).collect::<Vec<_>>();
     assert!(!broken.is_empty() && broken.iter().all(|trace| trace.switched()));
     assert!(broken.iter().any(|trace| trace.visible_tokens() > 3), "some rows break late: ahead of the host");

@@ -54,8 +54,8 @@ impl<'a> Ahead<'a> {
         let vocab = how.model.config().vocab_size;
         let mut masked = vec![false; vocab.next_multiple_of(GROUP)];
         for token in text_masked(&how, draws_swi) {
-            ensure!((token as usize) < vocab, "token {token} is masked, and the model has {vocab}");
-            masked[token as usize] = true;
+            // A latent's placeholder may lie outside the vocabulary.
+            masked.get_mut(token as usize).into_iter().for_each(|place| *place = true);
         }
         let padded = masked.len();
         let masked = Tensor::from_data(TensorData::new(masked, [1, padded]), &device);
@@ -123,6 +123,8 @@ impl<'a> Ahead<'a> {
             true => argmax(logits),
             false => draw(tempered.exp.clone(), uniform),
         };
+        // Where nothing is finite, no comparison means anything; the row goes on to the next read.
+        let drawn = drawn.clamp(0, model.config().vocab_size as i64 - 1);
         let (marker, exits) = match switch {
             Some(ids) => {
                 let [swi, end] = [ids.swi, ids.swi_end].map(i64::from);

@@ -43,13 +43,14 @@ pub(crate) fn log_softmax(logits: Tensor<2>) -> Tensor<2> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::TensorData;
+    use burn::tensor::{Device, TensorData};
 
     #[test]
     fn group_by_group_is_burns_own_on_the_cpu_with_its_gradient() {
         for width in [1, 255, 256, 40_000, 70_001] {
             let data: Vec<f32> = (0..3 * width).map(|i| ((i * 7919) % 2003) as f32 / 200.0 - 4.0).collect();
-            let device = burn::tensor::Device::default().autodiff();
+            let cpu: Device = Default::default();
+            let device = cpu.autodiff();
             let x = || Tensor::<2>::from_data(TensorData::new(data.clone(), [3, width]), &device).require_grad();
             let weights = || {
                 Tensor::<2>::from_data(
