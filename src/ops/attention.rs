@@ -7,6 +7,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused};
 
+/// Scores that every GPU binds at once: 64 MiB of them.
+const BOUND: usize = 1 << 24;
+
 /// Query positions whose attention a GPU makes without a pattern in memory.
 const FEW: usize = 8;
 
@@ -55,7 +58,9 @@ pub fn masked(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
 
 /// Softmax over keys: scores `[B, H, L, T]` plus mask `[B, 1, L, T]` → `[B, H, L, T]`.
 pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
-    if fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
+    // Of scores that a GPU cannot bind at once Burn's operations say so when the result is read; a kernel of our own did not.
+    let fits = fused::is_cpu(&scores.device()) || scores.dims().iter().product::<usize>() <= BOUND;
+    if fits && fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
         return fused::softmax(scores, mask);
     }
     composed_pattern(scores, mask)
