@@ -21,7 +21,7 @@ pub(super) type Name = (String, bool);
 pub(super) fn cells(weights: &[&[f64]]) -> String {
     let mut paths: BTreeMap<usize, String> = BTreeMap::new();
     for (query, weights) in weights.iter().enumerate() {
-        let shades: Vec<usize> = weights.iter().map(|w| SHADES.iter().filter(|bound| w >= bound).count()).collect();
+        let shades: Vec<usize> = weights.iter().map(|w| SHADES.iter().filter(|bound| *w >= **bound).count()).collect();
         let mut key = 0;
         for run in shades.chunk_by(|a, b| a == b) {
             if run[0] > 0 {
