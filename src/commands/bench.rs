@@ -220,7 +220,7 @@ impl Bench {
         let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
         let rates = Rates::of(rollouts * self.new, self.rounds, || {
             let policy = trainer.policy();
-            let traces = behaviour.roll_out(&policy, &request, rollouts)?;
+            let traces = decode(behaviour.of(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
             let each = traces.into_iter().enumerate();
             let sampled = Sampled {

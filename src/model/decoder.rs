@@ -199,7 +199,7 @@ impl Decoder {
     /// The span says where each position stands; keys and values are appended to `cache`.
     ///
     /// # Errors
-    /// Shapes that disagree, positions that do not increase, and whatever a hook returns. The cache is then
+    /// Shapes that disagree, positions that do not increase, [`ops::TooLarge`], and whatever a hook returns. The cache is then
     /// left with the span half appended: drop it.
     pub fn hidden(&self, x: Tensor<3>, span: &Span, cache: &mut KvCache, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let [b, l, d] = x.dims();
@@ -207,6 +207,7 @@ impl Decoder {
         span.check(b, l)?;
         cache.open(span)?;
         let (device, dtype) = (x.device(), x.dtype());
+        ops::ensure_scores_fit([b, self.config.num_attention_heads, l, cache.width()], dtype, &device)?;
         let call = Call {
             span,
             rotation: Rotation::new(&span.positions, &self.inv_freq, dtype, &device),

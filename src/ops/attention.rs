@@ -7,8 +7,30 @@ use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused};
 
-/// Scores that every GPU binds at once: 64 MiB of them.
-const BOUND: usize = 1 << 24;
+/// Scores that a device has no place for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "attention of {queries} positions to {slots} in {rows} rows: its scores take {bytes} bytes, and the device has at most {most} in one \
+     piece; take shorter prompts or fewer rows at a time"
+)]
+pub struct TooLarge {
+    rows: usize,
+    queries: usize,
+    slots: usize,
+    bytes: u64,
+    most: u64,
+}
+
+/// Asks before it is too late: beyond its largest buffer a GPU computes on without an error, and what comes out is wrong (Mesa's
+/// software driver, 128 MiB). On the CPU attention needs no scores in memory.
+///
+/// # Errors
+/// `[B, H, L, T]` scores that the device has no place for.
+pub fn ensure_scores_fit([b, h, l, t]: [usize; 4], dtype: DType, device: &Device) -> Result<(), TooLarge> {
+    let Some(most) = fused::largest_buffer(device).filter(|_| l > FEW) else { return Ok(()) };
+    let bytes = [b, h, l, t, dtype.size()].iter().map(|&n| n as u64).product();
+    if bytes > most { Err(TooLarge { rows: b, queries: l, slots: t, bytes, most }) } else { Ok(()) }
+}
 
 /// Query positions whose attention a GPU makes without a pattern in memory.
 const FEW: usize = 8;
@@ -58,9 +80,7 @@ pub fn masked(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
 
 /// Softmax over keys: scores `[B, H, L, T]` plus mask `[B, 1, L, T]` → `[B, H, L, T]`.
 pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
-    // Of scores that a GPU cannot bind at once Burn's operations say so when the result is read; a kernel of our own did not.
-    let fits = fused::is_cpu(&scores.device()) || scores.dims().iter().product::<usize>() <= BOUND;
-    if fits && fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
+    if fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
         return fused::softmax(scores, mask);
     }
     composed_pattern(scores, mask)

@@ -16,7 +16,7 @@ pub struct Optimizer {
     pub clip: f64,
     /// Micro-batches summed into one step.
     pub accumulate: usize,
-    /// What forward and backward are computed in (`--dtype`); weights and optimiser state are always f32.
+    /// What forward and backward are computed in (`--dtype`). Weights that are trained and optimiser state are always f32.
     pub dtype: Compute,
     /// Recompute cheap activations in the backward pass instead of keeping them: less memory, more time.
     pub gradient_checkpointing: bool,

@@ -14,6 +14,7 @@ use crate::latent::{
     decode_named,
 };
 use crate::model::{Decoder, Hooks};
+use crate::ops::TooLarge;
 use crate::parallel;
 use crate::recipe::{Compute, Evaluation, Grpo};
 use crate::world::World;
@@ -49,15 +50,7 @@ pub struct Behaviour<'a> {
 }
 
 impl<'a> Behaviour<'a> {
-    /// Continues one prompt so many times.
-    ///
-    /// # Errors
-    /// As [`decode`].
-    pub(crate) fn roll_out(self, model: &Decoder, request: &Request, rollouts: usize) -> Result<Vec<Trace>> {
-        decode(self.of(model), std::slice::from_ref(request), rollouts, &mut Hooks::none())
-    }
-
-    pub(super) fn of(self, model: &'a Decoder) -> Decode<'a> {
+    pub(crate) fn of(self, model: &'a Decoder) -> Decode<'a> {
         let Self { reasoning, switch, settings, .. } = self;
         Decode {
             model,
@@ -233,9 +226,10 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
 }
 
-/// The CPU panics for want of memory; a GPU goes on, and what it could not compute cannot be read.
+/// The CPU panics for want of memory; a GPU goes on, and what it could not compute cannot be read. Scores are refused before.
 pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
     error.is::<OutOfMemory>()
+        || error.is::<TooLarge>()
         || error.is::<parallel::Panicked>()
         || error.is::<TensorReadError>()
         || error.is::<ExecutionError>()

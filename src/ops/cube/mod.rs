@@ -50,6 +50,11 @@ pub(super) fn widest_head(device: &CubeDevice) -> usize {
     units(&device.client(), UNITS)
 }
 
+/// Bytes that a kernel reads or writes as one tensor, at most.
+pub(super) fn largest_buffer(device: &CubeDevice) -> u64 {
+    device.client().properties().memory.max_page_size
+}
+
 /// So many cubes, over the dimensions that the device has; maybe a few more.
 fn cubes(client: &Client, cubes: usize) -> CubeCount {
     // More than u32 counts are more values than a device's memory holds.

@@ -190,6 +190,20 @@ fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
+/// Bytes of the largest tensor that a GPU computes with; no bound elsewhere, and none known where Burn fuses.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
+    match device.clone().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::largest_buffer(device)),
+        _ => None,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn largest_buffer(_device: &Device) -> Option<u64> {
+    None
+}
+
 /// The widest head whose attention is one pass on a GPU; no bound elsewhere.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn widest_head<const R: usize>(x: &Tensor<R>) -> Option<usize> {
