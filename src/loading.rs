@@ -14,7 +14,7 @@ use crate::latent::{Reasoning, SwitchIds};
 use crate::machine::Compute;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
-use crate::model::checkpoint::rows::{RowInit, init_row, jittered, resize_rows};
+use crate::model::checkpoint::rows::jittered;
 use crate::model::{Decoder, ModelConfig};
 use crate::text::Vocabulary;
 
@@ -116,15 +116,15 @@ impl Opened {
         self.load_as(Compute::F32, device)
     }
 
-    /// The same for a model that will compute in this type; bf16 is what it is made to compute in when its tokens are there
-    /// ([`Loaded::computing_in`]).
+    /// The same for a model that will compute in this type, layers in it. Embedding table and head stay in f32 until tokens have been
+    /// added ([`Loaded::computing_in`]).
     ///
     /// # Errors
-    /// A tensor that cannot be read, and factors to be trained over a model that is kept as stored.
+    /// A tensor that cannot be read or that the device has no place for, and factors to be trained over a model that is kept as stored.
     pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
         let mut model = match dtype {
             Compute::Stored => Decoder::load_kept(&self.checkpoint, device)?,
-            Compute::F32 | Compute::Bf16 => Decoder::load(&self.checkpoint, device)?,
+            Compute::F32 | Compute::Bf16 => Decoder::load_in(&self.checkpoint, dtype.dtype(), device)?,
         };
         if let Some(adapter) = &self.attached {
             model = model.with_adapter(adapter)?;
@@ -140,23 +140,26 @@ fn switch_ids(vocabulary: &Vocabulary) -> Option<SwitchIds> {
     Some(SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent })
 }
 
-/// The adapter's folder is asked before its base, as it may have added tokens.
+/// The adapter's folder is asked before its base, as it may have added tokens; a file without a tokenizer takes the one beside it.
 fn vocabulary(checkpoint: &Checkpoint, adapter: Option<&Path>) -> Result<Option<Vocabulary>> {
-    let folders = [adapter, Some(checkpoint.path.as_path())];
-    let folder = folders.into_iter().flatten().find(|dir| dir.join("tokenizer.json").is_file());
-    let vocabulary = match folder {
-        Some(folder) => Vocabulary::load(folder)?,
-        None => {
-            let Some(tokenizer) = checkpoint.tokenizer()? else { return Ok(None) };
-            let files = checkpoint.text_files(None)?;
-            let config = files.iter().find(|(name, _)| name == "tokenizer_config.json");
-            let config: Map<String, Value> = match config {
-                Some((_, bytes)) => serde_json::from_slice(bytes)
-                    .with_context(|| format!("{}: tokenizer settings", checkpoint.path.display()))?,
-                None => Map::new(),
-            };
-            Vocabulary::from_tokenizer(tokenizer, config, &checkpoint.path)?
-        }
+    let has_one = |folder: &&Path| folder.join("tokenizer.json").is_file();
+    let path = checkpoint.path.as_path();
+    let beside = path.parent().filter(|_| path.is_file()).filter(has_one);
+    let vocabulary = if let Some(folder) = [adapter, Some(path)].into_iter().flatten().find(has_one) {
+        Vocabulary::load(folder)?
+    } else if let Some(tokenizer) = checkpoint.tokenizer()? {
+        let files = checkpoint.text_files(None)?;
+        let config = files.iter().find(|(name, _)| name == "tokenizer_config.json");
+        let config: Map<String, Value> = match config {
+            Some((_, bytes)) => serde_json::from_slice(bytes)
+                .with_context(|| format!("{}: tokenizer settings", checkpoint.path.display()))?,
+            None => Map::new(),
+        };
+        Vocabulary::from_tokenizer(tokenizer, config, &checkpoint.path)?
+    } else if let Some(folder) = beside {
+        Vocabulary::load(folder)?
+    } else {
+        return Ok(None);
     };
     vocabulary.check_fits(checkpoint.config.vocab_size)?;
     Ok(Some(vocabulary))
@@ -182,11 +185,12 @@ impl Default for NewRows {
 }
 
 impl NewRows {
-    fn init(&self, vocabulary: &Vocabulary) -> Result<RowInit> {
-        Ok(RowInit::Tokens(vec![match &self.seed_token {
-            Some(token) => vocabulary.required_id(token)?,
-            None => NEUTRAL.iter().find_map(|token| vocabulary.id(token)).unwrap_or(0),
-        }]))
+    /// The token whose row the new ones are copied from.
+    fn source(&self, vocabulary: &Vocabulary) -> Result<u32> {
+        match &self.seed_token {
+            Some(token) => vocabulary.required_id(token),
+            None => Ok(NEUTRAL.iter().find_map(|token| vocabulary.id(token)).unwrap_or(0)),
+        }
     }
 }
 
@@ -199,7 +203,7 @@ impl Loaded {
     }
 
     /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
-    /// Padded rows beyond the vocabulary are cut. LoRA factors, if attached, are merged: add the tokens first.
+    /// Padded rows beyond the vocabulary are cut.
     ///
     /// # Errors
     /// A model without vocabulary, or a seed token without a row.
@@ -208,26 +212,15 @@ impl Loaded {
             return Ok(self);
         }
         let vocabulary = self.vocabulary.as_mut().context("the model brings no tokenizer to add switch tokens to")?;
-        let (old, init) = (vocabulary.size(), how.init(vocabulary)?);
+        let (old, source) = (vocabulary.size(), how.source(vocabulary)?);
         vocabulary.add_switch_tokens()?;
         self.switch = switch_ids(vocabulary);
         let rows = vocabulary.size();
         // Head and embedding draw different noise.
         let mut stream = how.seed;
-        if let (RowInit::Tokens(seeds), true) = (&init, self.model.is_kept()) {
-            let seed = seeds.first().context("a new row needs a seed token")?;
-            self.model = self.model.with_token_rows(old, *seed as usize, |source| {
-                stream = stream.wrapping_add(1);
-                Ok((old..rows).flat_map(|row| jittered(source, row, how.jitter, stream)).collect())
-            })?;
-            return Ok(self);
-        }
-        self.model = self.model.resize_tokens(rows, |table| {
+        self.model = self.model.with_token_rows(old, source as usize, |row| {
             stream = stream.wrapping_add(1);
-            let mut table = table.clone();
-            resize_rows(&mut table, rows)?;
-            (old..rows).try_for_each(|row| init_row(&mut table, row, &init, how.jitter, stream))?;
-            Ok(table)
+            Ok((old..rows).flat_map(|new| jittered(row, new, how.jitter, stream)).collect())
         })?;
         Ok(self)
     }

@@ -65,7 +65,7 @@ impl Compute {
         }
     }
 
-    fn dtype(self) -> FloatDType {
+    pub(crate) fn dtype(self) -> FloatDType {
         match self {
             Compute::F32 | Compute::Stored => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,
@@ -88,7 +88,7 @@ impl Compute {
     pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
-            _ => Ok(self.apply(Decoder::load(checkpoint, device)?)),
+            _ => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
         }
     }
 
@@ -107,11 +107,6 @@ impl Compute {
     /// A decoder that is to be trained in this type: weights that are not trained are held in it, the others in f32.
     pub fn hold_frozen(self, model: Decoder) -> Decoder {
         if self == Compute::Bf16 { model.cast_frozen(self.dtype()) } else { model }
-    }
-
-    /// The same with all its weights in f32.
-    pub fn widen(self, model: Decoder) -> Decoder {
-        if self == Compute::Bf16 { model.cast(FloatDType::F32) } else { model }
     }
 
     /// The decoder computing in this type; f32 is what it is in already, and how it is kept was settled when it was read.

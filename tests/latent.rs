@@ -8,6 +8,7 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, End, Gradient, HiddenState, LatentSource, Request, Sampling, Sequence, Source,
     SwitchIds, Switching, Trace, decode, replay, trace::PositionRole, unroll,
 };
+use switchyard::model::checkpoint::EMBED;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks, Span};
 
@@ -90,16 +91,19 @@ fn settings(temperature: f64) -> DecodeSettings {
 
 /// A tiny model that likes to switch: `<swi>` and `</swi>` rows of the tied table are scaled up.
 fn switching_model(seed: u64) -> Decoder {
-    tiny(seed)
-        .resize_tokens(24, |table| {
-            let mut table = table.clone();
-            let d = table.shape[1];
+    let base = tiny(seed);
+    let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
+    let scaled = |name: &str| {
+        let mut tensor = held[name].clone();
+        if name == EMBED {
+            let d = tensor.shape[1];
             for id in [IDS.swi, IDS.swi_end] {
-                table.data[id as usize * d..(id as usize + 1) * d].iter_mut().for_each(|x| *x *= 2.0);
+                tensor.data[id as usize * d..(id as usize + 1) * d].iter_mut().for_each(|x| *x *= 2.0);
             }
-            Ok(table)
-        })
-        .expect("same size")
+        }
+        Ok(tensor)
+    };
+    Decoder::from_weights(base.config(), &base.device(), scaled).expect("same size")
 }
 
 fn run(model: &Decoder, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {

@@ -118,16 +118,46 @@ fn keys_of_ones_own_have_a_flag() {
     refused("probe", &["--field", "question=frage"], &["--data"]);
 }
 
+/// Four problems that the words of `micro` can say, under these keys for question, solution and answer.
+fn sums(folder: &Path, [question, solution, answer]: [&str; 3]) -> PathBuf {
+    let row = |a: usize| {
+        let (asked, way) = (format!("a = {a} ; h = a + 2 ; ? h :"), format!("h = {a} + 2 = {} ; # {}", a + 2, a + 2));
+        json!({ question: asked, solution: way, answer: (a + 2).to_string() }).to_string()
+    };
+    let path = folder.join("eigene.jsonl");
+    std::fs::write(&path, (0..4).map(row).collect::<Vec<_>>().join("\n")).expect("a file");
+    path
+}
+
+/// The base is read in bf16 layer by layer, and factors, tables and heads are not: every phase has to put them together.
+#[test]
+fn a_pretrained_model_goes_through_all_phases_in_bf16() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, out) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("out"));
+    let base = ["--preset", "smollm2-gsm8k", "--model", MICRO, "--data", text(&data), "--out", text(&out)];
+    let phases = ["--dtype", "bf16", "--only", "base,annotate,boundary,sft,grpo"];
+    let short = [
+        "data.template=words",
+        "data.test_rows=2",
+        "evaluation.problems=2",
+        "evaluation.max_new_tokens=12",
+        "boundary.steps=1",
+        "latent.stages=[{ k = 1, steps = 1 }]",
+        "grpo.steps=1",
+        "grpo.questions=1",
+    ];
+    let short: Vec<&str> = short.into_iter().flat_map(|key| ["--set", key]).collect();
+    done("train", &[&base[..], &phases, &short].concat());
+    for phase in ["sft", "grpo"] {
+        let args = ["generate", text(&out), "--phase", phase, "--dtype", "bf16", "--prompt", "? h :"];
+        done("probe", &[&args[..], &["--max-new-tokens", "2"]].concat());
+    }
+}
+
 #[test]
 fn training_takes_keys_of_ones_own_too() {
     let temp = tempfile::tempdir().expect("a folder");
-    let (data, out) = (temp.path().join("eigene.jsonl"), temp.path().join("out"));
-    let line = |a: usize| {
-        let row = json!({ "frage": format!("a = {a} ; h = a + 2 ; ? h :"), "weg": format!("h = {a} + 2 = {} ; # {}", a + 2, a + 2),
-            "antwort": (a + 2).to_string() });
-        row.to_string()
-    };
-    std::fs::write(&data, (0..4).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
+    let (data, out) = (sums(temp.path(), ["frage", "weg", "antwort"]), temp.path().join("out"));
     let base =
         ["--preset", "smollm2-gsm8k", "--model", MICRO, "--data", text(&data), "--out", text(&out), "--only", "base"];
     let small = ["--set", "data.template=words", "--set", "data.test_rows=2", "--set", "evaluation.problems=2"];

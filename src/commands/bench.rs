@@ -169,12 +169,13 @@ impl Bench {
 
     /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
     fn trainer(&self, machine: &Machine) -> Result<(Trainer, Compute)> {
-        let mut model = self.model.open()?.load(&machine.device.clone().autodiff())?.model;
+        let dtype = if machine.dtype == Compute::Bf16 { Compute::Bf16 } else { Compute::F32 };
+        let read = if self.lora.is_some() { dtype } else { Compute::F32 };
+        let mut model = self.model.open()?.load_as(read, &machine.device.clone().autodiff())?.model;
         if let Some(rank) = self.lora {
             let settings = LoraSettings { rank, train_embeddings: false, ..LoraSettings::default() };
             model = model.with_lora(&settings)?;
         }
-        let dtype = if machine.dtype == Compute::Bf16 { Compute::Bf16 } else { Compute::F32 };
         Ok((Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() }), dtype))
     }
 

@@ -48,7 +48,7 @@ pub struct Decoder {
     #[module(skip)]
     pub(super) config: ModelConfig,
     #[module(skip)]
-    inv_freq: Vec<f32>,
+    pub(super) inv_freq: Vec<f32>,
 }
 
 /// Makes the matrix of a name and a shape `[d_out, d_in]`.

@@ -2,7 +2,7 @@
 //! models that are examined and not trained. It computes in f32: its logits are those of the widened model up to rounding.
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::checkpoint::Checkpoint;
 use super::decoder::Decoder;
@@ -29,7 +29,7 @@ impl Decoder {
         let get = |name: &str| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
         };
-        decoder.filled(device, get)?.with_heads_of(&checkpoint.path)
+        decoder.filled(FloatDType::F32, device, get)?.with_heads_of(&checkpoint.path)
     }
 
     /// Keeps the first `keep` token rows of embedding and head, and adds those that `more` makes of the row `seed`, one
@@ -68,7 +68,8 @@ fn extended(matrix: Matrix, keep: usize, added: Vec<f32>, axis: usize, device: &
             let added = Tensor::<2>::from_data(TensorData::new(added, shape), device);
             let added = if axis == 0 { added } else { added.transpose() };
             let whole = Tensor::cat(vec![table.narrow(axis, 0, keep), added], axis);
-            Matrix::Dense(param.map(|_| whole.clone()))
+            let trained = param.is_require_grad();
+            Matrix::Dense(param.map(|_| whole.detach().set_require_grad(trained)))
         }
     })
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use burn::module::{Lora, Module, ModuleMapper, Param, ParamGroup, ParamId};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{DENSE, Names, contiguous};
+use super::weights::{DENSE, Names};
 use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
@@ -57,7 +57,8 @@ impl Decoder {
         let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight\.{DENSE}$"))
             .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
         self.device().seed(settings.seed);
-        let model = self.apply_lora(Lora::new(settings.rank, settings.alpha).set_param_group(group));
+        let model =
+            self.apply_lora(Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group));
         let mut ids = NameIds { names: Names::default() };
         let model = model.map(&mut ids);
         if !settings.train_embeddings {
@@ -150,8 +151,8 @@ impl ModuleMapper for SetFactors {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let Some(host) = self.factors.remove(&self.names.hugging_face()) else { return param };
         let (id, old, mapper) = param.consume();
+        let host = host.transposed();
         let value = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device);
-        let value = contiguous(value.transpose());
         Param::from_mapped_value(id, value.set_require_grad(old.is_require_grad()), mapper)
     }
 }

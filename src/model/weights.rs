@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Tensor, TensorData};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -15,6 +15,7 @@ use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::heads::Heads;
 use super::linear::Matrix;
+use crate::ops;
 use crate::random::{fnv1a, normal};
 
 impl Decoder {
@@ -27,13 +28,18 @@ impl Decoder {
         device: &Device,
         get: impl FnMut(&str) -> Result<HostTensor>,
     ) -> Result<Self> {
-        Decoder::new(config, device, &mut |_, _| Ok(Matrix::unset(device)))?.filled(device, get)
+        Decoder::new(config, device, &mut |_, _| Ok(Matrix::unset(device)))?.filled(FloatDType::F32, device, get)
     }
 
-    /// With every parameter from `get(name)`.
-    pub(super) fn filled(self, device: &Device, get: impl FnMut(&str) -> Result<HostTensor>) -> Result<Self> {
+    /// With every parameter from `get(name)`, in this type but for the tables of tokens.
+    pub(super) fn filled(
+        self,
+        dtype: FloatDType,
+        device: &Device,
+        get: impl FnMut(&str) -> Result<HostTensor>,
+    ) -> Result<Self> {
         let shapes = expected_parameters(self.config()).into_iter().collect();
-        let mut mapper = Fill { names: Names::default(), shapes, device: device.clone(), get, error: None };
+        let mut mapper = Fill { names: Names::default(), shapes, dtype, device: device.clone(), get, error: None };
         let decoder = self.map(&mut mapper);
         match mapper.error {
             Some(error) => Err(error),
@@ -46,10 +52,21 @@ impl Decoder {
     /// # Errors
     /// A tensor that cannot be read.
     pub fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
-        Self::from_weights(&checkpoint.config, device, |name| {
+        Self::load_in(checkpoint, FloatDType::F32, device)
+    }
+
+    /// The same with weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
+    /// to them, and they may be trained.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read, or that the device has no place for.
+    pub(crate) fn load_in(checkpoint: &Checkpoint, dtype: FloatDType, device: &Device) -> Result<Self> {
+        let get = |name: &str| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
-        })?
-        .with_heads_of(&checkpoint.path)
+        };
+        Decoder::new(&checkpoint.config, device, &mut |_, _| Ok(Matrix::unset(device)))?
+            .filled(dtype, device, get)?
+            .with_heads_of(&checkpoint.path)
     }
 
     /// A decoder with random weights: normal, of the standard deviations of [`spread`], norms one.
@@ -75,7 +92,17 @@ impl Decoder {
     /// # Errors
     /// A device that cannot hand its data over.
     pub fn export(&self) -> Result<Vec<(String, HostTensor)>> {
-        Ok(self.host_values()?.1)
+        self.tensors()?.collect()
+    }
+
+    /// The same, a layer at a time: no more than one is merged, or on the host, before the next is asked for.
+    ///
+    /// # Errors
+    /// Weights kept as stored; each item, a device that cannot hand it over.
+    pub(crate) fn tensors(&self) -> Result<impl Iterator<Item = Result<(String, HostTensor)>>> {
+        ensure!(!self.is_kept(), "weights that are kept as stored are not written: load them with --dtype f32");
+        let outside = self.outside().into_iter().filter(|tensor| !is_of_heads(tensor));
+        Ok(outside.chain((0..self.layers.len()).flat_map(|layer| self.layer(layer))))
     }
 
     /// The same of the heads, by name.
@@ -83,18 +110,21 @@ impl Decoder {
     /// # Errors
     /// A device that cannot hand its data over.
     pub fn export_heads(&self) -> Result<Vec<(String, HostTensor)>> {
-        Ok(self.host_values()?.0)
+        self.outside().into_iter().filter(is_of_heads).collect()
     }
 
-    /// Heads, and everything else.
-    fn host_values(&self) -> Result<(Tensors, Tensors)> {
-        ensure!(!self.is_kept(), "weights that are kept as stored are not written: load them with --dtype f32");
-        let mut visitor = Collect { names: Names::default(), out: vec![], error: None };
-        self.clone().valid().materialize().visit(&mut visitor);
-        match visitor.error {
-            Some(error) => Err(error),
-            None => Ok(visitor.out.into_iter().partition(|(name, _)| name.starts_with(HEADS))),
-        }
+    fn layer(&self, layer: usize) -> Vec<Result<(String, HostTensor)>> {
+        let names = Names(vec!["layers".to_owned(), layer.to_string()]);
+        let mut visitor = Collect { names, out: vec![] };
+        self.layers[layer].valid().materialize().visit(&mut visitor);
+        visitor.out
+    }
+
+    /// What is in no layer.
+    fn outside(&self) -> Vec<Result<(String, HostTensor)>> {
+        let mut visitor = Collect { names: Names::default(), out: vec![] };
+        Decoder { layers: vec![], ..self.clone() }.valid().materialize().visit(&mut visitor);
+        visitor.out
     }
 
     /// Hugging Face name of every parameter, with its id and whether it is trained.
@@ -115,35 +145,48 @@ impl Decoder {
         }
     }
 
-    /// The same decoder with another number of token rows in embedding and head: cut, or extended with `rows`.
-    ///
-    /// # Errors
-    /// Rows of another width than the model.
-    pub fn resize_tokens(
-        self,
-        vocab_size: usize,
-        mut rows: impl FnMut(&HostTensor) -> Result<HostTensor>,
-    ) -> Result<Self> {
-        let device = self.device();
-        let mut config = self.config().clone();
-        config.vocab_size = vocab_size;
-        let (sizes, heads) = (self.heads.sizes(), self.export_heads()?.into_iter().collect::<BTreeMap<_, _>>());
-        let mut held: BTreeMap<String, HostTensor> = self.export()?.into_iter().collect();
-        for name in [EMBED, HEAD] {
-            if let Some(table) = held.get_mut(name) {
-                *table = rows(table)?;
-            }
-        }
-        Self::from_weights(&config, &device, |name| {
-            held.remove(name)
-                .ok_or_else(|| anyhow!("parameter `{name}` is missing after resizing to {vocab_size} tokens"))
-        })?
-        .with_heads(sizes, |name| heads.get(name).cloned().with_context(|| format!("parameter `{name}` is missing")))
+    /// LoRA factors merged in f32, and all of it in this type, outside autodiff. A layer at a time, so that what is merged is never held
+    /// whole in f32.
+    pub(crate) fn merged(&self, dtype: FloatDType) -> Self {
+        let mut cast = CastTo { dtype, frozen_only: false };
+        let layers = self.layers.iter().map(|block| block.valid().materialize().map(&mut cast)).collect();
+        let outside = Decoder { layers: vec![], ..self.clone() }.valid().materialize().map(&mut cast);
+        Decoder { layers, ..outside }
+    }
+
+    /// To be trained whole on a device with autodiff: the same weights, with its way of keeping activations.
+    #[must_use]
+    pub(crate) fn trained_on(self, device: &Device) -> Self {
+        let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
+        self.map(&mut Trained { strategy, whole: true })
+    }
+
+    /// Back on a device with autodiff: what was trained there before is trained again ([`Module::train`]), with its way of keeping
+    /// activations.
+    #[must_use]
+    pub(crate) fn trained_again_on(self, device: &Device) -> Self {
+        let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
+        self.train().map(&mut Trained { strategy, whole: false })
     }
 }
 
-/// Host tensors by name.
-type Tensors = Vec<(String, HostTensor)>;
+fn is_of_heads(tensor: &Result<(String, HostTensor)>) -> bool {
+    tensor.as_ref().is_ok_and(|(name, _)| name.starts_with(HEADS))
+}
+
+struct Trained {
+    strategy: GradientCheckpointingStrategy,
+    whole: bool,
+}
+
+impl ModuleMapper for Trained {
+    fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        let trained = self.whole || param.is_require_grad();
+        let (id, value, mapper) = param.consume();
+        let value = value.without_autodiff().autodiff().with_gradient_checkpointing_strategy(self.strategy);
+        Param::from_mapped_value(id, value, mapper).set_require_grad(trained)
+    }
+}
 
 /// One parameter of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,7 +216,7 @@ pub(super) fn fill_heads(
 ) -> Result<Heads> {
     let names = Names(vec!["heads".to_owned()]);
     let shapes = parameters.into_iter().collect();
-    let mut mapper = Fill { names, shapes, device: device.clone(), get, error: None };
+    let mut mapper = Fill { names, shapes, dtype: FloatDType::F32, device: device.clone(), get, error: None };
     let heads = heads.map(&mut mapper);
     match mapper.error {
         Some(error) => Err(error),
@@ -215,6 +258,8 @@ impl Names {
 struct Fill<F> {
     names: Names,
     shapes: BTreeMap<String, Vec<usize>>,
+    /// Of everything but tables of tokens and heads.
+    dtype: FloatDType,
     device: Device,
     get: F,
     error: Option<anyhow::Error>,
@@ -225,17 +270,13 @@ impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
         let host = (self.get)(name)?;
         let expected = self.shapes.get(name).with_context(|| format!("`{name}` is not a parameter of this model"))?;
         ensure!(&host.shape == expected, "`{name}` has shape {:?}, expected {expected:?}", host.shape);
-        let tensor = Tensor::<R>::from_data(TensorData::new(host.data, host.shape), &self.device);
-        let transposed = R == 2 && name != EMBED;
-        // A fresh buffer: a transposed view would be re-packed by every matrix product.
-        Ok(if transposed { contiguous(tensor.transpose()) } else { tensor })
+        let in_f32 = [EMBED, HEAD].contains(&name) || name.starts_with(HEADS);
+        let dtype = DType::from(if in_f32 { FloatDType::F32 } else { self.dtype });
+        ops::ensure_fits(|| format!("`{name}`"), (host.data.len() * dtype.size()) as u64, &self.device)?;
+        // On the host: a transposed view would be brought into order again by every matrix product.
+        let host = if R == 2 && name != EMBED { host.transposed() } else { host };
+        Ok(Tensor::<R>::from_data(TensorData::new(host.data, host.shape), (&self.device, dtype)))
     }
-}
-
-/// The same values laid out in row-major order.
-pub(super) fn contiguous<const R: usize>(x: Tensor<R>) -> Tensor<R> {
-    let device = x.device();
-    Tensor::from_data(x.into_data(), &device)
 }
 
 impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
@@ -270,8 +311,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
 
 struct Collect {
     names: Names,
-    out: Vec<(String, HostTensor)>,
-    error: Option<anyhow::Error>,
+    out: Vec<Result<(String, HostTensor)>>,
 }
 
 impl ModuleVisitor for Collect {
@@ -289,10 +329,7 @@ impl ModuleVisitor for Collect {
         let value = if R == 2 && name != EMBED { value.transpose() } else { value };
         let shape = value.dims().to_vec();
         let data = value.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading parameter `{name}`: {e:?}"));
-        match data.and_then(|data| HostTensor::new(shape, data)) {
-            Ok(host) => self.out.push((name, host)),
-            Err(error) => self.error = Some(error),
-        }
+        self.out.push(data.and_then(|data| HostTensor::new(shape, data)).map(|host| (name, host)));
     }
 }
 
@@ -347,19 +384,20 @@ impl ModuleVisitor for List {
 impl Decoder {
     /// The same decoder computing in another float type. Keep f32 masters for training: Burn's operations do not promote.
     #[must_use]
-    pub fn cast(self, dtype: burn::tensor::FloatDType) -> Self {
+    pub fn cast(self, dtype: FloatDType) -> Self {
         self.map(&mut CastTo { dtype, frozen_only: false })
     }
 
-    /// The same, of what is not trained only: a frozen base is then held once in the type that is computed in, beside f32 factors.
+    /// The same of what is not trained, the rest in f32: a frozen base is then held once in the type that is computed in, beside f32
+    /// factors.
     #[must_use]
-    pub(crate) fn cast_frozen(self, dtype: burn::tensor::FloatDType) -> Self {
+    pub(crate) fn cast_frozen(self, dtype: FloatDType) -> Self {
         self.map(&mut CastTo { dtype, frozen_only: true })
     }
 }
 
 struct CastTo {
-    dtype: burn::tensor::FloatDType,
+    dtype: FloatDType,
     frozen_only: bool,
 }
 
@@ -367,10 +405,11 @@ impl ModuleMapper for CastTo {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let (id, value, mapper) = param.consume();
         let trained = value.is_require_grad();
-        if trained && self.frozen_only {
+        let dtype = if trained && self.frozen_only { FloatDType::F32 } else { self.dtype };
+        if value.dtype() == DType::from(dtype) {
             return Param::from_mapped_value(id, value, mapper);
         }
-        let value = value.detach().cast(self.dtype).detach().set_require_grad(trained);
+        let value = value.detach().cast(dtype).detach().set_require_grad(trained);
         Param::from_mapped_value(id, value, mapper)
     }
 }

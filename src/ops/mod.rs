@@ -17,7 +17,7 @@ mod swiglu;
 pub(crate) mod wide;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{TooLarge, additive_mask, attend, ensure_scores_fit, grouped_pattern, masked};
+pub use attention::{TooLarge, additive_mask, attend, ensure_fits, ensure_scores_fit, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
 pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{

@@ -16,6 +16,7 @@ use super::trainer::Trainer;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::{SaveOptions, save_hf_folder};
 use crate::model::{Decoder, checkpoint::Checkpoint, heads};
+use crate::recipe::Compute;
 use crate::store::{json, sha256, write_atomic};
 use crate::text::Vocabulary;
 
@@ -138,7 +139,7 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A state that does not fit, by path.
-    pub(crate) fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
+    pub fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
         let Some(current) = self.current()? else { return Ok(None) };
         let folder = self.path.join(&current.folder);
         let failed = |what: &str, e: String| {
@@ -154,7 +155,7 @@ impl PhaseFolder {
         let plain = trainer.model.valid();
         let loaded =
             plain.try_load_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
-        trainer.model = loaded.train();
+        trainer.model = loaded.trained_again_on(&trainer.model.device());
         let fresh = trainer.optimizer.clone();
         trainer.optimizer =
             fresh.load(folder.join("optimizer.bpk")).map_err(|e| failed("the optimiser", format!("{e:?}")))?;
@@ -227,17 +228,17 @@ impl PhaseFolder {
         config.bos_token_id = vocabulary.bos();
         config.eos_token_ids = vocabulary.stops().to_vec();
         config.pad_token_id = vocabulary.pad();
-        save_hf_folder(&folder, &config, model.export()?.into_iter().map(Ok), &options)?;
+        save_hf_folder(&folder, &config, model.tensors()?, &options)?;
         vocabulary.save(&folder)?;
         Ok(folder)
     }
 
-    /// Reads back what [`Self::export`] wrote.
+    /// Reads back what [`Self::export`] wrote, layers in this type (tables of tokens in f32).
     ///
     /// # Errors
     /// A folder that is not there or not whole.
-    pub fn import(&self, name: &str, device: &Device) -> Result<Decoder> {
-        Decoder::load(&Checkpoint::open_folder(self.path.join(name))?, device)
+    pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
+        Decoder::load_in(&Checkpoint::open_folder(self.path.join(name))?, dtype.dtype(), device)
     }
 
     /// How long what [`Self::export`] wrote was trained.

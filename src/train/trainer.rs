@@ -104,9 +104,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// The weights outside autodiff, all in f32, to be exported.
+    /// The weights outside autodiff, factors beside them, to be exported.
     pub fn frozen(&self) -> Decoder {
-        self.compute.widen(self.model.valid())
+        self.model.valid()
     }
 
     /// The weights outside autodiff as rollouts see them, in the type that training computes in. LoRA factors are merged in f32,

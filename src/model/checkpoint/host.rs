@@ -30,7 +30,28 @@ impl HostTensor {
     pub fn rows(&self) -> usize {
         self.data.len() / self.width().max(1)
     }
+
+    /// A matrix with its rows as columns, `[width, rows]`.
+    #[must_use]
+    pub(crate) fn transposed(self) -> Self {
+        let (rows, width) = (self.rows(), self.width());
+        let mut data = vec![0.0; self.data.len()];
+        // A square of both sides stays in the first cache.
+        data.par_chunks_mut(SQUARE * rows.max(1)).enumerate().for_each(|(band, out)| {
+            let columns = out.len() / rows.max(1);
+            for from in (0..rows).step_by(SQUARE) {
+                for row in from..rows.min(from + SQUARE) {
+                    let read = &self.data[row * width + band * SQUARE..][..columns];
+                    read.iter().enumerate().for_each(|(column, value)| out[column * rows + row] = *value);
+                }
+            }
+        });
+        Self { shape: vec![width, rows], data }
+    }
 }
+
+/// Side of the part of a matrix that is transposed at once.
+const SQUARE: usize = 32;
 
 /// Product of the axes, `None` when it overflows.
 pub(super) fn count(shape: &[usize]) -> Option<usize> {

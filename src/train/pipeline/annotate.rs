@@ -25,7 +25,8 @@ pub(super) fn run(run: &Run) -> Result<()> {
             run.recipe.base.annotator_accuracy
         ));
     }
-    let model = base.import(name, &run.device.clone().inner())?;
+    let dtype = run.base_dtype();
+    let model = dtype.apply(base.import(name, dtype, &run.device.clone().inner())?);
     let source = format!("base/{name}, {}, seed {}", run.recipe.name, run.recipe.seed);
     let mut progress = Progress::new("annotate", run.corpus.train.len(), 0);
     let annotation = annotate_corpus(

@@ -1,7 +1,6 @@
 //! A phase's finished weights: exported, evaluated, its result kept.
 
 use anyhow::{Context, Result};
-use burn::module::Module;
 
 use super::Run;
 use super::summary::PhaseResult;
@@ -43,7 +42,7 @@ fn again(
         return Ok(done);
     }
     let source = PhaseFolder::open(run.path(), from)?;
-    let model = source.import(name, &run.device.clone().inner())?;
+    let model = source.import(name, run.base_dtype(), &run.device.clone().inner())?;
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)
@@ -91,11 +90,10 @@ impl Run {
         reasoning: &Reasoning,
         trained: Trained,
     ) -> Result<PhaseResult> {
-        let model = model.clone().materialize();
         if self.writes() {
-            folder.export("checkpoint", &model, self.vocabulary(), reasoning, trained)?;
+            folder.export("checkpoint", model, self.vocabulary(), reasoning, trained)?;
         }
-        let model = self.recipe.optimizer.dtype.apply(model);
+        let model = model.merged(self.recipe.optimizer.dtype.dtype());
         let evaluated = |switching| self.evaluate(&model, reasoning, switching);
         let decoding = &self.recipe.evaluation;
         if let Some(warning) = reasoning.untrained_dwell(decoding.k_min, decoding.k_cap) {

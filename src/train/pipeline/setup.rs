@@ -1,6 +1,5 @@
 //! Opening a run: the folder, its manifest, its model and its text; everything that can fail fails here.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +18,7 @@ use crate::model::checkpoint::peft::Apply;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::progress::say;
-use crate::recipe::Recipe;
+use crate::recipe::{Compute, Recipe};
 use crate::store::{Lock, commit, hex, write_atomic};
 use crate::text::Vocabulary;
 use crate::train::state::PhaseFolder;
@@ -175,7 +174,7 @@ impl Run {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
-                let loaded = Opened::open(name, None, Apply::Merged)?.load(&device)?;
+                let loaded = Opened::open(name, None, Apply::Merged)?.load_as(self.base_dtype(), &device)?;
                 let Recipe { seed, seed_token, .. } = self.recipe.clone();
                 let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)
@@ -206,13 +205,17 @@ impl Run {
         }
     }
 
-    /// The same weights ready to train: on the autodiff device, with LoRA where the recipe has it.
-    pub(super) fn trainable(&self, model: &Decoder) -> Result<Decoder> {
-        let sizes = model.heads.sizes();
-        let held: BTreeMap<_, _> = model.export()?.into_iter().chain(model.export_heads()?).collect();
-        let value = |name: &str| held.get(name).cloned().with_context(|| format!("parameter `{name}` is missing"));
-        let model = Decoder::from_weights(model.config(), &self.device, value)?;
-        let model = match (&self.recipe.lora, self.recipe.pretrained.is_some()) {
+    /// What the weights that a phase starts from are read in: those under LoRA factors as training computes, others in f32.
+    pub(super) fn base_dtype(&self) -> Compute {
+        let frozen = self.recipe.lora.is_some() && self.recipe.pretrained.is_some();
+        if frozen { self.recipe.optimizer.dtype } else { Compute::F32 }
+    }
+
+    /// The weights ready to train: on the autodiff device, with LoRA where the recipe has it.
+    fn trainable(&self, model: Decoder) -> Result<Decoder> {
+        let model = model.trained_on(&self.device);
+        let heads = model.heads.clone();
+        let mut model = match (&self.recipe.lora, self.recipe.pretrained.is_some()) {
             (Some(lora), true) => model.with_lora(&LoraSettings {
                 rank: lora.rank,
                 alpha: lora.alpha,
@@ -223,11 +226,12 @@ impl Run {
             _ => model,
         };
         // After the factors, which freeze what is there: heads are always trained whole.
-        model.with_heads(sizes, value)
+        model.heads = heads;
+        Ok(model)
     }
 
     /// A trainer of the weights, shared by the processes of the run.
-    pub(super) fn trainer(&self, model: &Decoder) -> Result<Trainer> {
+    pub(super) fn trainer(&self, model: Decoder) -> Result<Trainer> {
         let mut trainer = Trainer::new(self.trainable(model)?, &self.recipe.optimizer).among(self.options.world);
         if self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows) {
             let SwitchIds { swi, swi_end, latent } = self.switch();

@@ -31,13 +31,13 @@ pub(super) fn run(
     let (model, before) = match what.from {
         Some(before) => {
             let before = PhaseFolder::open(run.path(), before)?;
-            (before.import("checkpoint", &plain)?, before.trained("checkpoint")?)
+            (before.import("checkpoint", run.base_dtype(), &plain)?, before.trained("checkpoint")?)
         }
         None => (run.initial_model()?, Trained::default()),
     };
     let heads = what.objective.heads(model.config().hidden_size);
     let model = model.with_new_heads(heads, run.recipe.seed)?;
-    let mut trainer = run.trainer(&model)?;
+    let mut trainer = run.trainer(model)?;
     let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
     let sft = Sft {
         name: phase,
@@ -78,7 +78,8 @@ pub(super) fn run(
     let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning, trained)?;
     for export in &what.exports {
         let Some(stage) = &export.stage else { continue };
-        let model = run.recipe.optimizer.dtype.apply(folder.import(&export.name, &plain)?);
+        let dtype = run.recipe.optimizer.dtype;
+        let model = dtype.apply(folder.import(&export.name, dtype, &plain)?);
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
         let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
         result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use burn::module::Module;
 use serde_json::json;
 
 use super::Run;
@@ -38,12 +37,12 @@ pub(super) fn run(
     let settings = &settings(&run.recipe);
     let plain = run.device.clone().inner();
     let start = PhaseFolder::open(run.path(), from)?;
-    let (model, reasoning) = (start.import("checkpoint", &plain)?, start.reasoning("checkpoint")?);
+    let (model, reasoning) = (start.import("checkpoint", run.base_dtype(), &plain)?, start.reasoning("checkpoint")?);
     let before: PhaseResult = start.result()?.with_context(|| {
         format!("{}: phase `{from}` is not finished, and {phase} starts from it", start.path.display())
     })?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
-    let mut trainer = run.trainer(&model)?;
+    let mut trainer = run.trainer(model)?;
     let world = trainer.world;
     let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
@@ -117,7 +116,7 @@ pub(super) fn run(
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
 fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: Trained) -> Result<()> {
     let folder = PhaseFolder::open(run.path(), name)?;
-    folder.export("checkpoint", &trainer.frozen().materialize(), run.vocabulary(), reasoning, trained).map(drop)
+    folder.export("checkpoint", &trainer.frozen(), run.vocabulary(), reasoning, trained).map(drop)
 }
 
 /// What the watch saw of the steps that are not run again.
