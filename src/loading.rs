@@ -144,7 +144,9 @@ fn switch_ids(vocabulary: &Vocabulary) -> Option<SwitchIds> {
 fn vocabulary(checkpoint: &Checkpoint, adapter: Option<&Path>) -> Result<Option<Vocabulary>> {
     let has_one = |folder: &&Path| folder.join("tokenizer.json").is_file();
     let path = checkpoint.path.as_path();
-    let beside = path.parent().filter(|_| path.is_file()).filter(has_one);
+    // Of a bare file name the parent is empty.
+    let beside = path.parent().map(|folder| Path::new(".").join(folder)).filter(|_| path.is_file());
+    let beside = beside.as_deref().filter(has_one);
     let vocabulary = if let Some(folder) = [adapter, Some(path)].into_iter().flatten().find(has_one) {
         Vocabulary::load(folder)?
     } else if let Some(tokenizer) = checkpoint.tokenizer()? {

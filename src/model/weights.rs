@@ -110,7 +110,7 @@ impl Decoder {
     /// # Errors
     /// A device that cannot hand its data over.
     pub fn export_heads(&self) -> Result<Vec<(String, HostTensor)>> {
-        self.outside().into_iter().filter(is_of_heads).collect()
+        self.outside().into_iter().filter(|tensor| tensor.is_err() || is_of_heads(tensor)).collect()
     }
 
     fn layer(&self, layer: usize) -> Vec<Result<(String, HostTensor)>> {

@@ -189,6 +189,21 @@ fn models_of_any_shape_are_written_and_read() {
 }
 
 #[test]
+fn large_models_in_f32_are_kept_and_small_ones_are_not() {
+    let root = tempfile::tempdir().expect("a folder");
+    let small = fixture("tiny/qwen3_tied");
+    let checkpoint = Checkpoint::open_folder(&small).expect("the fixture opens");
+    assert!(!Compute::Stored.load(&checkpoint, &Device::flex()).expect("loads").is_kept());
+    let config = ModelConfig { vocab_size: 1 << 19, ..checkpoint.config };
+    let model = Decoder::random(&config, 3, &Device::flex()).expect("a model");
+    let large = root.path().join("large");
+    let weights = model.export().expect("weights").into_iter().map(Ok);
+    save_hf_folder(&large, &config, weights, &SaveOptions::default()).expect("saves");
+    let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 60).collect()).to_vec();
+    compare(&large, &ids);
+}
+
+#[test]
 fn what_kept_weights_cannot_do_is_refused() {
     let root = tempfile::tempdir().expect("a folder");
     let path = rewritten(root.path(), "qwen3_untied", Dtype::BF16);

@@ -45,8 +45,9 @@ pub(crate) trait Weights: Send + Sync {
     fn shape(&self, name: &str) -> Option<&[usize]>;
     /// Row-major floats, whatever the file stores.
     fn tensor(&self, name: &str) -> Result<HostTensor>;
-    /// A matrix as its file stores it; `None` where that is floats, or no matrix.
-    fn stored(&self, name: &str) -> Result<Option<Stored>>;
+    /// A matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// one that has been changed.
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>>;
     /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
     fn factors(&self, _name: &str) -> Result<Option<(Factors, f64)>> {
         Ok(None)
@@ -108,12 +109,13 @@ impl Checkpoint {
         self.weights.tensor(name)
     }
 
-    /// One matrix as its file stores it; `None` where that is floats, or no matrix.
+    /// One matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// one that has been changed.
     ///
     /// # Errors
     /// A matrix that cannot be read, or holds a value that is not finite.
-    pub fn stored(&self, name: &str) -> Result<Option<Stored>> {
-        let read = self.weights.stored(name);
+    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+        let read = self.weights.stored(name, floats);
         read.with_context(|| format!("{}: `{name}`", self.weights.file_of(name).display()))
     }
 

@@ -85,10 +85,10 @@ impl SafetensorsFile {
         HostTensor::new(entry.shape.clone(), data)
     }
 
-    /// A matrix as it is stored; `None` where that is floats, or no matrix.
-    pub(crate) fn stored(&self, name: &str) -> Result<Option<Stored>> {
+    /// A matrix as it is stored; `None` of what is no matrix, and of one that is stored as f32 unless `floats` asks for it.
+    pub(crate) fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
         let entry = self.entry(name)?;
-        let (&[rows, width], false) = (&entry.shape[..], entry.dtype == Dtype::F32) else { return Ok(None) };
+        let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
         let bytes = self.map[entry.range.clone()].to_vec();
         release(&self.map, &entry.range);
         Stored::new(entry.dtype.format(), [rows, width], bytes).map(Some)
@@ -213,8 +213,10 @@ impl Weights for SafetensorsFolder {
         self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.tensor(name)
     }
 
-    fn stored(&self, name: &str) -> Result<Option<Stored>> {
-        self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.stored(name)
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+        self.file(name)
+            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?
+            .stored(name, floats)
     }
 
     fn file_of(&self, name: &str) -> &Path {

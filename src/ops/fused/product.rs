@@ -17,7 +17,7 @@ pub(super) const FEW: usize = 32;
 const PARALLEL: usize = 1 << 18;
 
 /// Columns are dealt to threads in multiples of this.
-const GRAIN: usize = 64;
+const GRAIN: usize = 32;
 
 /// Weight rows that are used for all outputs before the next ones are read: they stay in the cache.
 const SLAB: usize = 64;

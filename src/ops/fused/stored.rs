@@ -14,6 +14,9 @@ use crate::ops::stored::{Part, Stored};
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;
 
+/// Bytes that memory hands over at once.
+const LINE: usize = 64;
+
 /// Bytes between what is worked on and what is asked for from memory: as many as are worked on while memory answers.
 const AHEAD: usize = 8 << 10;
 
@@ -83,9 +86,14 @@ fn group<S: Simd, L: Layout, const T: usize>(
     if let [out] = out {
         return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
     }
+    let mut floats = [&[][..]; T];
+    if rows.iter().zip(&mut floats).all(|(row, held)| L::floats(row).map(|row| *held = row).is_some()) {
+        return products::<S, T>(simd, x, floats, at, out);
+    }
     for (row, wide) in rows.into_iter().zip(wide.chunks_exact_mut(depth)) {
         let (pieces, rest) = wide.as_chunks_mut::<PIECE>();
-        for (block, wide) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)) {
+        for (i, (block, wide)) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)).enumerate() {
+            ask::<L>(row, i);
             for (piece, wide) in wide.iter_mut().enumerate() {
                 *wide = L::widen(block, piece);
             }
@@ -98,6 +106,14 @@ fn group<S: Simd, L: Layout, const T: usize>(
     products::<S, T>(simd, x, std::array::from_fn(|t| &wide[t * depth..][..depth]), at, out);
 }
 
+/// Asks memory for what is needed some time after block i.
+#[inline(always)]
+fn ask<L: Layout>(row: &[u8], i: usize) {
+    for line in (0..L::BYTES).step_by(LINE) {
+        soon(row, i * L::BYTES + line + AHEAD);
+    }
+}
+
 /// Dot products of one row with T rows of the matrix.
 #[inline(always)]
 fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]) -> [f32; T] {
@@ -106,7 +122,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
     for (i, x) in pieces.chunks(L::PIECES).enumerate() {
         for t in 0..T {
             let block = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
-            soon(rows[t], i * L::BYTES + AHEAD);
+            ask::<L>(rows[t], i);
             for (piece, x) in x.iter().enumerate() {
                 let (x, _) = S::as_simd_f32s(x);
                 acc[t] = add::<S>(simd, x, &L::widen(block, piece), acc[t]);

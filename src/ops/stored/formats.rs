@@ -37,6 +37,10 @@ pub(crate) trait Layout {
     const BYTES: usize;
     /// The values of a piece of a block of [`Self::BYTES`] bytes.
     fn widen(block: &[u8], piece: usize) -> [f32; PIECE];
+    /// A row whose bytes are floats already, where they lie as the processor reads floats.
+    fn floats(_row: &[u8]) -> Option<&[f32]> {
+        None
+    }
 }
 
 /// Runs an expression with `$layout` standing for the [`Layout`] of a [`Format`].
@@ -149,6 +153,10 @@ impl Layout for F32 {
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
         })
+    }
+
+    fn floats(row: &[u8]) -> Option<&[f32]> {
+        if cfg!(target_endian = "little") { bytemuck::try_cast_slice(row).ok() } else { None }
     }
 }
 

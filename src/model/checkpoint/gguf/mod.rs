@@ -185,10 +185,10 @@ impl Weights for GgufFile {
         HostTensor::new(info.shape.clone(), data)
     }
 
-    fn stored(&self, name: &str) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
         let (info, source) = self.find(name)?;
-        let &[rows, width] = &info.shape[..] else { return Ok(None) };
-        let (false, Some(row_bytes)) = (info.kind == Format::F32, info.kind.row_bytes(width)) else { return Ok(None) };
+        let (&[rows, width], true) = (&info.shape[..], floats || info.kind != Format::F32) else { return Ok(None) };
+        let Some(row_bytes) = info.kind.row_bytes(width) else { return Ok(None) };
         let held = &self.map[info.range.clone()];
         let mut bytes = Vec::with_capacity(held.len());
         (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));

@@ -86,10 +86,10 @@ impl Weights for Overlay {
         Ok(weight)
     }
 
-    fn stored(&self, name: &str) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
         let stored = match self.adapter.replaced.get(name) {
-            Some(key) => self.adapter.file.stored(key)?,
-            None => self.base.stored(name)?,
+            Some(key) => self.adapter.file.stored(key, floats)?,
+            None => self.base.stored(name, floats)?,
         };
         let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {
             return Ok(None);
