@@ -86,6 +86,7 @@ fn group<S: Simd, L: Layout, const T: usize>(
     if let [out] = out {
         return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
     }
+    // Floats are used where they lie.
     let mut floats = [&[][..]; T];
     if rows.iter().zip(&mut floats).all(|(row, held)| L::floats(row).map(|row| *held = row).is_some()) {
         return products::<S, T>(simd, x, floats, at, out);
