@@ -26,6 +26,8 @@ import peer
 import torch
 
 FORMATS = ("f32", "bf16", "q8_0")
+# The bf16 file, where ours rounds what is multiplied to bf16, as PyTorch does.
+ROUNDED = "stored-bf16"
 DIMS = peer.SIZES["smollm2"][0]
 PROMPT, NEW, LONG = peer.PROMPT, peer.NEW, 512
 
@@ -94,9 +96,10 @@ def pytorch(form, seconds):
     return {"decode": peer.rate(decode, NEW, seconds), "prefill": peer.rate(prefill, LONG, seconds)}
 
 
-def ours(a, path):
+def ours(a, path, dtype="stored"):
     """{figure: tokens/s} of `probe bench`."""
-    command = [a.probe, "bench", path, "--rows", "1", "--prompt", str(LONG), "--new", str(NEW), "--rounds", str(a.calls), "--threads", "2"]
+    shape = ["--rows", "1", "--prompt", str(LONG), "--new", str(NEW), "--rounds", str(a.calls), "--threads", "2", "--dtype", dtype]
+    command = [a.probe, "bench", path, *shape]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {}
     for figure in ("decode", "prefill"):
@@ -144,6 +147,7 @@ def main():
                 row[form] = {"ours": ours(a, path), "llama.cpp": child("--llama", path, "--seconds", str(a.seconds))}
                 if form != "q8_0":
                     row[form]["PyTorch"] = child("--pytorch", form, "--seconds", str(a.seconds))
+            row[ROUNDED] = {**row["bf16"], "ours": ours(a, paths["bf16"], ROUNDED)}
             rounds.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     if a.json:
@@ -162,7 +166,7 @@ def show(rounds):
     print(f"median [smallest, largest] of {len(rounds)} rounds\n")
     peer.header("tokens/s", *peers, *[f"ours / {p}" for p in peers[1:]], "ours / ours in f32")
     for figure in ("decode", "prefill"):
-        for form in FORMATS:
+        for form in (*FORMATS, ROUNDED):
             of = lambda who: [r[form][who][figure] for r in rounds if who in r[form]]
             beside = lambda others: spread([x / y for x, y in zip(of("ours"), others)]) if others else ""
             rates = [f"{statistics.median(of(p)):,.0f}" if of(p) else "" for p in peers]

@@ -124,6 +124,7 @@ impl Opened {
     pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
         let mut model = match dtype {
             Compute::Stored => Decoder::load_kept(&self.checkpoint, device)?,
+            Compute::StoredBf16 => Decoder::load_kept_in_bf16(&self.checkpoint, device)?,
             Compute::F32 | Compute::Bf16 => Decoder::load_in(&self.checkpoint, dtype.dtype(), device)?,
         };
         if let Some(adapter) = &self.attached {

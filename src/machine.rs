@@ -1,6 +1,8 @@
 //! What a program computes on: a device, the float type of its model, worker threads. The one place that names devices;
 //! knows nothing of command lines.
 
+#[cfg(feature = "gpu")]
+mod launches;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
@@ -44,6 +46,9 @@ pub enum Compute {
     Bf16,
     /// In f32, with matrices kept in memory as their files store them; on the CPU, for models that are not trained.
     Stored,
+    /// As `Stored`, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
+    #[serde(rename = "stored-bf16")]
+    StoredBf16,
 }
 
 impl Compute {
@@ -53,6 +58,7 @@ impl Compute {
             Compute::F32 => "f32",
             Compute::Bf16 => "bf16",
             Compute::Stored => "stored",
+            Compute::StoredBf16 => "stored-bf16",
         }
     }
 
@@ -60,6 +66,7 @@ impl Compute {
     pub fn of(model: &Decoder) -> Self {
         match model.norm.weight.val().dtype() {
             DType::BF16 => Compute::Bf16,
+            _ if model.rounds_inputs() => Compute::StoredBf16,
             _ if model.is_kept() => Compute::Stored,
             _ => Compute::F32,
         }
@@ -67,13 +74,18 @@ impl Compute {
 
     pub(crate) fn dtype(self) -> FloatDType {
         match self {
-            Compute::F32 | Compute::Stored => FloatDType::F32,
+            Compute::F32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,
         }
     }
 
+    /// Whether matrices are kept as stored: such a model is not trained.
+    pub fn is_stored(self) -> bool {
+        matches!(self, Compute::Stored | Compute::StoredBf16)
+    }
+
     fn runs_on(self, device: &Device) -> bool {
-        device.supports_dtype(self.dtype()) && (self != Compute::Stored || is_cpu(device))
+        device.supports_dtype(self.dtype()) && (!self.is_stored() || is_cpu(device))
     }
 
     /// What models that are only examined are read as, where the user does not say.
@@ -88,7 +100,8 @@ impl Compute {
     pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
-            _ => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
+            Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
+            Compute::F32 | Compute::Bf16 => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
         }
     }
 
@@ -187,6 +200,31 @@ pub fn name(device: &Device) -> String {
     known.map_or_else(|| format!("{device:?}"), |(name, _)| name.clone())
 }
 
+/// Counts kernels from now on that are launched on a GPU; before any device is named.
+///
+/// # Errors
+/// A build without GPUs, and a device that is in use already.
+#[cfg(feature = "gpu")]
+pub(crate) fn count_launches() -> Result<()> {
+    launches::begin()
+}
+
+/// How many were launched until now.
+#[cfg(feature = "gpu")]
+pub(crate) fn launched() -> u64 {
+    launches::so_far()
+}
+
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn count_launches() -> Result<()> {
+    bail!("this build has no GPU whose kernel launches could be counted; build with --features cuda or wgpu")
+}
+
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn launched() -> u64 {
+    0
+}
+
 /// As manifests record it: `cpu`, or a GPU's name and what it is: `wgpu:0, llvmpipe (LLVM 15.0.6, 256 bits), Vulkan`.
 pub fn described(device: &Device) -> String {
     adapter(device).map_or_else(|| name(device), |adapter| format!("{}, {adapter}", name(device)))
@@ -212,7 +250,7 @@ fn adapter(_device: &Device) -> Option<String> {
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {
-        let types: Vec<_> = [Compute::F32, Compute::Bf16, Compute::Stored]
+        let types: Vec<_> = [Compute::F32, Compute::Bf16, Compute::Stored, Compute::StoredBf16]
             .iter()
             .filter(|t| t.runs_on(device))
             .map(|t| t.name())

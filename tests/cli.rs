@@ -300,6 +300,34 @@ fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
 }
 
 #[test]
+fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let asked = ["--prompt", "40", "--new", "3", "--rows", "1,2", "--rounds", "2", "--train", "2", "--grpo", "2"];
+    let said = stdout(&probe(&[&["bench", &model, "--peak-tflops", "1"], &asked[..]].concat()));
+    for line in ["prefill 40", "decode 1 x 3", "decode 2 x 3", "train 2 x 40, f32", "grpo 2 x 3, f32"] {
+        let found = said.lines().find(|said| said.starts_with(line)).unwrap_or_else(|| panic!("no `{line}` in {said}"));
+        let rate = found.split("tokens/s").next().and_then(|rate| rate.split_whitespace().last());
+        let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no rate: {found}"));
+        assert!(rate > 0.0 && found.contains("n = 2") && found.contains("utilisation"), "{found}");
+    }
+    assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
+    for (bad, why) in [
+        (&["--rows", "0"][..], "--rows"),
+        (&["--grpo", "1"], "advantage"),
+        (&["--lora", "2"], "--train"),
+        (&["--peak-tflops", "0"], "--peak-tflops"),
+        (&["--launches", "--new", "1"], "--new"),
+        (&["--dtype", "stored-bf16"], "no matrix is stored in bf16"),
+    ] {
+        refused(&[&["bench", &model], bad].concat(), &[why]);
+    }
+    if !cfg!(feature = "gpu") {
+        refused(&["bench", &model, "--launches"], &["no GPU", "--features"]);
+    }
+}
+
+#[test]
 fn requests_that_cannot_be_met_are_refused_before_any_work() {
     let fixture = Fixture::new();
     let model = fixture.text("model");

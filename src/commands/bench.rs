@@ -21,7 +21,7 @@ use crate::train::trainer::Trainer;
 
 /// Measure tokens per second, peak memory and model FLOP utilisation of a model.
 ///
-/// Prints the median of the rounds and its smallest and largest. With --peak-tflops (what the machine can do in the float type)
+/// Prints the median of the rounds and its smallest and largest; with --launches, on a GPU, the kernels launched instead. With --peak-tflops (what the machine can do in the float type)
 /// it prints which share of that the model's own products are.
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -49,6 +49,10 @@ pub struct Bench {
     /// Rounds of each figure
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
+    /// Count the kernels that a GPU is given for each figure instead of timing it: counting takes time. Of decoding, those of a step
+    /// that makes a token of every row
+    #[arg(long)]
+    launches: bool,
     /// What the machine can do, in 10^12 operations per second
     #[arg(long, value_name = "TFLOPS")]
     peak_tflops: Option<f64>,
@@ -58,6 +62,14 @@ pub struct Bench {
 
 /// Tokens before those that are decoded.
 const BEFORE: usize = 32;
+
+/// Kernels that `work` launches, when it has run before: what is compiled and tuned first is not counted.
+fn launches(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
+    work()?;
+    let before = machine::launched();
+    work()?;
+    Ok(machine::launched() - before)
+}
 
 /// Tokens per second of each round.
 struct Rates(Vec<f64>);
@@ -107,7 +119,22 @@ impl Bench {
         );
         let peak = self.peak_tflops.unwrap_or(1.0);
         ensure!(peak.is_finite() && peak > 0.0, "--peak-tflops must be above 0, found {peak}");
+        ensure!(
+            !self.launches || self.new > 1,
+            "--launches counts the steps after the first: --new must be at least 2"
+        );
+        if self.launches {
+            machine::count_launches()?;
+        }
         self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    /// A line of `work`, which makes so many tokens, each worth so many operations.
+    fn measured(&self, what: &str, tokens: usize, flops: f64, work: impl FnMut() -> Result<()>) -> Result<String> {
+        if self.launches {
+            return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
+        }
+        Ok(Rates::of(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
@@ -143,28 +170,35 @@ impl Bench {
     /// The prompt's forward, with the logits of its last position.
     fn prefill(&self, model: &Decoder) -> Result<String> {
         let ids = tokens(model.config(), 1, self.prompt);
-        let rates = Rates::of(self.prompt, self.rounds, || {
+        let flops = 2.0 * model.config().block_weights() as f64 + attention(model.config(), self.prompt / 2);
+        self.measured(&format!("prefill {}", self.prompt), self.prompt, flops, || {
             let span = Span::prompts(&[self.prompt], false);
             let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(1), &mut Hooks::none())?;
             let logits = model.unembed(hidden.narrow(1, self.prompt - 1, 1));
             // A device may be asynchronous: reading a value waits for it.
             logits.sum().into_scalar::<f32>();
             Ok(())
-        })?;
-        let flops = 2.0 * model.config().block_weights() as f64 + attention(model.config(), self.prompt / 2);
-        Ok(rates.line(&format!("prefill {}", self.prompt), flops, self.peak_tflops))
+        })
     }
 
     fn decoding(&self, model: &Decoder, rows: usize) -> Result<String> {
         let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
         let requests: Vec<Request> = prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
-        let settings = DecodeSettings { max_new_tokens: self.new, ..DecodeSettings::default() };
-        let (source, controller) = (&HiddenState, &Blocks::Learnt);
-        let how = Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
-        let rates =
-            Rates::of(rows * self.new, self.rounds, || decode(how, &requests, 1, &mut Hooks::none()).map(drop))?;
+        let run = |new: usize| {
+            let settings = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
+            let (source, controller) = (&HiddenState, &Blocks::Learnt);
+            let how =
+                Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
+            decode(how, &requests, 1, &mut Hooks::none()).map(drop)
+        };
+        let what = format!("decode {rows} x {} tokens", self.new);
+        if self.launches {
+            let (all, first) = (launches(|| run(self.new))?, launches(|| run(1))?);
+            let each = all.saturating_sub(first) as f64 / (self.new - 1) as f64;
+            return Ok(format!("{what:<24} {each:>10.1} launches a step\n"));
+        }
         let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
-        Ok(rates.line(&format!("decode {rows} x {} tokens", self.new), flops, self.peak_tflops))
+        self.measured(&what, rows * self.new, flops, || run(self.new))
     }
 
     /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
@@ -196,13 +230,11 @@ impl Bench {
             threads: machine.threads.min(rows),
             checkpoint_every: 1,
         };
-        let rates =
-            Rates::of(rows * self.prompt, self.rounds, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))?;
         // Backward costs twice the forward; frozen matrices need no gradient of their own.
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
         let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
-        Ok(rates.line(&what, flops, self.peak_tflops))
+        self.measured(&what, rows * self.prompt, flops, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))
     }
 
     /// One step as `train` takes it in Switch-GRPO, the rollouts a share to each worker. The last three tokens of the vocabulary
@@ -219,7 +251,11 @@ impl Bench {
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
         let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, last, 0) };
         let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
-        let rates = Rates::of(rollouts * self.new, self.rounds, || {
+        // A rollout is one forward, its replay a forward and a backward.
+        let times = if self.lora.is_some() { 3.0 } else { 4.0 };
+        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
+        let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
+        self.measured(&what, rollouts * self.new, flops, || {
             let policy = trainer.policy();
             let traces = decode(behaviour.of(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
@@ -229,12 +265,7 @@ impl Bench {
                 ..Sampled::default()
             };
             grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)
-        })?;
-        // A rollout is one forward, its replay a forward and a backward.
-        let times = if self.lora.is_some() { 3.0 } else { 4.0 };
-        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
-        let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
-        Ok(rates.line(&what, flops, self.peak_tflops))
+        })
     }
 }
 

@@ -25,6 +25,40 @@ pub struct Mlp {
     activation: Activation,
 }
 
+/// Positions that the MLP of a model kept as stored works on at once: in between it holds several values for each of the stream's, and a
+/// batch of long prompts has thousands of positions.
+const TOGETHER: usize = 1024;
+
+impl Mlp {
+    fn activated(&self, gate: Tensor<3>, up: Tensor<3>) -> Tensor<3> {
+        match self.activation {
+            Activation::Silu => ops::swiglu(gate, up),
+            Activation::GeluTanh => ops::geglu(gate, up),
+        }
+    }
+
+    /// Whether to work on some positions after others: those of a kept model do not depend on each other, to the last bit.
+    fn is_cut(&self, x: &Tensor<3>) -> bool {
+        let [b, l, _] = x.dims();
+        b * l > TOGETHER && self.up_proj.weight.param().is_none() && !x.is_autodiff()
+    }
+
+    /// `[B, L, D]` → `[B, L, D]`, some positions after others.
+    fn in_parts(&self, x: Tensor<3>) -> Tensor<3> {
+        let [b, l, d] = x.dims();
+        let all = b * l;
+        let x = x.reshape([1, all, d]);
+        // Parts of like size: a short rest would take the loops for few rows, which add in another order.
+        let size = all.div_ceil(all.div_ceil(TOGETHER));
+        let part = |from: usize| {
+            let x = x.clone().narrow(1, from, size.min(all - from));
+            let [gate, up] = Linear::forward_two([&self.gate_proj, &self.up_proj], x);
+            self.down_proj.forward(self.activated(gate, up))
+        };
+        Tensor::cat((0..all).step_by(size).map(part).collect(), 1).reshape([b, l, d])
+    }
+}
+
 /// One pre-norm block.
 #[derive(Module, Debug)]
 pub struct Block {
@@ -98,15 +132,17 @@ impl Block {
 
         let ln2 = [at(PointKind::Ln2Scale), at(PointKind::Ln2Normalized)];
         let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
-        let [gate, up] = Linear::forward_two([&self.mlp.gate_proj, &self.mlp.up_proj], normed);
-        let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
-        let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
-        let post = match self.mlp.activation {
-            Activation::Silu => ops::swiglu(gate, up),
-            Activation::GeluTanh => ops::geglu(gate, up),
+        let inside = [PointKind::MlpPre, PointKind::MlpPreLinear, PointKind::MlpPost];
+        let mlp_out = if self.mlp.is_cut(&normed) && !inside.iter().any(|&kind| hooks.wants(at(kind))) {
+            self.mlp.in_parts(normed)
+        } else {
+            let [gate, up] = Linear::forward_two([&self.mlp.gate_proj, &self.mlp.up_proj], normed);
+            let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
+            let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
+            let post = hooks.apply(at(PointKind::MlpPost), span, self.mlp.activated(gate, up))?;
+            self.mlp.down_proj.forward(post)
         };
-        let post = hooks.apply(at(PointKind::MlpPost), span, post)?;
-        let mlp_out = hooks.apply(at(PointKind::MlpOut), span, self.mlp.down_proj.forward(post))?;
+        let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
     }
 }
@@ -136,10 +172,19 @@ impl Decoder {
 
     /// Whether some matrix is kept as its file stores it: such a model is examined, not trained.
     pub fn is_kept(&self) -> bool {
+        self.any_matrix(|matrix| matrix.param().is_none())
+    }
+
+    /// Whether inputs of its kept matrices are rounded to bf16 ([`Self::load_kept_in_bf16`]).
+    pub fn rounds_inputs(&self) -> bool {
+        self.any_matrix(|matrix| matches!(matrix, Matrix::Kept(kept) if kept.matrix.rounds_inputs()))
+    }
+
+    fn any_matrix(&self, holds: impl Fn(&Matrix) -> bool) -> bool {
         let Self { embed_tokens, layers, lm_head, .. } = self;
-        let in_block = |block: &Block| block.linears().into_iter().any(|linear| linear.weight.param().is_none());
+        let in_block = |block: &Block| block.linears().into_iter().any(|linear| holds(&linear.weight));
         let outside = std::iter::once(embed_tokens).chain(lm_head.as_ref().map(|head| &head.weight));
-        outside.into_iter().any(|matrix| matrix.param().is_none()) || layers.iter().any(in_block)
+        outside.into_iter().any(&holds) || layers.iter().any(in_block)
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -230,7 +275,8 @@ impl Decoder {
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. All logits are never held at once where the head is floats without LoRA factors, in f32.
+    /// `[N]` each. Without a gradient, or
+    /// where the head is floats without LoRA factors, in f32, all logits are never held at once.
     ///
     /// # Errors
     /// Not one target for each state, or a token that the head does not have.
@@ -244,8 +290,8 @@ impl Decoder {
             (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => head.val(),
             (None, Matrix::Dense(table)) => table.val().transpose(),
             _ => {
-                let logits = self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-                return Ok(ops::loss_of_logits(logits, targets));
+                let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+                return Ok(ops::loss_in_parts(hidden, unembed, targets));
             }
         };
         Ok(ops::head_loss(hidden, head, targets))

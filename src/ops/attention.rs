@@ -57,7 +57,8 @@ pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>)
     let [_, l, _, dh] = q.dims();
     // On a GPU many queries are worth matrix products, which read the keys once for all of them.
     let fits = fused::widest_head(&q).is_none_or(|widest| dh <= widest && l <= FEW);
-    if !tracked && fits && all(fused::is_fused) {
+    let of_one_type = [&k, &v].into_iter().chain(&mask).all(|x| x.dtype() == q.dtype());
+    if !tracked && fits && of_one_type && fused::is_forward_fused(&q) {
         return fused::attend(q, k, v, mask);
     }
     let pattern = grouped_pattern(grouped_scores(q, k), mask);
@@ -89,7 +90,7 @@ pub fn masked(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
 
 /// Softmax over keys: scores `[B, H, L, T]` plus mask `[B, 1, L, T]` → `[B, H, L, T]`.
 pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
-    if fused::is_fused(&scores) && mask.as_ref().is_none_or(fused::is_fused) {
+    if fused::is_forward_fused(&scores) && mask.as_ref().is_none_or(|mask| mask.dtype() == scores.dtype()) {
         return fused::softmax(scores, mask);
     }
     composed_pattern(scores, mask)

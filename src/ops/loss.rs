@@ -48,6 +48,27 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
     loss_of_logits(hidden.matmul(head), targets)
 }
 
+/// Rows whose logits are held at once.
+const ROWS: usize = 128;
+
+/// [`head_loss`] with a head that is a function, `[n, D]` → `[n, V]`, some rows after others. Under autodiff the logits of all are kept.
+pub fn loss_in_parts(
+    hidden: Tensor<2>,
+    unembed: impl Fn(Tensor<2>) -> Tensor<2>,
+    targets: Targets,
+) -> (Tensor<1>, Tensor<1>) {
+    let n = hidden.dims()[0];
+    // Of like size: see `Mlp::in_parts`.
+    let size = n.div_ceil(n.div_ceil(ROWS).max(1)).max(1);
+    let part = |from: usize| {
+        let rows = from..(from + size).min(n);
+        let hidden = hidden.clone().narrow(0, from, rows.len());
+        loss_of_logits(unembed(hidden), targets.part(rows))
+    };
+    let (losses, hits) = (0..n).step_by(size).map(part).unzip();
+    (Tensor::cat(losses, 0), Tensor::cat(hits, 0))
+}
+
 /// The same from logits `[N, V]`, in Burn's operations.
 pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
     let [n, vocab] = logits.dims();

@@ -11,7 +11,7 @@ pub(crate) fn rms_scale<const R: usize>(x: Tensor<R>, eps: f64) -> Tensor<R> {
 
 /// `x / rms_scale(x) * weight`: `[.., D]`, `[D]` → `[.., D]`.
 pub fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
-    if fused::is_fused(&x) && fused::is_fused(&weight) {
+    if fused::is_forward_fused(&x) && x.dtype() == weight.dtype() {
         return fused::rms_norm(x, weight, eps);
     }
     composed_rms_norm(x, weight, eps)

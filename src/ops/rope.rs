@@ -37,7 +37,7 @@ impl Rotation {
 
 /// Rotates `[B, L, heads, dh]`: `(x1, x2) → (x1 cos − x2 sin, x2 cos + x1 sin)` on the two halves of `dh`.
 pub fn rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
-    if fused::is_fused(&x) && fused::is_fused(&rotation.cos) {
+    if fused::is_forward_fused(&x) && x.dtype() == rotation.cos.dtype() {
         return fused::rotate(x, rotation.cos.clone(), rotation.sin.clone());
     }
     composed_rotate(x, rotation)

@@ -7,7 +7,7 @@ use super::fused;
 
 /// `silu(gate) * up`, any shape.
 pub fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
-    if fused::is_fused(&gate) && fused::is_fused(&up) {
+    if fused::is_forward_fused(&gate) && gate.dtype() == up.dtype() {
         return fused::swiglu(gate, up);
     }
     composed_swiglu(gate, up)

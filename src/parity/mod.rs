@@ -64,7 +64,8 @@ impl Compared {
 }
 
 impl Fixtures {
-    fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
+    /// A tiny model by its name.
+    pub(crate) fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
         Decoder::load(&Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?, device)
     }
 

@@ -17,7 +17,7 @@ use crate::loading::{NewRows, Opened};
 use crate::machine::Compute;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::checkpoint::{Checkpoint, ModelRef};
-use crate::model::{Decoder, Hooks};
+use crate::model::{Decoder, Hooks, ModelConfig};
 use crate::progress::say;
 use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
 use crate::store::{ORIGIN, hex, sha256};
@@ -128,6 +128,11 @@ impl Subject {
             format!("{model}: prompted as `{}` is; --like names another preset or recipe", like.name)
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if asked.batch.is_none() && loaded.model.is_kept() {
+            let prompt = corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+            let rows = rows_held(loaded.model.config(), prompt + recipe.evaluation.max_new_tokens);
+            recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
+        }
         let (name, adapter) = (model.to_owned(), adapter.map(Path::to_path_buf));
         warn_of_dwell(&name, &loaded.reasoning, &recipe);
         let subject =
@@ -277,6 +282,20 @@ fn warn_of_dwell(name: &str, reasoning: &Reasoning, recipe: &Recipe) {
         say(&format!("{name}: {warning}"));
     }
 }
+
+/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
+/// every step of a batch reads anew.
+const CACHE_HELD: usize = 1 << 23;
+const SHARE_OF_WEIGHTS: usize = 64;
+
+/// Rows of so many positions whose keys and values are held together.
+pub(in crate::study) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
+    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+    CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
+}
+
+/// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.
+const FEWEST: usize = 8;
 
 /// Which problems are asked. Experiments read held-out problems only.
 #[derive(Clone, Debug, Default)]

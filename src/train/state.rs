@@ -233,11 +233,19 @@ impl PhaseFolder {
         Ok(folder)
     }
 
-    /// Reads back what [`Self::export`] wrote, layers in this type (tables of tokens in f32).
+    /// Reads back what [`Self::export`] wrote, computing in this type.
     ///
     /// # Errors
     /// A folder that is not there or not whole.
     pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
+        dtype.load(&Checkpoint::open_folder(self.path.join(name))?, device)
+    }
+
+    /// The same to be trained on: layers in this type, tables of tokens in f32, in which they are trained.
+    ///
+    /// # Errors
+    /// As [`Self::import`].
+    pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
         Decoder::load_in(&Checkpoint::open_folder(self.path.join(name))?, dtype.dtype(), device)
     }
 

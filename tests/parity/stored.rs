@@ -111,6 +111,37 @@ fn decoding_with_latents_takes_the_same_steps() {
 }
 
 #[test]
+fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
+    let root = tempfile::tempdir().expect("a folder");
+    let [kept, _] = both(&rewritten(root.path(), "qwen3_tied", Dtype::BF16), &Device::flex());
+    // 1,200 positions: more than the MLP works on at once, and more losses than are taken at once.
+    let ids: Vec<Vec<u32>> = (0..30).map(|row| (0..40).map(|i| (i * 7 + row * 3) % 40).collect()).collect();
+    let hidden = |ids: &[Vec<u32>]| {
+        let span = Span::prompts(&vec![40; ids.len()], false);
+        let x = kept.embed(ids).expect("embeds");
+        let hidden = kept.hidden(x, &span, &mut kept.cache(ids.len()), &mut Hooks::none()).expect("a forward");
+        hidden.reshape([ids.len() * 40, kept.config().hidden_size])
+    };
+    let losses = |hidden: Tensor<2>, ids: &[u32]| {
+        let (losses, hits) = kept.token_losses(hidden, Targets::of(ids.to_vec())).expect("losses");
+        [values(&losses), values(&hits)].concat()
+    };
+    let together = hidden(&ids);
+    let [all, d] = together.dims();
+    assert_eq!(all, 1200);
+    let flat = ids.concat();
+    let all = losses(together.clone(), &flat);
+    for row in [0, 17, 29] {
+        let alone = hidden(&ids[row..=row]);
+        let here = together.clone().slice([row * 40..row * 40 + 40, 0..d]);
+        assert_eq!(values(&alone), values(&here), "row {row}");
+        let alone = losses(alone, &ids[row]);
+        assert_eq!(alone[..40], all[row * 40..row * 40 + 40], "row {row}");
+        assert_eq!(alone[40..], all[1200 + row * 40..1240 + row * 40], "row {row}");
+    }
+}
+
+#[test]
 fn gradients_pass_through_to_the_input() {
     let root = tempfile::tempdir().expect("a folder");
     for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
@@ -201,6 +232,34 @@ fn large_models_in_f32_are_kept_and_small_ones_are_not() {
     save_hf_folder(&large, &config, weights, &SaveOptions::default()).expect("saves");
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 60).collect()).to_vec();
     compare(&large, &ids);
+}
+
+#[test]
+fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
+    let root = tempfile::tempdir().expect("a folder");
+    for name in TINY {
+        let path = rewritten(root.path(), name, Dtype::BF16);
+        let checkpoint = Checkpoint::open_folder(&path).expect("opens");
+        let load = |dtype: Compute| dtype.load(&checkpoint, &Device::flex()).expect("loads");
+        let (rounded, wide) = (load(Compute::StoredBf16), load(Compute::F32));
+        assert!(rounded.is_kept() && Compute::of(&rounded) == Compute::StoredBf16);
+        // Few rows and many take other loops.
+        let long: Vec<u32> = (0..50).map(|i| i * 7 % 40).collect();
+        let logits = |model: &Decoder, ids: &[u32]| {
+            values(&model.logits(&[ids.to_vec()], &mut Hooks::none()).expect("a forward"))
+        };
+        for n in [8, 50] {
+            let off = relative(&logits(&rounded, &long[..n]), &logits(&wide, &long[..n]), name);
+            assert!((1e-4..0.03).contains(&off), "{name}, {n} rows: off by {off:e}");
+        }
+        let few = logits(&rounded, &long[..8]);
+        let off = relative(&few, &logits(&rounded, &long)[..few.len()], name);
+        assert!(off < 0.03, "{name}: the loops differ by {off:e}");
+    }
+    let said =
+        Compute::StoredBf16.load(&Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("opens"), &Device::flex());
+    let said = said.expect_err("refused").to_string();
+    assert!(said.contains("qwen3_tied") && said.contains("use stored"), "{said}");
 }
 
 #[test]

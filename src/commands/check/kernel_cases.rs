@@ -1,6 +1,6 @@
 //! What the part `kernels` computes: operations and the shapes of their inputs.
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::kernels::{Case, MANY, Way, noise};
 use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
@@ -47,7 +47,7 @@ fn norms() -> Vec<Case> {
         let run = move |x: &[Tensor<4>], way| {
             let weight = x[1].clone().reshape([width]);
             match way {
-                Way::Fused => ops::rms_norm(seen(&x[0], view), weight, 1e-6),
+                Way::Fused | Way::Halves => ops::rms_norm(seen(&x[0], view), weight, 1e-6),
                 Way::Composed => composed::rms_norm(seen(&x[0], view), weight, 1e-6),
             }
         };
@@ -62,7 +62,7 @@ fn gates() -> Vec<Case> {
         // Sizes at which the exponential of f32 ends.
         let inputs = vec![noise(shape, 3, 100.0), noise(shape, 4, 2.0)];
         tracked("swiglu", name, inputs, move |x, way| match way {
-            Way::Fused => ops::swiglu(seen(&x[0], view), seen(&x[1], view)),
+            Way::Fused | Way::Halves => ops::swiglu(seen(&x[0], view), seen(&x[1], view)),
             Way::Composed => composed::swiglu(seen(&x[0], view), seen(&x[1], view)),
         })
     };
@@ -75,9 +75,9 @@ fn rotations() -> Vec<Case> {
         tracked("rotate", name, vec![noise(shape, 5, 3.0)], move |x, way| {
             let positions: Vec<Vec<usize>> = (0..b).map(|row| (row * 3..row * 3 + l).collect()).collect();
             let frequencies: Vec<f32> = (0..half).map(|i| 1.0 / (i as f32 + 1.0)).collect();
-            let rotation = Rotation::new(&positions, &frequencies, DType::F32, &x[0].device().inner());
+            let rotation = Rotation::new(&positions, &frequencies, x[0].dtype(), &x[0].device().inner());
             match way {
-                Way::Fused => ops::rotate(seen(&x[0], view), &rotation),
+                Way::Fused | Way::Halves => ops::rotate(seen(&x[0], view), &rotation),
                 Way::Composed => composed::rotate(seen(&x[0], view), &rotation),
             }
         })
@@ -86,10 +86,13 @@ fn rotations() -> Vec<Case> {
 }
 
 /// Slots that a query does not see, three in ten; every fifth query sees nothing.
-fn mask([b, l, t]: [usize; 3], device: &Device) -> Tensor<4> {
+fn mask([b, l, t]: [usize; 3], like: &Tensor<4>, way: Way) -> Tensor<4> {
     let draws = noise([b, 1, l, t], 6, 1.0).try_to_vec::<f32>().unwrap_or_default();
-    let bias = draws.iter().enumerate().map(|(i, draw)| if i / t % 5 == 4 || *draw < -0.4 { MASKED } else { 0.0 });
-    Tensor::from_data(TensorData::new(bias.collect::<Vec<f32>>(), [b, 1, l, t]), (device, DType::F32))
+    // f16 ends at 65,504; and a query that sees nothing must have the digits of its scores left in f32.
+    let masked = if way == Way::Halves { -1024.0 } else { MASKED };
+    let bias = draws.iter().enumerate().map(|(i, draw)| if i / t % 5 == 4 || *draw < -0.4 { masked } else { 0.0 });
+    let bias = TensorData::new(bias.collect::<Vec<f32>>(), [b, 1, l, t]).convert_dtype(like.dtype());
+    Tensor::from_data(bias, (&like.device().inner(), like.dtype()))
 }
 
 fn patterns() -> Vec<Case> {
@@ -103,9 +106,9 @@ fn patterns() -> Vec<Case> {
             let run = move |x: &[Tensor<4>], way| {
                 // Held by nobody else, so that it may be written over.
                 let own = seen(&x[0], view).mul_scalar(1.0);
-                let mask = masked.then(|| mask([b, l, t], &x[0].device().inner()));
+                let mask = masked.then(|| mask([b, l, t], &x[0], way));
                 match way {
-                    Way::Fused => ops::grouped_pattern(own, mask),
+                    Way::Fused | Way::Halves => ops::grouped_pattern(own, mask),
                     Way::Composed => composed::grouped_pattern(own, mask),
                 }
             };
@@ -124,7 +127,7 @@ fn patterns() -> Vec<Case> {
         vec![noise([2, 3, 7, 39], 7, 12.0)],
         |x, way| {
             let pattern = match way {
-                Way::Fused => ops::grouped_pattern(x[0].clone(), None),
+                Way::Fused | Way::Halves => ops::grouped_pattern(x[0].clone(), None),
                 Way::Composed => composed::grouped_pattern(x[0].clone(), None),
             };
             pattern + x[0].clone().mul_scalar(0.1)
@@ -162,9 +165,9 @@ fn attentions() -> Vec<Case> {
                 let keys = x[1].clone();
                 let k = if cached { keys.narrow(3, 0, t).swap_dims(2, 3) } else { keys.swap_dims(1, 2) };
                 let (q, v) = (x[0].clone(), x[2].clone().narrow(2, 0, t));
-                let mask = masked.then(|| mask([b, l, t], &x[0].device()));
+                let mask = masked.then(|| mask([b, l, t], &x[0], way));
                 match way {
-                    Way::Fused => ops::attend(q, k, v, mask),
+                    Way::Fused | Way::Halves => ops::attend(q, k, v, mask),
                     Way::Composed => composed::attend(q, k, v, mask),
                 }
             };
@@ -189,7 +192,7 @@ fn losses() -> Vec<Case> {
                 }
                 let (hidden, head) = (x[0].clone().reshape([n, d]), x[1].clone().reshape([d, vocab]));
                 let (loss, hits) = match way {
-                    Way::Fused => ops::head_loss(hidden, head, targets),
+                    Way::Fused | Way::Halves => ops::head_loss(hidden, head, targets),
                     Way::Composed => ops::loss_of_logits(hidden.matmul(head), targets),
                 };
                 Tensor::cat(vec![loss, hits], 0).reshape([1, 1, 2, n])
@@ -211,7 +214,7 @@ fn steps() -> Vec<Case> {
                 let own = |x: &Tensor<4>| if shared { x.clone() } else { x.clone().mul_scalar(1.0) };
                 let (weight, moments) = (own(&x[0]), [own(&x[2]), own(&x[3].clone().abs())]);
                 let (weight, [m, v]) = match way {
-                    Way::Fused => ops::adamw(weight, x[1].clone(), moments, settings),
+                    Way::Fused | Way::Halves => ops::adamw(weight, x[1].clone(), moments, settings),
                     Way::Composed => composed::adamw(weight, x[1].clone(), moments, settings),
                 };
                 // The old weight too: nobody may write over what is held elsewhere.
@@ -220,7 +223,7 @@ fn steps() -> Vec<Case> {
         }
         out.push(untracked("sum_of_squares", format!("{n} values"), vec![noise([1, 1, 1, n], 18, 1.0)], |x, way| {
             let sum = match way {
-                Way::Fused => ops::sum_of_squares(x[0].clone()),
+                Way::Fused | Way::Halves => ops::sum_of_squares(x[0].clone()),
                 Way::Composed => f64::from(x[0].clone().square().sum().into_scalar::<f32>()),
             };
             Tensor::from_data(TensorData::new(vec![sum as f32], [1, 1, 1, 1]), (&x[0].device(), DType::F32))

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 
 use super::kernel_cases;
@@ -12,11 +12,19 @@ use crate::machine::Machine;
 use crate::ops;
 use crate::parity::{Compared, reference::values};
 
+const F32: FloatDType = FloatDType::F32;
+
 /// Of values: sums of f32 in another order (the CPU adds up a vocabulary in sixteen sums), and a driver's exponential.
 const VALUES: f64 = 1e-5;
 
 /// Of gradients, which are differences of such sums.
 const GRADIENTS: f64 = 2e-5;
+
+/// Of values and gradients in 16 bits, for which inputs are rounded first: what rounding an output costs, and some.
+const HALVES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 1e-3), (FloatDType::BF16, "bf16", 8e-3)];
+
+/// Below this, f16 has fewer digits.
+const SMALL: f32 = 1e-4;
 
 /// Sums of more values than this are compared with Burn's operations on the CPU. On lavapipe, Burn 0.22.1's softmax of 151,672
 /// values was off by 0.27 of the largest, and its gradient of a weight that 70,000 rows share by 0.21, where the kernels and the CPU
@@ -28,6 +36,8 @@ pub(super) const MANY: usize = 65_535;
 pub(super) enum Way {
     Fused,
     Composed,
+    /// As `Fused`, for inputs of 16 bits.
+    Halves,
 }
 
 type Operation = Box<dyn Fn(&[Tensor<4>], Way) -> Tensor<4>>;
@@ -55,10 +65,29 @@ pub(super) fn noise(shape: [usize; 4], seed: u64, size: f32) -> TensorData {
     TensorData::new((0..n).map(|_| (rng.random::<f32>() - 0.5) * 2.0 * size).collect::<Vec<_>>(), shape)
 }
 
+impl Case {
+    /// Whether the kernels take it in 16 bits. What asks for products of matrices first is left out.
+    fn runs_in_halves(&self) -> bool {
+        match self.operation {
+            "rms_norm" | "swiglu" | "rotate" | "softmax" => true,
+            "attend" => !self.there,
+            _ => false,
+        }
+    }
+
+    /// The same on inputs rounded to a type.
+    fn rounded(self, dtype: FloatDType) -> Self {
+        let round = |x: TensorData| x.convert_dtype(dtype.into()).convert_dtype(DType::F32);
+        Self { inputs: self.inputs.into_iter().map(round).collect(), ..self }
+    }
+}
+
 /// The values of a case and the gradients of its inputs under a fixed weighting of its outputs.
-fn computed(case: &Case, device: &Device, way: Way) -> Result<(Vec<f32>, Vec<f32>)> {
+fn computed(case: &Case, device: &Device, dtype: FloatDType, way: Way) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = if case.gradients { device.clone().autodiff() } else { device.clone() };
-    let on_device = |data: &TensorData| Tensor::<4>::from_data(data.clone(), (&device, DType::F32));
+    let on_device = |data: &TensorData| {
+        Tensor::<4>::from_data(data.clone().convert_dtype(dtype.into()), (&device, DType::from(dtype)))
+    };
     let inputs: Vec<Tensor<4>> = case.inputs.iter().map(on_device).collect();
     if !case.gradients {
         return Ok((values(&(case.run)(&inputs, way))?, vec![]));
@@ -78,7 +107,7 @@ fn computed(case: &Case, device: &Device, way: Way) -> Result<(Vec<f32>, Vec<f32
 }
 
 /// max |ours − theirs| ÷ max |theirs|; infinite where a value is not finite or missing.
-fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
+pub(super) fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
     let scale = f64::from(theirs.iter().fold(floor, |most, x| most.max(x.abs())));
     if ours.len() != theirs.len() || !ours.iter().chain(theirs).all(|x| x.is_finite()) {
         return f64::INFINITY;
@@ -95,10 +124,10 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
     let cpu = Machine::default().device;
     let mut found: BTreeMap<(&str, &str, &str), (f64, usize, String)> = BTreeMap::new();
     for case in kernel_cases::all() {
-        let ours = computed(&case, device, Way::Fused)?;
+        let ours = computed(&case, device, F32, Way::Fused)?;
         let place = if case.there { device } else { &cpu };
         for (whom, other, way) in [("the CPU", &cpu, Way::Fused), ("Burn's operations", place, Way::Composed)] {
-            let theirs = computed(&case, other, way)?;
+            let theirs = computed(&case, other, F32, way)?;
             let mut note = |what, ours: &[f32], theirs: &[f32], floor| {
                 let off = off(ours, theirs, floor);
                 let (worst, values, at) = found.entry((case.operation, what, whom)).or_default();
@@ -117,6 +146,34 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
         let at = if at.is_empty() { at } else { format!(", worst at {at}") };
         let bound = if what == "values" { VALUES } else { GRADIENTS };
         Compared { what: format!("{operation}: {what} against {whom}{at}"), off, bound, values }
+    };
+    let mut all: Vec<Compared> = found.into_iter().map(compared).collect();
+    for (dtype, name, bound) in HALVES {
+        if device.supports_dtype(dtype) {
+            all.extend(in_halves(device, &cpu, dtype, name, bound)?);
+        }
+    }
+    Ok(all)
+}
+
+/// The operations of a forward in 16 bits against the CPU in f32 on the same inputs.
+fn in_halves(device: &Device, cpu: &Device, dtype: FloatDType, name: &str, bound: f64) -> Result<Vec<Compared>> {
+    let mut found: BTreeMap<&str, (f64, usize, String)> = BTreeMap::new();
+    for case in kernel_cases::all().into_iter().filter(Case::runs_in_halves) {
+        let case = case.rounded(dtype);
+        let (ours, theirs) = (computed(&case, device, dtype, Way::Halves)?, computed(&case, cpu, F32, Way::Halves)?);
+        let (worst, values, at) = found.entry(case.operation).or_default();
+        *values += theirs.0.len() + theirs.1.len();
+        let off = off(&ours.0, &theirs.0, SMALL).max(off(&ours.1, &theirs.1, case.floor.max(SMALL)));
+        if off > *worst {
+            (*worst, *at) = (off, case.shape.clone());
+        }
+    }
+    let compared = |(operation, (off, values, at)): (&str, (f64, usize, String))| Compared {
+        what: format!("{operation} in {name}: values and gradients against the CPU in f32, worst at {at}"),
+        off,
+        bound,
+        values,
     };
     Ok(found.into_iter().map(compared).collect())
 }

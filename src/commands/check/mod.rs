@@ -1,5 +1,6 @@
 //! `probe check`: the reference values of `fixtures/`, computed again on a device; and whole programs on it against the CPU.
 
+mod halves;
 mod kernel_cases;
 mod kernels;
 mod memory;
@@ -37,7 +38,8 @@ pub struct Check {
     /// Multiply every bound by this
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     loosen: f64,
-    /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), training, grpo, intervene,
+    /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), halves
+    /// (whole models in bf16 and f16, where the device computes in them), training, grpo, intervene,
     /// probe, verdicts (of what intervene and probe wrote), memory; or `all`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
@@ -72,7 +74,10 @@ impl Check {
     /// Reference values that cannot be read, and differences beyond their bounds.
     pub fn run(&self) -> Result<()> {
         ensure!(self.loosen.is_finite() && self.loosen > 0.0, "--loosen must be above 0, found {}", self.loosen);
-        ensure!(self.machine.dtype() != Some(Compute::Bf16), "the reference values are f32: leave --dtype out");
+        ensure!(
+            matches!(self.machine.dtype(), None | Some(Compute::F32)),
+            "the reference values are f32: leave --dtype out (the part `halves` has 16 bits)"
+        );
         let parts = self.parts()?;
         self.machine.compute(|machine| self.run_on(machine, &parts))
     }

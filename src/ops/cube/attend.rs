@@ -4,10 +4,11 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::rows::{LOWEST, largest_of_units, sum_of_units};
-use super::{UNITS, addresses, cubes, dim, made_like, units};
+use super::{UNITS, addresses, cubes, dim, element, made_like, units};
 
 /// `softmax(q·k / √dh + mask) v`: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]` → `[B, L, H, dh]`.
 ///
@@ -15,17 +16,18 @@ use super::{UNITS, addresses, cubes, dim, made_like, units};
 /// every `parts`-th slot, with as many parts as there are units for. When a larger score comes, what was added up before is
 /// scaled down (Milakov and Gimelshein 2018, arXiv:1805.02867). Without a mask, `mask` is never read.
 #[cube(launch, address_type = "dynamic")]
-fn one_query(
-    q: &Tensor<f32>,
-    k: &Tensor<f32>,
-    v: &Tensor<f32>,
-    mask: &Tensor<f32>,
-    out: &mut Tensor<f32>,
+fn one_query<F: Float>(
+    q: &Tensor<F>,
+    k: &Tensor<F>,
+    v: &Tensor<F>,
+    mask: &Tensor<F>,
+    out: &mut Tensor<F>,
     queries: usize,
     scale: f32,
     #[comptime] masked: bool,
     #[comptime] width: usize,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     if CUBE_POS >= queries {
         terminate!();
@@ -46,7 +48,7 @@ fn one_query(
     let of_values = b * v.stride(0) + group * v.stride(1);
 
     if unit < width {
-        query[unit] = q[of_query + unit * q.stride(3)] * scale;
+        query[unit] = f32::cast_from(q[of_query + unit * q.stride(3)]) * scale;
     }
     sync_cube();
 
@@ -64,10 +66,10 @@ fn one_query(
             score = 0.0f32;
             let key = of_keys + slot * k.stride(2);
             for i in 0..width {
-                score += query[i] * k[key + i * k.stride(3)];
+                score += query[i] * f32::cast_from(k[key + i * k.stride(3)]);
             }
             if masked {
-                score += mask[b * mask.stride(0) + l * mask.stride(2) + slot * mask.stride(3)];
+                score += f32::cast_from(mask[b * mask.stride(0) + l * mask.stride(2) + slot * mask.stride(3)]);
             }
         }
         let larger = max(most, largest_of_units(score, &mut shared));
@@ -86,7 +88,8 @@ fn one_query(
             let held = min(units, slots - first);
             let mut i = part;
             while i < held {
-                own += weights[i] * v[of_values + (first + i) * v.stride(2) + column * v.stride(3)];
+                let value = v[of_values + (first + i) * v.stride(2) + column * v.stride(3)];
+                own += weights[i] * f32::cast_from(value);
                 i += parts;
             }
         }
@@ -104,7 +107,7 @@ fn one_query(
             total += weights[i * width + unit];
         }
         let to = b * out.stride(0) + l * out.stride(1) + h * out.stride(2) + unit * out.stride(3);
-        out[to] = total / sum;
+        out[to] = F::cast_from(total / sum);
     }
 }
 
@@ -117,7 +120,7 @@ pub(in crate::ops) fn attend(q: CubeTensor, k: CubeTensor, v: CubeTensor, mask: 
     if queries * width == 0 {
         return out;
     }
-    let client = q.client.clone();
+    let (client, element) = (q.client.clone(), element(&q));
     let units = units(&client, UNITS);
     let masked = mask.is_some();
     // A kernel has all its arguments: without a mask the queries stand in for it, and are not read as one.
@@ -137,6 +140,7 @@ pub(in crate::ops) fn attend(q: CubeTensor, k: CubeTensor, v: CubeTensor, mask: 
         masked,
         width,
         units,
+        element,
     );
     out
 }

@@ -1,6 +1,7 @@
 //! The element-wise work of a decoder as kernels of CubeCL: one source for CUDA and for every device that wgpu reaches.
 //!
-//! Tensors in, tensors out, f32 only. Kernels read their inputs by strides, so that a view needs no copy, and keep sums in f32.
+//! Tensors in, tensors out; losses and the optimiser in f32, what a forward is made of also in bf16 and f16 (all inputs of an
+//! operation in one type). Kernels read their inputs by strides, so that a view needs no copy; they compute in f32, and round what they write.
 //! They ask for no more than any GPU has: 256 units a cube, 4 KB of shared memory, and as many cubes a dimension as it allows.
 
 #![allow(
@@ -20,6 +21,7 @@ mod swiglu;
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
+use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::cubecl::server::CubeCountSelection;
 use burn_cubecl::ops::numeric::empty_device_dtype;
@@ -71,9 +73,23 @@ fn rows_of(shape: &Shape) -> [usize; 2] {
     [shape.num_elements() / width.max(1), width]
 }
 
-/// A tensor of this shape on the device of another, not written yet.
+/// A tensor of this shape on the device and in the type of another, not written yet.
 fn made_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
+    empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype)
+}
+
+/// The same in f32.
+fn sums_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, DType::F32)
+}
+
+/// What a kernel that takes several types is compiled for.
+fn element(x: &CubeTensor) -> ElemType {
+    ElemType::Float(match x.dtype {
+        DType::BF16 => FloatKind::BF16,
+        DType::F16 => FloatKind::F16,
+        _ => FloatKind::F32,
+    })
 }
 
 /// Where a kernel may write what it makes of a tensor, and whether that is the tensor itself: where nobody else holds it and no

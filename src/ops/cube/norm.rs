@@ -5,21 +5,23 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::rows::{place, sum_of_units};
-use super::{addresses, cubes, dim, made_like, rows_of, units};
+use super::{addresses, cubes, dim, element, made_like, rows_of, sums_like, units};
 
 /// `out = x / sqrt(mean(x²) + eps) · weight` of each row.
 #[cube(launch, address_type = "dynamic")]
-fn forward(
-    x: &Tensor<f32>,
-    weight: &Tensor<f32>,
-    out: &mut Tensor<f32>,
+fn forward<F: Float>(
+    x: &Tensor<F>,
+    weight: &Tensor<F>,
+    out: &mut Tensor<F>,
     rows: usize,
     eps: f32,
     #[comptime] rank: usize,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -35,7 +37,7 @@ fn forward(
     let mut squares = 0.0f32;
     let mut i = UNIT_POS as usize;
     while i < width {
-        let value = x[from + i * step];
+        let value = f32::cast_from(x[from + i * step]);
         squares += value * value;
         i += units;
     }
@@ -44,23 +46,25 @@ fn forward(
 
     let mut i = UNIT_POS as usize;
     while i < width {
-        out[to + i * to_step] = x[from + i * step] * scale * weight[i * weight.stride(0)];
+        let value = f32::cast_from(x[from + i * step]) * scale;
+        out[to + i * to_step] = F::cast_from(value * f32::cast_from(weight[i * weight.stride(0)]));
         i += units;
     }
 }
 
 /// With `r = 1 / sqrt(mean(x²) + eps)`: `dx = r · (g·w − x · r² · mean(g·w·x))`. Keeps r, one a row.
 #[cube(launch, address_type = "dynamic")]
-fn backward(
-    x: &Tensor<f32>,
-    weight: &Tensor<f32>,
-    grad: &Tensor<f32>,
-    dx: &mut Tensor<f32>,
+fn backward<F: Float>(
+    x: &Tensor<F>,
+    weight: &Tensor<F>,
+    grad: &Tensor<F>,
+    dx: &mut Tensor<F>,
     scales: &mut Tensor<f32>,
     rows: usize,
     eps: f32,
     #[comptime] rank: usize,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -78,9 +82,10 @@ fn backward(
     let mut products = 0.0f32;
     let mut i = UNIT_POS as usize;
     while i < width {
-        let value = x[from + i * step];
+        let value = f32::cast_from(x[from + i * step]);
         squares += value * value;
-        products += value * grad[grads + i * grad.stride(last)] * weight[i * weight.stride(0)];
+        products +=
+            value * f32::cast_from(grad[grads + i * grad.stride(last)]) * f32::cast_from(weight[i * weight.stride(0)]);
         i += units;
     }
     let mean = sum_of_units(squares, &mut shared) / f32::cast_from(width);
@@ -89,8 +94,8 @@ fn backward(
 
     let mut i = UNIT_POS as usize;
     while i < width {
-        let own = grad[grads + i * grad.stride(last)] * weight[i * weight.stride(0)];
-        dx[to + i * to_step] = scale * (own - x[from + i * step] * along);
+        let own = f32::cast_from(grad[grads + i * grad.stride(last)]) * f32::cast_from(weight[i * weight.stride(0)]);
+        dx[to + i * to_step] = F::cast_from(scale * (own - f32::cast_from(x[from + i * step]) * along));
         i += units;
     }
     if UNIT_POS == 0 {
@@ -100,15 +105,16 @@ fn backward(
 
 /// Sums of `g · x · r` over so many rows at a time: `[parts, D]`. A unit a column, a row of cubes a part.
 #[cube(launch, address_type = "dynamic")]
-fn weight_parts(
-    x: &Tensor<f32>,
-    grad: &Tensor<f32>,
+fn weight_parts<F: Float>(
+    x: &Tensor<F>,
+    grad: &Tensor<F>,
     scales: &Tensor<f32>,
     parts: &mut Tensor<f32>,
     rows: usize,
     of_part: usize,
     #[comptime] rank: usize,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     let last = rank - 1;
     let width = x.shape(last);
@@ -122,8 +128,9 @@ fn weight_parts(
     let end = min(row + of_part, rows);
     let mut sum = 0.0f32;
     while row < end {
-        let value = x[place(x, row, last) + column * x.stride(last)];
-        sum += grad[place(grad, row, last) + column * grad.stride(last)] * value * scales[row];
+        let value = f32::cast_from(x[place(x, row, last) + column * x.stride(last)]);
+        let own = f32::cast_from(grad[place(grad, row, last) + column * grad.stride(last)]);
+        sum += own * value * scales[row];
         row += 1;
     }
     let to = part * parts.stride(0) + column * parts.stride(1);
@@ -140,7 +147,7 @@ pub(in crate::ops) fn rms_norm(x: CubeTensor, weight: CubeTensor, eps: f64) -> C
     if rows * width == 0 {
         return out;
     }
-    let (client, units) = (x.client.clone(), units(&x.client, width));
+    let (client, units, element) = (x.client.clone(), units(&x.client, width), element(&x));
     forward::launch(
         &client,
         cubes(&client, rows),
@@ -153,6 +160,7 @@ pub(in crate::ops) fn rms_norm(x: CubeTensor, weight: CubeTensor, eps: f64) -> C
         eps as f32,
         rank,
         units,
+        element,
     );
     out
 }
@@ -166,12 +174,12 @@ pub(in crate::ops) fn rms_norm_backward(
 ) -> (CubeTensor, CubeTensor) {
     let (dx, rank) = (made_like(&x, x.shape()), x.rank());
     let [rows, width] = rows_of(&x.shape());
-    let parts = made_like(&x, Shape::new([rows.div_ceil(OF_PART).max(1), width]));
+    let parts = sums_like(&x, Shape::new([rows.div_ceil(OF_PART).max(1), width]));
     if rows * width == 0 {
         return (dx, CubeBackend::float_zeros(weight.shape(), &weight.device, weight.dtype.into()));
     }
-    let scales = made_like(&x, Shape::new([rows]));
-    let client = x.client.clone();
+    let scales = sums_like(&x, Shape::new([rows]));
+    let (client, element) = (x.client.clone(), element(&x));
     let of_row = units(&client, width);
     let address = addresses(&[&x, &grad, &dx]);
     backward::launch(
@@ -188,6 +196,7 @@ pub(in crate::ops) fn rms_norm_backward(
         eps as f32,
         rank,
         of_row,
+        element,
     );
     weight_parts::launch(
         &client,
@@ -202,7 +211,9 @@ pub(in crate::ops) fn rms_norm_backward(
         OF_PART,
         rank,
         of_row,
+        element,
     );
     let dw = CubeBackend::float_sum_dim(parts, 0);
+    let dw = if weight.dtype == dw.dtype { dw } else { CubeBackend::float_cast(dw, weight.dtype.into()) };
     (dx, CubeBackend::float_reshape(dw, weight.shape()))
 }

@@ -3,13 +3,22 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::{UNITS, addresses, cubes, dim, made_like, units};
+use super::{UNITS, addresses, cubes, dim, element, made_like, units};
 
 /// `(x1, x2) → (x1 cos − x2 sin, x2 cos + x1 sin)` on the two halves of each head: x `[B, L, H, dh]`, tables `[B, L, 1, dh/2]`.
 #[cube(launch, address_type = "dynamic")]
-fn turn(x: &Tensor<f32>, cos: &Tensor<f32>, sin: &Tensor<f32>, out: &mut Tensor<f32>, pairs: usize, sign: f32) {
+fn turn<F: Float>(
+    x: &Tensor<F>,
+    cos: &Tensor<F>,
+    sin: &Tensor<F>,
+    out: &mut Tensor<F>,
+    pairs: usize,
+    sign: f32,
+    #[define(F)] _element: ElemType,
+) {
     if ABSOLUTE_POS >= pairs {
         terminate!();
     }
@@ -23,13 +32,13 @@ fn turn(x: &Tensor<f32>, cos: &Tensor<f32>, sin: &Tensor<f32>, out: &mut Tensor<
 
     let from = b * x.stride(0) + l * x.stride(1) + h * x.stride(2);
     let to = b * out.stride(0) + l * out.stride(1) + h * out.stride(2);
-    let first = x[from + i * x.stride(3)];
-    let second = x[from + (i + half) * x.stride(3)];
-    let c = cos[b * cos.stride(0) + l * cos.stride(1) + i * cos.stride(3)];
-    let s = sin[b * sin.stride(0) + l * sin.stride(1) + i * sin.stride(3)] * sign;
+    let first = f32::cast_from(x[from + i * x.stride(3)]);
+    let second = f32::cast_from(x[from + (i + half) * x.stride(3)]);
+    let c = f32::cast_from(cos[b * cos.stride(0) + l * cos.stride(1) + i * cos.stride(3)]);
+    let s = f32::cast_from(sin[b * sin.stride(0) + l * sin.stride(1) + i * sin.stride(3)]) * sign;
     let to_step = out.stride(3);
-    out[to + i * to_step] = first * c - second * s;
-    out[to + (i + half) * to_step] = second * c + first * s;
+    out[to + i * to_step] = F::cast_from(first * c - second * s);
+    out[to + (i + half) * to_step] = F::cast_from(second * c + first * s);
 }
 
 /// RoPE on `[B, L, H, dh]` with tables `[B, L, 1, dh/2]`; by `−angle` where `back`.
@@ -38,7 +47,7 @@ pub(in crate::ops) fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, ba
     if pairs == 0 {
         return out;
     }
-    let client = x.client.clone();
+    let (client, element) = (x.client.clone(), element(&x));
     let units = units(&client, UNITS);
     turn::launch(
         &client,
@@ -51,6 +60,7 @@ pub(in crate::ops) fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, ba
         out.clone().into_tensor_arg(),
         pairs,
         if back { -1.0 } else { 1.0 },
+        element,
     );
     out
 }

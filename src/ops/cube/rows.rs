@@ -8,7 +8,7 @@ pub(super) const LOWEST: f32 = -3.4e38;
 
 /// Where the row of a number begins, by the strides of the first `axes` axes. With all axes: where the value of a number is.
 #[cube]
-pub(super) fn place(x: &Tensor<f32>, number: usize, #[comptime] axes: usize) -> usize {
+pub(super) fn place<F: Float>(x: &Tensor<F>, number: usize, #[comptime] axes: usize) -> usize {
     let mut rest = number;
     let mut at = 0;
     #[unroll]

@@ -3,36 +3,38 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::rows::{LOWEST, largest_of_units, place, sum_of_units};
-use super::{addresses, cubes, dim, room_for, rows_of, units};
+use super::{addresses, cubes, dim, element, room_for, rows_of, units};
 
 /// A value of a row of scores, with the mask of its row if there is one.
 #[cube]
-fn score(
-    x: &Tensor<f32>,
-    mask: &Tensor<f32>,
+fn score<F: Float>(
+    x: &Tensor<F>,
+    mask: &Tensor<F>,
     starts: (usize, usize),
     i: usize,
     #[comptime] last: usize,
     #[comptime] masked: bool,
 ) -> f32 {
-    let own = x[starts.0 + i * x.stride(last)];
-    if masked { own + mask[starts.1 + i * mask.stride(last)] } else { own }
+    let own = f32::cast_from(x[starts.0 + i * x.stride(last)]);
+    if masked { own + f32::cast_from(mask[starts.1 + i * mask.stride(last)]) } else { own }
 }
 
 /// `out = softmax(x + mask)` of each row. With a mask `[B, 1, L, T]` the rows are those of `[B, H, L, T]`; without one, `mask`
 /// is never read. `out` may be x itself: a unit reads and writes the same values.
 #[cube(launch, address_type = "dynamic")]
-fn forward(
-    x: &Tensor<f32>,
-    mask: &Tensor<f32>,
-    out: &mut Tensor<f32>,
+fn forward<F: Float>(
+    x: &Tensor<F>,
+    mask: &Tensor<F>,
+    out: &mut Tensor<F>,
     rows: usize,
     #[comptime] rank: usize,
     #[comptime] masked: bool,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -69,20 +71,21 @@ fn forward(
 
     let mut i = UNIT_POS as usize;
     while i < width {
-        out[to + i * to_step] = (score(x, mask, starts, i, last, masked) - most).exp() * over;
+        out[to + i * to_step] = F::cast_from((score(x, mask, starts, i, last, masked) - most).exp() * over);
         i += units;
     }
 }
 
 /// `ds = p · (g − Σ g·p)` of each row. `out` may be g itself.
 #[cube(launch, address_type = "dynamic")]
-fn backward(
-    pattern: &Tensor<f32>,
-    grad: &Tensor<f32>,
-    out: &mut Tensor<f32>,
+fn backward<F: Float>(
+    pattern: &Tensor<F>,
+    grad: &Tensor<F>,
+    out: &mut Tensor<F>,
     rows: usize,
     #[comptime] rank: usize,
     #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rows {
@@ -99,15 +102,16 @@ fn backward(
     let mut sum = 0.0f32;
     let mut i = UNIT_POS as usize;
     while i < width {
-        sum += pattern[own + i * pattern.stride(last)] * grad[grads + i * grad.stride(last)];
+        sum += f32::cast_from(pattern[own + i * pattern.stride(last)])
+            * f32::cast_from(grad[grads + i * grad.stride(last)]);
         i += units;
     }
     let along = sum_of_units(sum, &mut shared);
 
     let mut i = UNIT_POS as usize;
     while i < width {
-        let off = grad[grads + i * grad.stride(last)] - along;
-        out[to + i * to_step] = pattern[own + i * pattern.stride(last)] * off;
+        let off = f32::cast_from(grad[grads + i * grad.stride(last)]) - along;
+        out[to + i * to_step] = F::cast_from(f32::cast_from(pattern[own + i * pattern.stride(last)]) * off);
         i += units;
     }
 }
@@ -119,7 +123,7 @@ pub(in crate::ops) fn softmax(scores: CubeTensor, mask: Option<CubeTensor>) -> C
     if rows * width == 0 {
         return out;
     }
-    let client = scores.client.clone();
+    let (client, element) = (scores.client.clone(), element(&scores));
     let (units, masked) = (units(&client, width), mask.is_some());
     // A kernel has all its arguments: without a mask the scores stand in for it, and are not read as one.
     let mask = mask.unwrap_or_else(|| scores.clone());
@@ -135,6 +139,7 @@ pub(in crate::ops) fn softmax(scores: CubeTensor, mask: Option<CubeTensor>) -> C
         rank,
         masked,
         units,
+        element,
     );
     out
 }
@@ -146,7 +151,7 @@ pub(in crate::ops) fn softmax_backward(pattern: CubeTensor, grad: CubeTensor) ->
     if rows * width == 0 {
         return out;
     }
-    let client = pattern.client.clone();
+    let (client, element) = (pattern.client.clone(), element(&pattern));
     let units = units(&client, width);
     backward::launch(
         &client,
@@ -159,6 +164,7 @@ pub(in crate::ops) fn softmax_backward(pattern: CubeTensor, grad: CubeTensor) ->
         rows,
         rank,
         units,
+        element,
     );
     out
 }

@@ -3,10 +3,11 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 
-use super::{UNITS, addresses, cubes, dim, made_like, units};
+use super::{UNITS, addresses, cubes, dim, element, made_like, units};
 
 /// `1 / (1 + exp(−x))`. From 88 on, the exponential would be no number of f32.
 #[cube]
@@ -16,31 +17,38 @@ fn sigmoid(x: f32) -> f32 {
 
 /// `out = gate · sigmoid(gate) · up`.
 #[cube(launch, address_type = "dynamic")]
-fn forward(gate: LinearView<'_, f32>, up: LinearView<'_, f32>, mut out: LinearViewMut<'_, f32>) {
+fn forward<F: Float>(
+    gate: LinearView<'_, F>,
+    up: LinearView<'_, F>,
+    mut out: LinearViewMut<'_, F>,
+    #[define(F)] _element: ElemType,
+) {
     if !out.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let g = gate.read(ABSOLUTE_POS);
-    out.write(ABSOLUTE_POS, g * sigmoid(g) * up.read(ABSOLUTE_POS));
+    let g = f32::cast_from(gate.read(ABSOLUTE_POS));
+    out.write(ABSOLUTE_POS, F::cast_from(g * sigmoid(g) * f32::cast_from(up.read(ABSOLUTE_POS))));
 }
 
 /// With `s = sigmoid(gate)`: `dup = g · gate · s`, `dgate = g · up · s · (1 + gate · (1 − s))`.
 #[cube(launch, address_type = "dynamic")]
-fn backward(
-    gate: LinearView<'_, f32>,
-    up: LinearView<'_, f32>,
-    grad: LinearView<'_, f32>,
-    mut dgate: LinearViewMut<'_, f32>,
-    mut dup: LinearViewMut<'_, f32>,
+fn backward<F: Float>(
+    gate: LinearView<'_, F>,
+    up: LinearView<'_, F>,
+    grad: LinearView<'_, F>,
+    mut dgate: LinearViewMut<'_, F>,
+    mut dup: LinearViewMut<'_, F>,
+    #[define(F)] _element: ElemType,
 ) {
     if !dgate.is_in_bounds(ABSOLUTE_POS) {
         terminate!();
     }
-    let x = gate.read(ABSOLUTE_POS);
-    let own = grad.read(ABSOLUTE_POS);
+    let x = f32::cast_from(gate.read(ABSOLUTE_POS));
+    let own = f32::cast_from(grad.read(ABSOLUTE_POS));
     let s = sigmoid(x);
-    dup.write(ABSOLUTE_POS, own * x * s);
-    dgate.write(ABSOLUTE_POS, own * up.read(ABSOLUTE_POS) * s * (1.0 + x * (1.0 - s)));
+    let other = f32::cast_from(up.read(ABSOLUTE_POS));
+    dup.write(ABSOLUTE_POS, F::cast_from(own * x * s));
+    dgate.write(ABSOLUTE_POS, F::cast_from(own * other * s * (1.0 + x * (1.0 - s))));
 }
 
 /// `silu(gate) · up`, any shape.
@@ -49,7 +57,7 @@ pub(in crate::ops) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
     if n == 0 {
         return out;
     }
-    let client = gate.client.clone();
+    let (client, element) = (gate.client.clone(), element(&gate));
     let units = units(&client, UNITS);
     forward::launch(
         &client,
@@ -59,6 +67,7 @@ pub(in crate::ops) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
         gate.into_linear_view_like(&out),
         up.into_linear_view_like(&out),
         out.clone().into_linear_view(),
+        element,
     );
     out
 }
@@ -70,7 +79,7 @@ pub(in crate::ops) fn swiglu_backward(gate: CubeTensor, up: CubeTensor, grad: Cu
     if n == 0 {
         return (dgate, dup);
     }
-    let client = gate.client.clone();
+    let (client, element) = (gate.client.clone(), element(&gate));
     let units = units(&client, UNITS);
     backward::launch(
         &client,
@@ -82,6 +91,7 @@ pub(in crate::ops) fn swiglu_backward(gate: CubeTensor, up: CubeTensor, grad: Cu
         grad.into_linear_view_like(&dgate),
         dgate.clone().into_linear_view(),
         dup.clone().into_linear_view(),
+        element,
     );
     (dgate, dup)
 }

@@ -3,7 +3,8 @@
 //! Burn backend extensions: [`Fused`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
 //! of `ops::cube`; [`CpuFused`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
 //! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
-//! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself.
+//! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
+//! operations of a forward are single passes in bf16 and f16 too.
 
 mod attend;
 mod attend_gradient;
@@ -17,6 +18,7 @@ mod kernels;
 mod product;
 mod simd;
 mod stored;
+mod stored_bf16;
 mod stored_many;
 
 use std::sync::Arc;
@@ -161,6 +163,12 @@ pub(crate) trait CpuInference: Backend {
 /// Whether a tensor can take the path of [`Fused`] and [`Inference`].
 pub(crate) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && (is_cpu(&x.device()) || on_gpu(x))
+}
+
+/// Whether a tensor can take the path of a forward's operations; on a GPU in bf16 and f16 too. All inputs of an operation must have
+/// one type.
+pub(super) fn is_forward_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    is_fused(x) || matches!(x.dtype(), DType::BF16 | DType::F16) && on_gpu(x)
 }
 
 /// Whether a tensor can take the path of [`CpuFused`] and [`CpuInference`].

@@ -8,6 +8,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::product::{deal, products, soon};
+use super::stored_bf16;
 use crate::ops::stored::formats::{Layout, PIECE, cut_short, with_layout};
 use crate::ops::stored::{Part, Stored};
 
@@ -25,6 +26,14 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]
     let depth = weights.first().map_or(1, |w| w.width());
     let (rows, columns) = (x.len() / depth, weights.map(Stored::rows));
     let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
+    let mut rounded = vec![];
+    let x = if weights.iter().any(|w| w.rounds_inputs()) {
+        rounded.extend_from_slice(x);
+        stored_bf16::round(&mut rounded);
+        &rounded[..]
+    } else {
+        x
+    };
     deal(&mut outs, columns, [rows, depth], |which, from, out| {
         let to = from + out.first().map_or(0, |out| out.len());
         for (start, part) in weights[which].parts() {

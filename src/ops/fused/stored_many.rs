@@ -11,7 +11,8 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::ops::stored::Stored;
+use super::stored_bf16;
+use crate::ops::stored::{Format, Part, Stored};
 
 /// Values of the matrix that a thread holds as floats at once: they stay in its cache.
 const WIDE: usize = 1 << 18;
@@ -19,13 +20,13 @@ const WIDE: usize = 1 << 18;
 /// Rows of x in a panel: as many as the inner loop holds in registers beside each other. The last panel is filled up to whole
 /// vectors.
 const PANEL: usize = 64;
-const VECTOR: usize = 16;
+pub(super) const VECTOR: usize = 16;
 
 /// Inputs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
 const SLAB: usize = 96;
 
 /// Rows of the matrix that are held in registers together.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 
 /// Inputs that are worked on without asking where a row ends.
 const EIGHT: usize = 8;
@@ -33,65 +34,108 @@ const EIGHT: usize = 8;
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
 pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]) -> [Vec<f32>; P] {
     let depth = weights.first().map_or(1, |w| w.width());
-    let panels: Vec<Vec<f32>> = x.par_chunks(PANEL * depth).map(|x| turned(x, depth)).collect();
     let mut outs = weights.map(|w| vec![0.0; x.len() / depth * w.rows()]);
     let mut pieces = vec![];
     for (out, weight) in outs.iter_mut().zip(weights) {
         pieces.extend(cut(out, weight));
     }
-    pieces.into_par_iter().for_each(|Piece { weight, rows, mut out }| {
-        let mut held = vec![0.0; rows.len() * PANEL];
-        let wide = weight.widened_range(rows.clone());
-        for (panel, out) in panels.iter().zip(out.chunks_mut(PANEL)) {
-            let step = panel.len() / depth;
-            let held = &mut held[..rows.len() * step];
-            held.fill(0.0);
-            Arch::new().dispatch(Product { wide: &wide, panel, depth, out: held });
-            turn(held, step, out);
-        }
-    });
+    let rounds = weights.iter().any(|w| w.rounds_inputs());
+    let panels = Panels::new(x, depth, rounds, &pieces);
+    pieces.into_par_iter().for_each(|piece| piece.fill(&panels));
     outs
+}
+
+/// x in panels, in the forms that pieces need.
+struct Panels {
+    floats: Vec<Vec<f32>>,
+    pairs: Vec<Vec<u32>>,
+}
+
+impl Panels {
+    fn new(x: &[f32], depth: usize, rounds: bool, pieces: &[Piece]) -> Self {
+        let floats = |x: &[f32]| {
+            let mut panel = turned(x, depth);
+            if rounds {
+                stored_bf16::round(&mut panel);
+            }
+            panel
+        };
+        let pairs = |x: &[f32]| {
+            let panel = turned(x, depth);
+            stored_bf16::pairs(&panel, panel.len() / depth)
+        };
+        let needed = |in_pairs| if pieces.iter().any(|piece| piece.in_pairs == in_pairs) { x } else { &[] };
+        Self {
+            floats: needed(false).par_chunks(PANEL * depth).map(floats).collect(),
+            pairs: needed(true).par_chunks(PANEL * depth).map(pairs).collect(),
+        }
+    }
 }
 
 /// Some rows of a matrix, and their columns in each row of the output.
 struct Piece<'a, 'o> {
-    weight: &'a Stored,
+    part: &'a Part,
+    depth: usize,
     rows: Range<usize>,
+    in_pairs: bool,
     out: Vec<&'o mut [f32]>,
+}
+
+impl Piece<'_, '_> {
+    fn fill(self, panels: &Panels) {
+        let Self { part, depth, rows, in_pairs, mut out } = self;
+        let mut held = vec![0.0; rows.len() * PANEL];
+        let wide = if in_pairs { vec![] } else { part.widened(rows.clone(), depth) };
+        for (i, out) in out.chunks_mut(PANEL).enumerate() {
+            let step = out.len().next_multiple_of(VECTOR);
+            let held = &mut held[..rows.len() * step];
+            held.fill(0.0);
+            if in_pairs {
+                stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
+            } else {
+                Arch::new().dispatch(Product { wide: &wide, panel: &panels.floats[i], depth, out: held });
+            }
+            turn(held, step, out);
+        }
+    }
 }
 
 /// Cuts a matrix and its output `[M, N]` into pieces, as many as there are threads or more.
 fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a Stored) -> Vec<Piece<'a, 'o>> {
+    let depth = weight.width();
     let share = weight.rows().div_ceil(rayon::current_num_threads());
-    let most = (WIDE / weight.width()).min(share).max(1).next_multiple_of(ROWS);
+    let most = (WIDE / depth).min(share).max(1).next_multiple_of(ROWS);
     let mut left = rows_of(out, weight.rows());
-    let starts = (0..weight.rows()).step_by(most);
-    let piece = |from: usize| {
-        let rows = from..(from + most).min(weight.rows());
-        let taken = left.iter_mut().map(|row| {
-            let (part, rest) = std::mem::take(row).split_at_mut(rows.len());
-            *row = rest;
-            part
-        });
-        Piece { weight, out: taken.collect(), rows }
-    };
-    starts.map(piece).collect()
+    let mut pieces = vec![];
+    for (_, part) in weight.parts() {
+        let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_there();
+        for from in (0..part.rows).step_by(most) {
+            let rows = from..(from + most).min(part.rows);
+            let taken = left.iter_mut().map(|row| {
+                let (part, rest) = std::mem::take(row).split_at_mut(rows.len());
+                *row = rest;
+                part
+            });
+            pieces.push(Piece { part, depth, in_pairs, out: taken.collect(), rows });
+        }
+    }
+    pieces
 }
 
-fn rows_of(values: &mut [f32], width: usize) -> Vec<&mut [f32]> {
+fn rows_of<T>(values: &mut [T], width: usize) -> Vec<&mut [T]> {
     values.chunks_exact_mut(width).collect()
 }
 
 /// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
-fn turned(x: &[f32], depth: usize) -> Vec<f32> {
+fn turned<T: Copy + Default>(x: &[T], depth: usize) -> Vec<T> {
     let step = (x.len() / depth).next_multiple_of(VECTOR);
-    let mut across = vec![0.0; depth * step];
+    let mut across = vec![T::default(); depth * step];
     turn(x, depth, &mut rows_of(&mut across, step));
     across
 }
 
 /// Writes the first columns of x `[R, width]` as rows, each of R values or longer.
-fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
+fn turn<T: Copy>(x: &[T], width: usize, out: &mut [&mut [T]]) {
     let rows = x.len() / width;
     // A few rows of x at a time, from end to end: what is read next lies beside what was read.
     for from in (0..rows).step_by(VECTOR) {
@@ -199,6 +243,31 @@ mod tests {
     use super::super::stored::tests::stored;
     use super::*;
     use crate::ops::stored::Format;
+
+    #[test]
+    fn rounded_inputs_have_the_products_of_bf16_on_both_sides() {
+        use super::super::stored::rows_times_stored;
+        for [m, k, n] in
+            [[1, 256, 1], [33, 41, 5], [64, 512, 130], [100, 768, 67], [37, 1025, 600], [70, 1, 20], [20, 389, 13]]
+        {
+            let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
+            let plain = stored(Format::Bf16, n, k).with_rows(&more).unwrap();
+            let w = plain.clone().rounding_inputs();
+            let mut x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 10_007) as f32 / 5000.0 - 1.0).collect();
+            let [[ours], [few]] = [many_rows_times_stored(&x, [&w]), rows_times_stored(&x, [&w])];
+            stored_bf16::round(&mut x);
+            let [expected] = rows_times_stored(&x, [&plain]);
+            assert_eq!(few, expected, "{m}x{k}x{n}: few rows");
+            let magnitude: Vec<f32> = x.iter().map(|x| x.abs()).collect();
+            let wide: Vec<f32> = w.widened_range(0..n + 2).iter().map(|w| w.abs()).collect();
+            let sizes = rows_times_transposed(&magnitude, &wide, [k, n + 2]);
+            for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
+                assert!(size > 0.0 && (ours - expected).abs() <= 1e-6 * size, "{m}x{k}x{n}: {ours} is not {expected}");
+            }
+            let [alone] = many_rows_times_stored(&x[(m - 1) * k..], [&w]);
+            assert_eq!(alone, ours[(m - 1) * (n + 2)..], "{m}x{k}x{n}: the last row alone");
+        }
+    }
 
     #[test]
     fn many_rows_have_the_products_of_the_widened_matrix_each_as_alone() {

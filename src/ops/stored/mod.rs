@@ -21,7 +21,21 @@ pub(crate) struct Part {
 
 impl Part {
     pub fn row(&self, row: usize) -> &[u8] {
-        &self.bytes[row * self.row_bytes..][..self.row_bytes]
+        self.bytes(row..row + 1)
+    }
+
+    /// Consecutive rows as they are stored.
+    pub fn bytes(&self, rows: Range<usize>) -> &[u8] {
+        &self.bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
+    }
+
+    /// Consecutive rows of `width` values as floats.
+    pub fn widened(&self, rows: Range<usize>, width: usize) -> Vec<f32> {
+        let mut out = vec![0.0; rows.len() * width];
+        for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
+            self.format.widen(self.row(row), out);
+        }
+        out
     }
 }
 
@@ -30,6 +44,7 @@ impl Part {
 pub struct Stored {
     width: usize,
     parts: Vec<Part>,
+    rounds_inputs: bool,
 }
 
 impl std::fmt::Debug for Stored {
@@ -51,11 +66,26 @@ impl Stored {
         let fits = row_bytes.and_then(|one| one.checked_mul(rows)) == Some(bytes.len());
         ensure!(fits, "{} bytes are not a matrix of shape {:?} in {format:?}", bytes.len(), [rows, width]);
         let part = Part { format, rows, row_bytes: bytes.len() / rows, bytes };
-        let stored = Self { width, parts: vec![part] };
+        let stored = Self { width, parts: vec![part], rounds_inputs: false };
         if let Some(row) = stored.not_finite() {
             anyhow::bail!("row {row} holds a value that is not finite (NaN or infinity)");
         }
         Ok(stored)
+    }
+
+    /// The same matrix with inputs that are rounded to bf16 before they are multiplied with it.
+    #[must_use]
+    pub fn rounding_inputs(self) -> Self {
+        Self { rounds_inputs: true, ..self }
+    }
+
+    pub fn rounds_inputs(&self) -> bool {
+        self.rounds_inputs
+    }
+
+    /// Whether it has rows of this format.
+    pub fn has(&self, format: Format) -> bool {
+        self.parts.iter().any(|part| part.format == format)
     }
 
     pub fn rows(&self) -> usize {

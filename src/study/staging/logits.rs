@@ -6,12 +6,9 @@ use super::Staged;
 use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
 use crate::study::Subject;
+use crate::study::subject::rows_held;
 use crate::{parallel, progress};
 
-/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
-/// every step of a batch reads anew.
-const CACHE_HELD: usize = 1 << 23;
-const SHARE_OF_WEIGHTS: usize = 64;
 /// Logits held at once, in floats: 16 MB of them a thread.
 const LOGITS_HELD: usize = 1 << 22;
 /// Rows of a batch of short sequences.
@@ -109,11 +106,8 @@ pub(crate) fn in_batches<R: Send>(
     threads: usize,
     work: impl Fn(&[Sequence]) -> Result<Vec<R>> + Sync,
 ) -> Result<Vec<R>> {
-    let config = model.config();
-    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
     let longest = sequences.iter().map(|s| s.ids.len()).max().unwrap_or(1);
-    let most = CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS);
-    let rows = (most / (held * longest)).clamp(1, ROWS);
+    let rows = rows_held(model.config(), longest).clamp(1, ROWS);
     let batches: Vec<&[Sequence]> = sequences.chunks(rows).collect();
     let parts = parallel::cut(&batches, threads);
     let done = parallel::run(&parts, |part| {

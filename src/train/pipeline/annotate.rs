@@ -26,7 +26,7 @@ pub(super) fn run(run: &Run) -> Result<()> {
         ));
     }
     let dtype = run.base_dtype();
-    let model = dtype.apply(base.import(name, dtype, &run.device.clone().inner())?);
+    let model = base.import(name, dtype, &run.device.clone().inner())?;
     let source = format!("base/{name}, {}, seed {}", run.recipe.name, run.recipe.seed);
     let mut progress = Progress::new("annotate", run.corpus.train.len(), 0);
     let annotation = annotate_corpus(

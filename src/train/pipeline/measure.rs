@@ -42,7 +42,7 @@ fn again(
         return Ok(done);
     }
     let source = PhaseFolder::open(run.path(), from)?;
-    let model = source.import(name, run.base_dtype(), &run.device.clone().inner())?;
+    let model = source.import_to_train(name, run.base_dtype(), &run.device.clone().inner())?;
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)

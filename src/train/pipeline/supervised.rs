@@ -31,7 +31,7 @@ pub(super) fn run(
     let (model, before) = match what.from {
         Some(before) => {
             let before = PhaseFolder::open(run.path(), before)?;
-            (before.import("checkpoint", run.base_dtype(), &plain)?, before.trained("checkpoint")?)
+            (before.import_to_train("checkpoint", run.base_dtype(), &plain)?, before.trained("checkpoint")?)
         }
         None => (run.initial_model()?, Trained::default()),
     };
@@ -79,7 +79,7 @@ pub(super) fn run(
     for export in &what.exports {
         let Some(stage) = &export.stage else { continue };
         let dtype = run.recipe.optimizer.dtype;
-        let model = dtype.apply(folder.import(&export.name, dtype, &plain)?);
+        let model = folder.import(&export.name, dtype, &plain)?;
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
         let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
         result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });

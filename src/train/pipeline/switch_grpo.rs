@@ -37,7 +37,8 @@ pub(super) fn run(
     let settings = &settings(&run.recipe);
     let plain = run.device.clone().inner();
     let start = PhaseFolder::open(run.path(), from)?;
-    let (model, reasoning) = (start.import("checkpoint", run.base_dtype(), &plain)?, start.reasoning("checkpoint")?);
+    let (model, reasoning) =
+        (start.import_to_train("checkpoint", run.base_dtype(), &plain)?, start.reasoning("checkpoint")?);
     let before: PhaseResult = start.result()?.with_context(|| {
         format!("{}: phase `{from}` is not finished, and {phase} starts from it", start.path.display())
     })?;

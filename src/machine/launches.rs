@@ -1,0 +1,53 @@
+//! Counts the kernels that are launched on CubeCL's devices (CUDA, wgpu), from the log that it keeps of them where it is told to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use burn_cubecl::cubecl::config::profiling::ProfilingLogLevel;
+use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Receives CubeCL's log through the crate `log`: a line a launch.
+struct Counter;
+
+impl log::Log for Counter {
+    fn enabled(&self, metadata: &log::Metadata) -> bool {
+        metadata.target() == "cubecl::profiling"
+    }
+
+    fn log(&self, record: &log::Record) {
+        if self.enabled(record.metadata()) {
+            LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// From now on launches are counted. What a `cubecl.toml` says otherwise stays so.
+pub(super) fn begin() -> Result<()> {
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    let logger = &mut config.profiling.logger;
+    (logger.level, logger.log) = (ProfilingLogLevel::Minimal, Some(Default::default()));
+    ensure!(
+        CubeClRuntimeConfig::try_set(config),
+        "launches are counted from the start of a program, before a device is used"
+    );
+    log::set_logger(&Counter).map_err(|e| anyhow!("the program's log is taken: {e}"))?;
+    log::set_max_level(log::LevelFilter::Info);
+    Ok(())
+}
+
+/// How many there were. The log comes from a thread of its own: waits until it says no more.
+pub(super) fn so_far() -> u64 {
+    loop {
+        let before = LAUNCHES.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(50));
+        if LAUNCHES.load(Ordering::Relaxed) == before {
+            return before;
+        }
+    }
+}
