@@ -300,6 +300,24 @@ fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
 }
 
 #[test]
+fn whole_models_in_sixteen_bits_are_checked_against_f32() {
+    let said = stdout(&probe(&["check", "--part", "halves"]));
+    for name in ["qwen3_tied", "llama_gqa"] {
+        for what in ["logits, at once", "logits, token by token", "gradient of the embeddings"] {
+            let line = format!("{name} in bf16: {what}");
+            let found =
+                said.lines().find(|said| said.starts_with(&line)).unwrap_or_else(|| panic!("no {line}: {said}"));
+            let off: f64 =
+                found[line.len()..].split_whitespace().next().and_then(|x| x.parse().ok()).expect("a number");
+            // bf16 has eight bits: an exact result would be f32 against itself.
+            assert!(off > 1e-3 && found.ends_with("pass"), "{found}");
+        }
+    }
+    refused(&["check", "--part", "half"], &["`half`", "halves"]);
+    refused(&["check", "--dtype", "bf16"], &["--dtype", "halves"]);
+}
+
+#[test]
 fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
