@@ -189,7 +189,8 @@ pub(crate) fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<V
     let ids: Vec<Vec<u32>> = batch.iter().map(|s| pad(s)).collect();
     let lengths: Vec<usize> = batch.iter().map(|s| s.length()).collect();
     let span = Span::prompts(&lengths, false);
-    let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(batch.len()), &mut Hooks::none())?;
+    let mut cache = model.cache_for_one_call(batch.len());
+    let hidden = model.hidden(model.embed(&ids)?, &span, &mut cache, &mut Hooks::none())?;
     let d = model.config().hidden_size;
     let flat = hidden.reshape([batch.len() * width, d]);
     // The distribution that response token i is drawn from stands one position before it.

@@ -35,8 +35,9 @@ JSON
 
 { date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; } > "$out/machine.txt" 2>&1
 step devices 1 "$bin/train" --list-devices
-step check 12 "$bin/probe" check --device "$device" ||
+step check 12 "$bin/probe" check --device "$device" --part reference,kernels,halves ||
   step check-loosened 6 "$bin/probe" check --device "$device" --loosen 100
+step launches 3 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
 step intervene 10 "$bin/intervene" fixtures/micro --device "$device" --problems 12 --out "$scratch/intervene"
 for threads in 1 2; do
   step "train-$threads" 10 "$bin/train" --preset smoke --device "$device" --threads "$threads" --out "$scratch/train-$threads"

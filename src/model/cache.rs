@@ -14,6 +14,8 @@ pub struct KvCache {
     layers: Vec<Option<LayerCache>>,
     /// `[B][T]`: the true position that a slot holds, or a hole.
     slots: Vec<Vec<Option<usize>>>,
+    /// Whether nothing comes after the first call: a layer's keys and values are then not held beyond the layer.
+    for_one_call: bool,
 }
 
 /// One layer's keys and values. Outside autodiff the tensors have room for more slots than are held, so that a decoding
@@ -75,7 +77,12 @@ impl LayerCache {
 impl KvCache {
     /// An empty cache for `rows` rows of a model with `layers` blocks.
     pub fn new(layers: usize, rows: usize) -> Self {
-        Self { layers: vec![None; layers], slots: vec![vec![]; rows] }
+        Self { layers: vec![None; layers], slots: vec![vec![]; rows], for_one_call: false }
+    }
+
+    /// The same for a single call, which keys and values do not outlive: those of one layer are in memory at a time.
+    pub fn for_one_call(layers: usize, rows: usize) -> Self {
+        Self { for_one_call: true, ..Self::new(layers, rows) }
     }
 
     pub fn rows(&self) -> usize {
@@ -113,6 +120,7 @@ impl KvCache {
             self.rows(),
             span.rows.len()
         );
+        ensure!(!self.for_one_call || self.width() == 0, "this cache was made for a single call, and it has been made");
         for (b, slots) in self.slots.iter_mut().enumerate() {
             let mut last = slots.iter().rev().find_map(|slot| *slot);
             for (index, step) in span.steps[b].iter().enumerate() {
@@ -132,6 +140,9 @@ impl KvCache {
 
     /// Appends a span's keys and values `[B, Hkv, L, dh]`; returns all of the layer's, `[B, Hkv, T, dh]`.
     pub(super) fn append(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+        if self.for_one_call {
+            return (k, v);
+        }
         let held = match self.layers[layer].take() {
             Some(held) => held.push(k, v),
             None => LayerCache::exact(k, v),
@@ -200,7 +211,7 @@ impl KvCache {
             row.resize(width, None);
             row
         });
-        Self { layers: (0..layers).map(joined).collect(), slots: slots.collect() }
+        Self { layers: (0..layers).map(joined).collect(), slots: slots.collect(), for_one_call: false }
     }
 
     /// The first `width` slots.
@@ -251,6 +262,6 @@ impl KvCache {
             LayerCache::exact(f(k), f(v))
         };
         let layers = self.layers.iter().map(|layer| layer.as_ref().map(each));
-        Self { layers: layers.collect(), slots }
+        Self { layers: layers.collect(), slots, for_one_call: self.for_one_call }
     }
 }

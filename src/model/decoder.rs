@@ -27,7 +27,7 @@ pub struct Mlp {
 
 /// Positions that the MLP of a model kept as stored works on at once: in between it holds several values for each of the stream's, and a
 /// batch of long prompts has thousands of positions.
-const TOGETHER: usize = 1024;
+const TOGETHER: usize = 512;
 
 impl Mlp {
     fn activated(&self, gate: Tensor<3>, up: Tensor<3>) -> Tensor<3> {
@@ -200,6 +200,11 @@ impl Decoder {
         KvCache::new(self.layers.len(), rows)
     }
 
+    /// One for a forward that nothing follows ([`KvCache::for_one_call`]).
+    pub fn cache_for_one_call(&self, rows: usize) -> KvCache {
+        KvCache::for_one_call(self.layers.len(), rows)
+    }
+
     /// Token ids `[B][L]`, rectangular → embeddings `[B, L, D]`.
     ///
     /// # Errors
@@ -317,7 +322,7 @@ impl Decoder {
     pub fn logits(&self, ids: &[Vec<u32>], hooks: &mut Hooks) -> Result<Tensor<3>> {
         let x = self.embed(ids)?;
         let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
-        let h = self.hidden(x, &Span::prompts(&lengths, false), &mut self.cache(ids.len()), hooks)?;
+        let h = self.hidden(x, &Span::prompts(&lengths, false), &mut self.cache_for_one_call(ids.len()), hooks)?;
         Ok(self.unembed(h))
     }
 }

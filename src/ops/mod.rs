@@ -1,5 +1,5 @@
 //! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and in f32 a
-//! single pass with a backward of its own (`fused`): loops on the CPU, kernels on a GPU (`cube`).
+//! single pass with a backward of its own (`fused`): loops on the CPU, kernels on a GPU (`cube`), there in bf16 and f16 too.
 //!
 //! Knows nothing of models: shapes come in, shapes go out.
 
@@ -7,6 +7,7 @@ mod adamw;
 mod attention;
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 mod cube;
+mod fits;
 mod fused;
 mod linear;
 mod loss;
@@ -17,8 +18,9 @@ mod swiglu;
 pub(crate) mod wide;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{TooLarge, additive_mask, attend, ensure_fits, ensure_scores_fit, grouped_pattern, masked};
+pub use attention::{additive_mask, attend, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
+pub use fits::{TooLarge, ensure_fits, ensure_scores_fit};
 pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,

@@ -18,7 +18,7 @@ use crate::machine::Compute;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::checkpoint::{Checkpoint, ModelRef};
 use crate::model::{Decoder, Hooks, ModelConfig};
-use crate::progress::say;
+use crate::progress::{self, say};
 use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
 use crate::store::{ORIGIN, hex, sha256};
 use crate::tasks::Split;
@@ -245,7 +245,10 @@ impl Subject {
         let mut entropies = vec![vec![]; samples.len()];
         let at: BTreeMap<&str, usize> = samples.iter().enumerate().map(|(i, s)| (s.id.as_str(), i)).collect();
         ensure!(at.len() == samples.len(), "{}: two held-out problems have the same id", self.name);
-        for batch in batches(samples.iter().collect(), settings.batch_rows, settings.batch_tokens) {
+        let tokens = if model.is_kept() { settings.batch_tokens.min(TOGETHER) } else { settings.batch_tokens };
+        for batch in batches(samples.iter().collect(), settings.batch_rows, tokens) {
+            // A batch of a large model takes minutes.
+            progress::go_on()?;
             for (sample, values) in batch.iter().zip(response_entropies(model, &batch)?) {
                 entropies[at[sample.id.as_str()]] = values;
             }
@@ -286,13 +289,16 @@ fn warn_of_dwell(name: &str, reasoning: &Reasoning, recipe: &Recipe) {
 /// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
 /// every step of a batch reads anew.
 const CACHE_HELD: usize = 1 << 23;
-const SHARE_OF_WEIGHTS: usize = 64;
+const SHARE_OF_WEIGHTS: usize = 80;
 
 /// Rows of so many positions whose keys and values are held together.
 pub(in crate::study) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
     let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
     CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
 }
+
+/// Positions of a kept model that are fed at once where order does not matter: more are not faster, and take memory.
+const TOGETHER: usize = 2048;
 
 /// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.
 const FEWEST: usize = 8;

@@ -142,6 +142,25 @@ fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
 }
 
 #[test]
+fn a_cache_for_one_call_serves_one_call_and_holds_nothing() {
+    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the fixture opens");
+    let model = Decoder::load(&checkpoint, &Device::flex()).expect("loads");
+    let ids: Vec<Vec<u32>> = [13, 9].map(|n| (0..13).map(|i| i * 7 % 40 + n).collect()).to_vec();
+    let span = Span::prompts(&[13, 9], false);
+    let (mut kept, mut once) = (model.cache(2), model.cache_for_one_call(2));
+    let [with, without] = [&mut kept, &mut once].map(|cache| {
+        let x = model.embed(&ids).expect("embeds");
+        values(&model.hidden(x, &span, cache, &mut Hooks::none()).expect("a forward"))
+    });
+    assert_eq!(with, without);
+    assert!(kept.layer(0).is_some() && once.layer(0).is_none());
+    let x = model.embed(&[vec![1], vec![2]]).expect("embeds");
+    let again = Span { rows: vec![0, 1], ..Span::prompts(&[1, 1], false) };
+    let said = model.hidden(x, &again, &mut once, &mut Hooks::none()).expect_err("refused").to_string();
+    assert!(said.contains("single call"), "{said}");
+}
+
+#[test]
 fn gradients_pass_through_to_the_input() {
     let root = tempfile::tempdir().expect("a folder");
     for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
