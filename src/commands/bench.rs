@@ -21,8 +21,8 @@ use crate::train::trainer::Trainer;
 
 /// Measure tokens per second, peak memory and model FLOP utilisation of a model.
 ///
-/// Prints the median of the rounds and its smallest and largest; with --launches, on a GPU, the kernels launched instead. With --peak-tflops (what the machine can do in the float type)
-/// it prints which share of that the model's own products are.
+/// Prints the median of the rounds and its smallest and largest; with --launches, on a GPU, the kernels launched instead. With
+/// --peak-tflops (what the machine can do in the float type) it prints which share of that the model's own products are.
 #[derive(Args, Debug)]
 pub struct Bench {
     #[command(flatten)]

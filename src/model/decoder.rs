@@ -1,5 +1,7 @@
 //! The decoder of the Qwen3, Qwen2, Llama and Gemma families: embed → blocks → final norm, and the head apart.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -48,14 +50,12 @@ impl Mlp {
         let [b, l, d] = x.dims();
         let all = b * l;
         let x = x.reshape([1, all, d]);
-        // Parts of like size: a short rest would take the loops for few rows, which add in another order.
-        let size = all.div_ceil(all.div_ceil(TOGETHER));
-        let part = |from: usize| {
-            let x = x.clone().narrow(1, from, size.min(all - from));
+        let part = |part: Range<usize>| {
+            let x = x.clone().narrow(1, part.start, part.len());
             let [gate, up] = Linear::forward_two([&self.gate_proj, &self.up_proj], x);
             self.down_proj.forward(self.activated(gate, up))
         };
-        Tensor::cat((0..all).step_by(size).map(part).collect(), 1).reshape([b, l, d])
+        Tensor::cat(ops::like_parts(all, TOGETHER).map(part).collect(), 1).reshape([b, l, d])
     }
 }
 
@@ -280,8 +280,7 @@ impl Decoder {
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. Without a gradient, or
-    /// where the head is floats without LoRA factors, in f32, all logits are never held at once.
+    /// `[N]` each. Without a gradient, or where the head is floats without LoRA factors, in f32, all logits are never held at once.
     ///
     /// # Errors
     /// Not one target for each state, or a token that the head does not have.

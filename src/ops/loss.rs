@@ -1,8 +1,10 @@
 //! Log-probabilities of tokens, from logits or from hidden states and the head.
 
+use std::ops::Range;
+
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
-use super::{MASKED, fused, wide};
+use super::{MASKED, fused, like_parts, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
 pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
@@ -33,7 +35,7 @@ impl Targets {
     }
 
     /// Of some rows.
-    pub(super) fn part(&self, rows: std::ops::Range<usize>) -> Self {
+    pub(super) fn part(&self, rows: Range<usize>) -> Self {
         let unrestricted = self.unrestricted.get(rows.clone()).unwrap_or_default().to_vec();
         Self { ids: self.ids[rows].to_vec(), banned: self.banned.clone(), unrestricted }
     }
@@ -46,27 +48,6 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
         return fused::head_loss(hidden, head, targets);
     }
     loss_of_logits(hidden.matmul(head), targets)
-}
-
-/// Rows whose logits are held at once.
-const ROWS: usize = 128;
-
-/// [`head_loss`] with a head that is a function, `[n, D]` → `[n, V]`, some rows after others. Under autodiff the logits of all are kept.
-pub fn loss_in_parts(
-    hidden: Tensor<2>,
-    unembed: impl Fn(Tensor<2>) -> Tensor<2>,
-    targets: Targets,
-) -> (Tensor<1>, Tensor<1>) {
-    let n = hidden.dims()[0];
-    // Of like size: see `Mlp::in_parts`.
-    let size = n.div_ceil(n.div_ceil(ROWS).max(1)).max(1);
-    let part = |from: usize| {
-        let rows = from..(from + size).min(n);
-        let hidden = hidden.clone().narrow(0, from, rows.len());
-        loss_of_logits(unembed(hidden), targets.part(rows))
-    };
-    let (losses, hits) = (0..n).step_by(size).map(part).unzip();
-    (Tensor::cat(losses, 0), Tensor::cat(hits, 0))
 }
 
 /// The same from logits `[N, V]`, in Burn's operations.
@@ -86,6 +67,24 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
     let plain = logits.clone().without_autodiff();
     let hits = plain.clone().gather(1, ids.clone()).greater_equal(wide::largest(plain)).float().reshape([n]);
     (wide::log_softmax(logits).gather(1, ids).reshape([n]).neg(), hits)
+}
+
+/// Rows whose logits are held at once.
+const ROWS: usize = 128;
+
+/// The same with a head that is a function, `[n, D]` → `[n, V]`, some of at least one row after others. Under autodiff the logits of all
+/// are kept.
+pub(crate) fn loss_in_parts(
+    hidden: Tensor<2>,
+    unembed: impl Fn(Tensor<2>) -> Tensor<2>,
+    targets: Targets,
+) -> (Tensor<1>, Tensor<1>) {
+    let part = |rows: Range<usize>| {
+        let hidden = hidden.clone().narrow(0, rows.start, rows.len());
+        loss_of_logits(unembed(hidden), targets.part(rows))
+    };
+    let (losses, hits) = like_parts(hidden.dims()[0], ROWS).map(part).unzip();
+    (Tensor::cat(losses, 0), Tensor::cat(hits, 0))
 }
 
 /// Logits in f32 where the model computes in fewer bits: a softmax over a vocabulary needs the digits.

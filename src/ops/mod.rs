@@ -17,6 +17,8 @@ pub mod stored;
 mod swiglu;
 pub(crate) mod wide;
 
+use std::ops::Range;
+
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
@@ -26,7 +28,8 @@ pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };
 pub use linear::{linear, linear_stored, linear_transposed};
-pub use loss::{Targets, entropy, head_loss, loss_in_parts, loss_of_logits, token_log_probs};
+pub(crate) use loss::loss_in_parts;
+pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
 pub use norm::rms_norm;
 pub(crate) use norm::rms_scale;
 pub use rope::{Rotation, rotate};
@@ -34,6 +37,12 @@ pub use swiglu::{geglu, swiglu};
 
 /// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
 pub const MASKED: f32 = -1.0e30;
+
+/// `0..all` in parts of like size, each of at most `most`: a short rest would take the CPU's loops for few rows, which add in another order.
+pub(crate) fn like_parts(all: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = all.div_ceil(all.div_ceil(most).max(1)).max(1);
+    (0..all).step_by(size).map(move |from| from..(from + size).min(all))
+}
 
 /// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
 pub mod composed {

@@ -1,5 +1,5 @@
-//! Whole models in 16 bits against the same rounded weights in f32 on the CPU: every hook point of a forward, without a cache and token by
-//! token over one, and the gradient of what enters the first block. Types that the device does not compute in are left out.
+//! Whole models in 16 bits against the same rounded weights in f32 on the CPU: what the first block gives, the final hidden states and the
+//! logits, at once and token by token over a cache, and the gradient of what enters the first block. Types that the device does not compute in are left out.
 
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, Tensor};

@@ -3,13 +3,10 @@
 //!
 //! Values come in pairs, of inputs 2i and 2i + 1, as a matrix in bf16 holds them: the first in the lower half of 32 bits.
 
-use std::array::from_fn;
+use half::bf16;
 
 use super::simd::vectorised;
-use super::stored_many::{ROWS, VECTOR};
-
-/// Pairs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
-const SLAB: usize = 96;
+use super::stored_many::VECTOR;
 
 /// Bytes of a pair.
 const PAIR: usize = 4;
@@ -61,19 +58,33 @@ pub(super) fn is_there() -> bool {
 }
 
 /// Adds the products of `rows`, each of `row_bytes` bytes of bf16, with a panel of pairs `[ceil(K / 2), step]` to `out` `[n, step]`.
-/// Where [`is_there`] says so.
+/// Fast where the instruction [`is_there`].
 pub(super) fn add(rows: &[u8], row_bytes: usize, panel: &[u32], out: &mut [f32]) {
     let step = panel.len() / row_bytes.div_ceil(PAIR);
     #[cfg(target_arch = "x86_64")]
     if is_there() {
         #[allow(unsafe_code)]
         // SAFETY: the processor has the instructions.
-        unsafe {
+        return unsafe {
             match step / VECTOR {
                 4 => x86::add::<4, 64>(rows, row_bytes, panel, out),
                 3 => x86::add::<3, 48>(rows, row_bytes, panel, out),
                 2 => x86::add::<2, 32>(rows, row_bytes, panel, out),
                 _ => x86::add::<1, 16>(rows, row_bytes, panel, out),
+            }
+        };
+    }
+    plainly(rows, row_bytes, panel, step, out);
+}
+
+/// The same without the instruction.
+fn plainly(rows: &[u8], row_bytes: usize, panel: &[u32], step: usize, out: &mut [f32]) {
+    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(step)) {
+        for (pair, panel) in row.chunks(PAIR).zip(panel.chunks_exact(step)) {
+            let weight = |at: usize| pair.get(at..at + 2).map_or(0.0, |w| bf16::from_le_bytes([w[0], w[1]]).to_f32());
+            let (first, second) = (weight(0), weight(2));
+            for (out, x) in out.iter_mut().zip(panel) {
+                *out += first * f32::from_bits(x << 16) + second * f32::from_bits(x & 0xffff_0000);
             }
         }
     }
@@ -84,7 +95,13 @@ mod x86 {
     use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _mm512_setzero_ps};
     use std::mem::transmute;
 
-    use super::*;
+    use std::array::from_fn;
+
+    use super::{PAIR, VECTOR};
+    use crate::ops::fused::stored_many::ROWS;
+
+    /// Pairs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
+    const SLAB: usize = 96;
 
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) fn add<const T: usize, const STEP: usize>(
@@ -180,12 +197,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_instruction_adds_what_is_added_without_it() {
+        for [rows, depth, step] in [[1, 1, 16], [7, 41, 32], [13, 389, 48], [6, 256, 64]] {
+            let stored = |i: usize| bf16::from_f32((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes();
+            let weights: Vec<u8> = (0..rows * depth).flat_map(stored).collect();
+            let x: Vec<f32> = (0..depth * step).map(|i| (i * 61 % 211) as f32 / 100.0 - 1.0).collect();
+            let panel = pairs(&x, step);
+            let mut sums = [vec![0.5; rows * step], vec![0.5; rows * step]];
+            add(&weights, 2 * depth, &panel, &mut sums[0]);
+            plainly(&weights, 2 * depth, &panel, step, &mut sums[1]);
+            for (ours, plain) in sums[0].iter().zip(&sums[1]) {
+                assert!((ours - plain).abs() <= 1e-6 * depth as f32, "{rows}x{depth}x{step}: {ours} is not {plain}");
+            }
+            assert!(sums[0].iter().any(|sum| *sum != 0.5));
+        }
+    }
+
+    #[test]
     fn values_are_rounded_as_the_crate_half_does() {
         let some =
             [0, 1, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f7f_8000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7fff_ffff];
         let spread = (0..200_000_u32).map(|i| i.wrapping_mul(2_654_435_761));
         for x in some.into_iter().chain(spread).flat_map(|bits| [bits, bits | 1 << 31]).map(f32::from_bits) {
-            let theirs = half::bf16::from_f32(x);
+            let theirs = bf16::from_f32(x);
             assert_eq!(bits(x), u32::from(theirs.to_bits()), "{x:e}");
             let mut ours = [x; 3];
             round(&mut ours);

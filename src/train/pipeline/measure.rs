@@ -42,6 +42,7 @@ fn again(
         return Ok(done);
     }
     let source = PhaseFolder::open(run.path(), from)?;
+    // What is measured is written as this phase's checkpoint too: its tables keep their digits.
     let model = source.import_to_train(name, run.base_dtype(), &run.device.clone().inner())?;
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
