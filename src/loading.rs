@@ -120,13 +120,25 @@ impl Opened {
     /// added ([`Loaded::computing_in`]).
     ///
     /// # Errors
-    /// A tensor that cannot be read or that the device has no place for, and factors to be trained over a model that is kept as stored.
+    /// A tensor that cannot be read or that the device has no place for.
     pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
-        let mut model = match dtype {
-            Compute::Stored => Decoder::load_kept(&self.checkpoint, device)?,
-            Compute::StoredBf16 => Decoder::load_kept_in_bf16(&self.checkpoint, device)?,
-            Compute::F32 | Compute::Bf16 => Decoder::load_in(&self.checkpoint, dtype.dtype(), device)?,
+        let model = match dtype {
+            Compute::Stored => dtype.load(&self.checkpoint, device)?,
+            _ => dtype.load_to_train(&self.checkpoint, device)?,
         };
+        self.loaded(model)
+    }
+
+    /// The same of a model that is to be trained ([`Decoder::load_kept_to_train`]).
+    ///
+    /// # Errors
+    /// As [`Self::load_as`].
+    pub fn load_to_train(self, dtype: Compute, device: &Device) -> Result<Loaded> {
+        let model = dtype.load_to_train(&self.checkpoint, device)?;
+        self.loaded(model)
+    }
+
+    fn loaded(self, mut model: Decoder) -> Result<Loaded> {
         if let Some(adapter) = &self.attached {
             model = model.with_adapter(adapter)?;
         }

@@ -44,7 +44,7 @@ pub enum Compute {
     #[default]
     F32,
     Bf16,
-    /// In f32, with matrices kept in memory as their files store them; on the CPU, for models that are not trained.
+    /// In f32, with matrices kept in memory as their files store them; on the CPU. Over them LoRA factors can be trained.
     Stored,
     /// As `Stored`, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
     #[serde(rename = "stored-bf16")]
@@ -79,7 +79,7 @@ impl Compute {
         }
     }
 
-    /// Whether matrices are kept as stored: such a model is not trained.
+    /// Whether matrices are kept as stored, frozen.
     pub fn is_stored(self) -> bool {
         matches!(self, Compute::Stored | Compute::StoredBf16)
     }
@@ -102,6 +102,19 @@ impl Compute {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
             Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
             Compute::F32 | Compute::Bf16 => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
+        }
+    }
+
+    /// The same to be trained: tables of tokens in f32 where they are floats, everything kept apart from the factors of an adapter where
+    /// it is kept as stored.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_to_train(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
+        match self {
+            Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),
+            Compute::StoredBf16 => self.load(checkpoint, device),
+            Compute::F32 | Compute::Bf16 => Decoder::load_in(checkpoint, self.dtype(), device),
         }
     }
 

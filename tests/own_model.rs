@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use crate::common::{tiny_config, word_vocabulary};
 use serde_json::json;
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::{SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use tempfile::TempDir;
 
@@ -129,6 +129,18 @@ fn sums(folder: &Path, [question, solution, answer]: [&str; 3]) -> PathBuf {
     path
 }
 
+/// One step a phase.
+const SHORT: [&str; 8] = [
+    "data.template=words",
+    "data.test_rows=2",
+    "evaluation.problems=2",
+    "evaluation.max_new_tokens=12",
+    "boundary.steps=1",
+    "latent.stages=[{ k = 1, steps = 1 }]",
+    "grpo.steps=1",
+    "grpo.questions=1",
+];
+
 /// The base is read in bf16 layer by layer, and factors, tables and heads are not: every phase has to put them together.
 #[test]
 fn a_pretrained_model_goes_through_all_phases_in_bf16() {
@@ -136,22 +148,56 @@ fn a_pretrained_model_goes_through_all_phases_in_bf16() {
     let (data, out) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("out"));
     let base = ["--preset", "smollm2-gsm8k", "--model", MICRO, "--data", text(&data), "--out", text(&out)];
     let phases = ["--dtype", "bf16", "--only", "base,annotate,boundary,sft,grpo"];
-    let short = [
-        "data.template=words",
-        "data.test_rows=2",
-        "evaluation.problems=2",
-        "evaluation.max_new_tokens=12",
-        "boundary.steps=1",
-        "latent.stages=[{ k = 1, steps = 1 }]",
-        "grpo.steps=1",
-        "grpo.questions=1",
-    ];
-    let short: Vec<&str> = short.into_iter().flat_map(|key| ["--set", key]).collect();
+    let short: Vec<&str> = SHORT.into_iter().flat_map(|key| ["--set", key]).collect();
     done("train", &[&base[..], &phases, &short].concat());
     for phase in ["sft", "grpo"] {
         let args = ["generate", text(&out), "--phase", phase, "--dtype", "bf16", "--prompt", "? h :"];
         done("probe", &[&args[..], &["--max-new-tokens", "2"]].concat());
     }
+}
+
+/// A base that stays as it is stored: every phase writes what it learnt as an adapter over it, and everything opens that.
+#[test]
+fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, model) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("model"));
+    let micro = Checkpoint::open_folder(MICRO).expect("opens");
+    let files = micro.text_files(None).expect("its tokenizer");
+    let options = SaveOptions { dtype: Dtype::BF16, files, ..SaveOptions::default() };
+    save_hf_folder(&model, &micro.config, micro.tensors(), &options).expect("writes");
+    let short: Vec<&str> = SHORT.into_iter().flat_map(|key| ["--set", key]).collect();
+    for (name, only_new_rows) in [("whole", false), ("rows", true)] {
+        let out = temp.path().join(name);
+        let rows = format!("lora.only_new_rows={only_new_rows}");
+        let base = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--out", text(&out)];
+        let phases = ["--dtype", "stored", "--only", "base,annotate,boundary,sft,grpo", "--set", &rows];
+        done("train", &[&base[..], &phases, &short].concat());
+        for phase in ["base", "boundary", "sft", "grpo"] {
+            let checkpoint = out.join(phase).join("checkpoint");
+            assert!(checkpoint.join("adapter_model.safetensors").is_file(), "{}", checkpoint.display());
+            assert!(!checkpoint.join("model.safetensors").exists(), "{}", checkpoint.display());
+        }
+        let tokens = |dtype: &str| {
+            let args =
+                ["generate", text(&out), "--phase", "grpo", "--dtype", dtype, "--prompt", "? h :", "--max-new-tokens"];
+            done("probe", &[&args[..], &["6"]].concat()).0
+        };
+        assert_eq!(tokens("stored"), tokens("f32"), "the factors merged are the factors beside");
+        done(
+            "probe",
+            &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&temp.path().join("rows"))],
+        );
+    }
+    // A method with heads of its own, which are trained whole beside the factors.
+    let out = temp.path().join("heads");
+    let base = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--out", text(&out)];
+    let phases = ["--dtype", "stored", "--method", "colar", "--set", "colar.steps=1"];
+    done("train", &[&base[..], &phases, &short].concat());
+    assert!(out.join("colar/checkpoint/heads.safetensors").is_file());
+    done("probe", &["generate", text(&out), "--phase", "colar", "--prompt", "? h :", "--max-new-tokens", "2"]);
+    refused("train", &["--preset", "smoke", "--dtype", "stored"], &["optimizer.dtype", "stored", "[lora]"]);
+    let other = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--dtype", "stored-bf16"];
+    refused("train", &other, &["stored-bf16", "examined"]);
 }
 
 #[test]

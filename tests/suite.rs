@@ -48,6 +48,7 @@ mod results;
 mod shards;
 mod stats;
 mod steps;
+mod stored_training;
 mod tables;
 mod tasks;
 mod train;

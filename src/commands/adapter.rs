@@ -13,7 +13,8 @@ use crate::model::heads;
 
 /// Write what training changed in a model as a PEFT adapter over the model that it began with.
 ///
-/// A run of `train` with LoRA merges its factors after each phase; this finds them again. The folder opens with --adapter, here
+/// A run of `train` with LoRA merges its factors after each phase; this finds them again (with `--dtype stored` a run merges nothing: its
+/// checkpoints are such folders already). The folder opens with --adapter, here
 /// and in PEFT (resize the base to the tokenizer's length first). It prints what the rank leaves out.
 #[derive(Args, Debug)]
 pub struct AdapterArgs {

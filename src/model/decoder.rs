@@ -13,6 +13,7 @@ use super::config::{Activation, ModelConfig};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::{Linear, Matrix};
+use super::lora::TARGETS;
 use super::norm::RmsNorm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
@@ -111,6 +112,28 @@ impl Block {
         [&a.q_proj, &a.k_proj, &a.v_proj, &a.o_proj, &m.gate_proj, &m.up_proj, &m.down_proj]
     }
 
+    /// Its projections by their paths in the block.
+    pub(super) fn projections(&self) -> impl Iterator<Item = (String, &Linear)> {
+        let part = |at: usize| if at < 4 { "self_attn" } else { "mlp" };
+        let paths = TARGETS.into_iter().enumerate().map(move |(at, name)| format!("{}.{name}", part(at)));
+        paths.zip(self.linears())
+    }
+
+    /// Its projections by the names of [`TARGETS`], to be changed.
+    pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
+        let (a, m) = (&mut self.self_attn, &mut self.mlp);
+        let all = [
+            &mut a.q_proj,
+            &mut a.k_proj,
+            &mut a.v_proj,
+            &mut a.o_proj,
+            &mut m.gate_proj,
+            &mut m.up_proj,
+            &mut m.down_proj,
+        ];
+        TARGETS.into_iter().zip(all)
+    }
+
     fn forward(
         &self,
         x: Tensor<3>,
@@ -170,7 +193,7 @@ impl Decoder {
         })
     }
 
-    /// Whether some matrix is kept as its file stores it: such a model is examined, not trained.
+    /// Whether some matrix is kept as its file stores it: such a model is examined, or LoRA factors are trained over it.
     pub fn is_kept(&self) -> bool {
         self.any_matrix(|matrix| matrix.param().is_none())
     }

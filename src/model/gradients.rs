@@ -128,8 +128,8 @@ impl ModuleVisitor for Read<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let Some(grad) = self.grads.get::<R>(param.id) else { return };
         let name = self.names.hugging_face();
-        // LoRA factors are not Hugging Face parameters: they stay as Burn keeps them.
-        let transposed = R == 2 && name != EMBED && !name.contains("lora");
+        // LoRA factors are not Hugging Face parameters: they stay as Burn keeps them. Rows of tables lie as in the file.
+        let transposed = R == 2 && name != EMBED && !name.contains("lora") && !name.ends_with(".learnt");
         let grad = if transposed { grad.transpose() } else { grad };
         let shape = grad.dims().to_vec();
         let data = grad.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the gradient of `{name}`: {e:?}"));

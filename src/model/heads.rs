@@ -198,8 +198,8 @@ impl Decoder {
         let all = have.and(sizes);
         ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
         let shapes: BTreeMap<String, Vec<usize>> = all.parameters(width).into_iter().collect();
-        let spread = self.embed_tokens.floats()?.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>();
-        let spread = spread * self.config().embed_scale() as f32;
+        let begins = all.latent.is_some() && have.latent.is_none();
+        let spread = if begins { self.embed_tokens.spread() * self.config().embed_scale() as f32 } else { 0.0 };
         let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
         self.with_heads(all, |name| {
             if let Some(value) = held.get(name) {

@@ -1,17 +1,27 @@
-//! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU, for
-//! models that are examined and not trained. It computes in f32: its logits are those of the widened model up to rounding.
+//! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU: to be
+//! examined, or to train LoRA factors over. It computes in f32: its logits are those of the widened model up to rounding.
+
+mod adapter;
+pub(super) mod matrix;
+mod train;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::checkpoint::{Checkpoint, expected_parameters};
 use super::decoder::Decoder;
-use super::linear::{Kept, Linear, Matrix};
+use super::linear::{Linear, Matrix};
 use crate::ops::stored::{Format, Stored};
+pub use matrix::Kept;
 
 /// Weights from which on matrices stored as f32 are kept too. A row of x is then read against rows of the matrix that lie one behind the
 /// other, a tenth faster where memory is what it waits for; a smaller model lies in the cache, where parameters are faster.
 const LARGE: usize = 1 << 24;
+
+fn is_large(checkpoint: &Checkpoint) -> bool {
+    let weights = |(_, shape): (String, Vec<usize>)| shape.iter().product::<usize>();
+    expected_parameters(&checkpoint.config).into_iter().map(weights).sum::<usize>() >= LARGE
+}
 
 impl Decoder {
     /// Reads an opened checkpoint, matrix by matrix: no more than one is held twice. Norms, and matrices of small models that are stored
@@ -20,7 +30,16 @@ impl Decoder {
     /// # Errors
     /// A tensor that cannot be read, or a kept one with a value that is not finite.
     pub fn load_kept(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
-        Self::kept(checkpoint, device, |matrix| matrix)
+        Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
+    }
+
+    /// The same to train LoRA factors over: matrices of small models in f32 are kept too, so that factors of an adapter stay apart from
+    /// every one.
+    ///
+    /// # Errors
+    /// As [`Self::load_kept`].
+    pub fn load_kept_to_train(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+        Self::kept(checkpoint, true, device, |matrix| matrix)
     }
 
     /// The same with inputs of every kept matrix rounded to bf16 before they are multiplied with it, as a model in bf16 has them: where the
@@ -30,7 +49,7 @@ impl Decoder {
     /// As [`Self::load_kept`]; and a checkpoint that stores no matrix in bf16, of which nothing would be faster.
     pub fn load_kept_in_bf16(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
         let mut found = false;
-        let decoder = Self::kept(checkpoint, device, |matrix| {
+        let decoder = Self::kept(checkpoint, is_large(checkpoint), device, |matrix| {
             found |= matrix.has(Format::Bf16);
             matrix.rounding_inputs()
         })?;
@@ -42,11 +61,15 @@ impl Decoder {
         Ok(decoder)
     }
 
-    fn kept(checkpoint: &Checkpoint, device: &Device, mut form: impl FnMut(Stored) -> Stored) -> Result<Self> {
-        let weights = |(_, shape): (String, Vec<usize>)| shape.iter().product::<usize>();
-        let large = expected_parameters(&checkpoint.config).into_iter().map(weights).sum::<usize>() >= LARGE;
+    /// Matrices that are stored as f32 are kept too where `floats` says so.
+    fn kept(
+        checkpoint: &Checkpoint,
+        floats: bool,
+        device: &Device,
+        mut form: impl FnMut(Stored) -> Stored,
+    ) -> Result<Self> {
         let make = &mut |name: &str, [d_out, d_in]: [usize; 2]| {
-            let Some(matrix) = checkpoint.stored(name, large)? else { return Ok(Matrix::unset(device)) };
+            let Some(matrix) = checkpoint.stored(name, floats)? else { return Ok(Matrix::unset(device)) };
             ensure!(
                 [matrix.rows(), matrix.width()] == [d_out, d_in],
                 "`{name}` has shape {:?}, expected {:?}",

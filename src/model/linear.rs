@@ -1,15 +1,12 @@
 //! Matrices, trained as floats or kept as their file stores them, and the linear map.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
-use super::checkpoint::HostTensor;
-use super::checkpoint::peft::Factors;
 use super::decoder::Make;
-use crate::ops::stored::Stored;
+use super::kept::Kept;
+use super::kept::matrix::index;
 use crate::ops::{
     self, linear, linear_stored, linear_stored_three, linear_stored_two, linear_three, linear_transposed, linear_two,
 };
@@ -22,68 +19,6 @@ pub enum Matrix {
     Dense(Param<Tensor<2>>),
     /// Frozen, on the CPU, as the file stores it.
     Kept(Kept),
-}
-
-/// A matrix `[d_out, d_in]` as its file stores it, and the factors that an adapter adds to it.
-#[derive(Module, Debug)]
-pub struct Kept {
-    #[module(skip)]
-    pub(super) matrix: Arc<Stored>,
-    /// A `[d_in, r]` and B `[r, d_out]`, the scale in B.
-    #[module(skip)]
-    factors: Option<(Tensor<2>, Tensor<2>)>,
-}
-
-impl Kept {
-    /// `factors` in PEFT's layout, and their scale.
-    pub(super) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Self {
-        let turned = |x: HostTensor| {
-            Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
-        };
-        let factors = factors.map(|(f, scale)| (turned(f.a), turned(f.b).mul_scalar(scale)));
-        Self { matrix: Arc::new(matrix), factors }
-    }
-
-    /// Its first rows, and more that are floats.
-    pub(super) fn with_rows(self, keep: usize, added: &[f32]) -> Result<Self> {
-        ensure!(self.factors.is_none(), "rows cannot be added to a matrix with LoRA factors");
-        let matrix = Arc::unwrap_or_clone(self.matrix).cut(keep).with_rows(added)?;
-        Ok(Self { matrix: Arc::new(matrix), factors: None })
-    }
-
-    /// `[B, L, d_in]` → `[B, L, d_out]`.
-    fn product(&self, x: Tensor<3>) -> Tensor<3> {
-        self.with_factors(linear_stored(x.clone(), &self.matrix), x)
-    }
-
-    /// The stored matrix's product y with x, and what the factors add.
-    fn with_factors(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
-        match &self.factors {
-            Some((a, b)) => y + linear(linear(x, a.clone()), b.clone()),
-            None => y,
-        }
-    }
-
-    /// Rows of the matrix as floats, `[n, d_in]`; all of them where none are named.
-    fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
-        let (values, n) = match rows {
-            Some(rows) => (self.matrix.widened(rows)?, rows.len()),
-            None => (self.matrix.widened_range(0..self.matrix.rows()), self.matrix.rows()),
-        };
-        let values = Tensor::<2>::from_data(TensorData::new(values, [n, self.matrix.width()]), device);
-        let Some((a, b)) = &self.factors else { return Ok(values) };
-        let b = match rows {
-            Some(rows) => b.clone().select(1, index(rows, &b.device())),
-            None => b.clone(),
-        };
-        Ok(values + a.clone().matmul(b).transpose())
-    }
-}
-
-fn index(rows: &[usize], device: &Device) -> Tensor<1, Int> {
-    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-    let n = rows.len();
-    Tensor::from_data(TensorData::new(rows, [n]), device)
 }
 
 impl Matrix {
@@ -163,7 +98,7 @@ impl Linear {
     /// of the factors is never formed, so that no dense matrix of W's shape is held for a gradient.
     fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let y = match &self.weight {
-            Matrix::Kept(kept) => kept.with_factors(y, x),
+            Matrix::Kept(kept) => kept.completed(y, x),
             Matrix::Dense(weight) => match weight.adapter() {
                 Some(lora) => y + linear(linear(x, lora.a.val()).mul_scalar(lora.scale), lora.b.val()),
                 None => y,
@@ -202,14 +137,15 @@ impl Linear {
         }
     }
 
-    /// `y Wᵀ` (a bias has no part in it): `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Without LoRA factors that are being trained.
+    /// `y Wᵀ` (a bias has no part in it): `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Not for a matrix that is being
+    /// trained.
     pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
             Matrix::Dense(weight) => y.matmul(weight.val().transpose().unsqueeze()),
             Matrix::Kept(kept) => {
                 let x = ops::linear_stored_back(y.clone(), &kept.matrix);
-                match &kept.factors {
-                    Some((a, b)) => x + linear(linear(y, b.clone().transpose()), a.clone().transpose()),
+                match kept.back_through_factors(y) {
+                    Some(more) => x + more,
                     None => x,
                 }
             }
@@ -243,6 +179,14 @@ impl Matrix {
         }
     }
 
+    /// Standard deviation of all its values.
+    pub(super) fn spread(&self) -> f32 {
+        match self {
+            Matrix::Dense(table) => table.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>(),
+            Matrix::Kept(kept) => kept.spread(),
+        }
+    }
+
     /// `x Tᵀ`: `[B, L, D]` → `[B, L, V]`.
     pub(super) fn as_head(&self, x: Tensor<3>) -> Tensor<3> {
         match self {
@@ -251,7 +195,7 @@ impl Matrix {
         }
     }
 
-    /// `y T`: `[B, L, V]` → `[B, L, D]`.
+    /// `y T`: `[B, L, V]` → `[B, L, D]`. Not for a table that is being trained.
     pub(crate) fn as_head_back(&self, y: Tensor<3>) -> Tensor<3> {
         match self {
             Matrix::Dense(table) => y.matmul(table.val().unsqueeze()),

@@ -1,4 +1,5 @@
-//! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation: attach, name the trained parts, merge.
+//! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation, or over matrices that are kept as stored: attach, name
+//! the trained parts, merge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{DENSE, Names};
+use super::weights::{DENSE, KEPT, Names};
 use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
@@ -45,7 +46,6 @@ impl Decoder {
     /// An unknown or empty target list, or a rank of zero.
     pub fn with_lora(self, settings: &LoraSettings) -> Result<Self> {
         ensure!(settings.rank > 0, "lora.rank must be at least 1, found 0");
-        ensure!(!self.is_kept(), "weights that are kept as stored are not trained: load them with --dtype f32");
         ensure!(!settings.targets.is_empty(), "lora.targets is empty: name some of {TARGETS:?}");
         for target in &settings.targets {
             ensure!(
@@ -56,17 +56,18 @@ impl Decoder {
         let targets = settings.targets.join("|");
         let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight\.{DENSE}$"))
             .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
-        self.device().seed(settings.seed);
-        let model =
-            self.apply_lora(Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group));
+        let model = if settings.train_embeddings { self.with_float_tables() } else { self };
+        model.device().seed(settings.seed);
+        let lora = Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group);
+        let model = model.apply_lora(lora).with_lora_over_kept(settings);
         let mut ids = NameIds { names: Names::default() };
         let model = model.map(&mut ids);
         if !settings.train_embeddings {
             return Ok(model);
         }
-        let full = ["embed_tokens", "lm_head.weight"].map(|matrix| format!("{matrix}.{DENSE}"));
-        let full = ParamGroup::from_paths(full.to_vec());
-        Ok(model.unfreeze_group(full))
+        let full = ["embed_tokens", "lm_head.weight"];
+        let full = full.map(|matrix| [format!("{matrix}.{DENSE}"), format!("{matrix}.{KEPT}.learnt")]);
+        Ok(model.unfreeze_group(ParamGroup::from_paths(full.concat())))
     }
 
     /// Attaches an adapter's factors, to be trained further. Whole weights that it replaces must be in the decoder

@@ -100,7 +100,7 @@ impl Decoder {
     /// # Errors
     /// Weights kept as stored; each item, a device that cannot hand it over.
     pub(crate) fn tensors(&self) -> Result<impl Iterator<Item = Result<(String, HostTensor)>>> {
-        ensure!(!self.is_kept(), "weights that are kept as stored are not written: load them with --dtype f32");
+        ensure!(!self.is_kept(), "weights that are kept as stored are not written whole: load them with --dtype f32");
         let outside = self.outside().into_iter().filter(|tensor| !is_of_heads(tensor));
         Ok(outside.chain((0..self.layers.len()).flat_map(|layer| self.layer(layer))))
     }
@@ -151,7 +151,7 @@ impl Decoder {
         let mut cast = CastTo { dtype, frozen_only: false };
         let layers = self.layers.iter().map(|block| block.valid().materialize().map(&mut cast)).collect();
         let outside = Decoder { layers: vec![], ..self.clone() }.valid().materialize().map(&mut cast);
-        Decoder { layers, ..outside }
+        Decoder { layers, ..outside }.folded()
     }
 
     /// To be trained whole on a device with autodiff: the same weights, with its way of keeping activations.
@@ -227,8 +227,9 @@ pub(super) fn fill_heads(
 /// What the names of heads begin with.
 const HEADS: &str = "heads.";
 
-/// What Burn calls a matrix of floats in a parameter's path.
+/// What Burn calls a matrix of floats in a parameter's path, and one that is kept as stored.
 pub(super) const DENSE: &str = "Dense";
+pub(super) const KEPT: &str = "Kept";
 
 /// The stack of module names during a traversal.
 #[derive(Default)]
@@ -245,11 +246,17 @@ impl Names {
 
     /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`; which kind of matrix it is has no name.
     pub(super) fn hugging_face(&self) -> String {
-        let path = self.0.iter().map(String::as_str).filter(|part| *part != DENSE).collect::<Vec<_>>().join(".");
+        let path = self
+            .0
+            .iter()
+            .map(String::as_str)
+            .filter(|part| ![DENSE, KEPT].contains(part))
+            .collect::<Vec<_>>()
+            .join(".");
         match path.as_str() {
             "embed_tokens" => EMBED.to_owned(),
-            HEAD => path,
-            _ if path.starts_with(HEADS) => path,
+            "embed_tokens.learnt" => format!("{EMBED}.learnt"),
+            _ if path.starts_with(HEAD) || path.starts_with(HEADS) => path,
             _ => format!("model.{path}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Icot, Recipe};
+use super::{Compute, Icot, Recipe};
 
 /// More problems than anyone has, and few enough to be held.
 pub(crate) const MOST_ROWS: usize = 10_000_000;
@@ -199,9 +199,14 @@ impl Recipe {
     fn check_optimizer(&self) -> Result<()> {
         let o = &self.optimizer;
         ensure!(
-            !o.dtype.is_stored(),
-            "optimizer.dtype (--dtype) {}: weights that are trained are floats; use f32 or bf16",
+            o.dtype != Compute::StoredBf16,
+            "optimizer.dtype (--dtype) {}: is for models that are examined; train with stored, f32 or bf16",
             o.dtype.name()
+        );
+        ensure!(
+            o.dtype != Compute::Stored || self.lora.is_some(),
+            "optimizer.dtype (--dtype) stored: only LoRA factors are trained over weights that stay as they are stored, and this recipe \
+             has no [lora]; use f32 or bf16"
         );
         for (key, beta) in [("optimizer.beta_1", o.beta_1), ("optimizer.beta_2", o.beta_2)] {
             ensure!((0.0..1.0).contains(&beta), "{key} must be at least 0 and below 1, found {beta}");

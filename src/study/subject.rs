@@ -38,8 +38,8 @@ pub struct Subject {
     pub reasoning: Reasoning,
     /// The run folder, if it is of a run.
     pub run: Option<PathBuf>,
-    /// Folder or file of its weights.
-    pub source: PathBuf,
+    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    pub source: Vec<PathBuf>,
     /// Folder of the adapter over them, if there is one.
     pub adapter: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ impl Subject {
         let folder = run.join(phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
-        let source = opened.checkpoint.path.clone();
+        let source = opened.checkpoint.places();
         let loaded = opened.load_as(dtype, device)?;
         loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
@@ -116,7 +116,7 @@ impl Subject {
         if let Some(reasoning) = &opened.reasoning {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
-        let source = opened.checkpoint.path.clone();
+        let source = opened.checkpoint.places();
         let loaded = opened.load_as(dtype, device)?.add_switch_tokens(&NewRows {
             seed: recipe.seed,
             seed_token: recipe.seed_token.clone(),
@@ -196,7 +196,7 @@ impl Subject {
         let Reasoning { source, blocks, .. } = &self.reasoning;
         let parts = [
             json!(sha256(&weight_files(&self.source)?)?),
-            json!(self.adapter.as_deref().map(|dir| sha256(&weight_files(dir)?)).transpose()?),
+            json!(self.adapter.clone().map(|dir| sha256(&weight_files(&[dir])?)).transpose()?),
             json!(Compute::of(&self.model).name()),
             json!({
                 "k_min": k_min,
@@ -350,15 +350,20 @@ impl Asked {
     }
 }
 
-/// A file itself; of a folder its `.safetensors` in the order of their names.
-fn weight_files(source: &Path) -> Result<Vec<PathBuf>> {
-    if !source.is_dir() {
-        return Ok(vec![source.to_path_buf()]);
+/// Files as they are; of a folder its `.safetensors` in the order of their names.
+fn weight_files(sources: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = vec![];
+    for source in sources {
+        if !source.is_dir() {
+            files.push(source.clone());
+            continue;
+        }
+        let read = std::fs::read_dir(source).with_context(|| format!("{}: cannot read", source.display()))?;
+        let paths = read.flatten().map(|entry| entry.path());
+        let mut own: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect();
+        own.sort();
+        files.extend(own);
     }
-    let read = std::fs::read_dir(source).with_context(|| format!("{}: cannot read", source.display()))?;
-    let paths = read.flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).collect();
-    files.sort();
     Ok(files)
 }
 

@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trainer::Trainer;
+use crate::latent::SwitchIds;
 use crate::latent::reasoning::{self, Reasoning};
-use crate::model::checkpoint::{SaveOptions, save_hf_folder};
-use crate::model::{Decoder, checkpoint::Checkpoint, heads};
+use crate::model::checkpoint::peft::save_adapter;
+use crate::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
+use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
 use crate::store::{json, sha256, write_atomic};
 use crate::text::Vocabulary;
@@ -36,6 +38,17 @@ impl Trained {
     pub fn and(self, steps: usize, positions: usize) -> Self {
         Self { steps: self.steps + steps, positions: self.positions + positions }
     }
+}
+
+/// What belongs to weights that are written.
+#[derive(Clone, Copy)]
+pub struct Exported<'a> {
+    pub vocabulary: &'a Vocabulary,
+    /// What an adapter names as its base.
+    pub base: Option<&'a str>,
+    pub switch: SwitchIds,
+    pub reasoning: &'a Reasoning,
+    pub trained: Trained,
 }
 
 /// What is written beside the weights: how a checkpoint reasons, and what is behind it.
@@ -205,30 +218,36 @@ impl PhaseFolder {
         Ok(())
     }
 
-    /// Writes a Hugging Face folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained.
+    /// Writes a folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained: a Hugging Face folder of
+    /// the whole model, or, of one that is kept as stored, a PEFT folder over `base`.
     ///
     /// # Errors
-    /// A full disk.
-    pub fn export(
-        &self,
-        name: &str,
-        model: &Decoder,
-        vocabulary: &Vocabulary,
-        reasoning: &Reasoning,
-        trained: Trained,
-    ) -> Result<PathBuf> {
+    /// A full disk; a model kept as stored without a base.
+    pub fn export(&self, name: &str, model: &Decoder, to: &Exported) -> Result<PathBuf> {
+        let Exported { vocabulary, base, switch, reasoning, trained } = *to;
         let folder = self.path.join(name);
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
             (TRAINED.to_owned(), serde_json::to_vec_pretty(&trained)?),
         ];
         files.extend(model.heads_file()?.map(|bytes| (heads::FILE.to_owned(), bytes)));
-        let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
         let mut config = model.config().clone();
         config.bos_token_id = vocabulary.bos();
         config.eos_token_ids = vocabulary.stops().to_vec();
         config.pad_token_id = vocabulary.pad();
-        save_hf_folder(&folder, &config, model.tensors()?, &options)?;
+        if model.is_kept() {
+            let mut adapter = model.adapter_over_kept(&[switch.swi, switch.swi_end, switch.latent])?;
+            let base =
+                base.context("weights that are kept as stored stand over a pretrained model, and the run has none")?;
+            adapter.config.base_model = Some(base.to_owned());
+            // The vocabulary may be shorter than the base's padded one.
+            let config = config.to_json(Dtype::F32.torch_name());
+            files.push(("config.json".to_owned(), serde_json::to_vec_pretty(&config)?));
+            save_adapter(&folder, &adapter, Dtype::F32, &files, true)?;
+        } else {
+            let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
+            save_hf_folder(&folder, &config, model.tensors()?, &options)?;
+        }
         vocabulary.save(&folder)?;
         Ok(folder)
     }
@@ -241,12 +260,12 @@ impl PhaseFolder {
         dtype.load(&Checkpoint::open_folder(self.path.join(name))?, device)
     }
 
-    /// The same to be trained on: layers in this type, tables of tokens in f32, in which they are trained.
+    /// The same to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
     ///
     /// # Errors
     /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        Decoder::load_in(&Checkpoint::open_folder(self.path.join(name))?, dtype.dtype(), device)
+        dtype.load_to_train(&Checkpoint::open_folder(self.path.join(name))?, device)
     }
 
     /// How long what [`Self::export`] wrote was trained.

@@ -110,11 +110,12 @@ impl Trainer {
     }
 
     /// The weights outside autodiff as rollouts see them, in the type that training computes in. LoRA factors are merged in f32,
-    /// where they would be composed at every token otherwise; in bf16 they stay beside the base, which is not copied then.
+    /// where they would be composed at every token otherwise; in bf16, and over weights kept as stored, they stay beside the base, which
+    /// is not copied then.
     pub fn policy(&self) -> Decoder {
         match self.compute {
             Compute::Bf16 => self.compute.apply(self.model.valid()),
-            _ => self.model.valid().materialize(),
+            _ => self.model.valid().materialize().folded(),
         }
     }
 }

@@ -57,7 +57,8 @@ fn an_adapter_reads_back_merges_and_resizes() {
     let embed = tensor(&[37, 32], 9);
     let replaced = BTreeMap::from([(EMBED.to_string(), embed.clone())]);
     let files = vec![("chat_template.jinja".to_string(), b"hello".to_vec())];
-    let all = AdapterWeights { config: settings(&names), factors: lora.clone(), replaced, token_rows: None };
+    let all =
+        AdapterWeights { config: settings(&names), factors: lora.clone(), replaced, token_rows: None, head_rows: None };
     save_adapter(&dir, &all, Dtype::F32, &files, false).expect("saves");
 
     let read = Arc::new(Adapter::open(&dir).expect("opens"));
@@ -164,7 +165,7 @@ fn unsupported_settings_are_refused_by_name() {
         ("target_modules", json!(3)),
         ("layers_to_transform", json!(["a"])),
     ] {
-        let mut value = settings(&["q_proj"]).to_json();
+        let mut value = settings(&["q_proj"]).to_json(false);
         value[key] = found;
         assert_names(
             &message(AdapterConfig::from_json(&value, "x/adapter_config.json")),
@@ -172,7 +173,7 @@ fn unsupported_settings_are_refused_by_name() {
         );
     }
     let kept = settings(&["q_proj"]);
-    assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
+    assert_eq!(AdapterConfig::from_json(&kept.to_json(false), "c").expect("reads"), kept);
 }
 
 #[test]
@@ -184,7 +185,8 @@ fn what_does_not_fit_the_base_is_named() {
     let lora = factors(&config, &names);
     let write = |s: &AdapterConfig, f: &BTreeMap<String, Factors>, r: &[(&str, HostTensor)]| {
         let r = r.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
-        let all = AdapterWeights { config: s.clone(), factors: f.clone(), replaced: r, token_rows: None };
+        let all =
+            AdapterWeights { config: s.clone(), factors: f.clone(), replaced: r, token_rows: None, head_rows: None };
         save_adapter(&dir, &all, Dtype::F32, &[], true).expect("saves");
         Adapter::open(&dir).expect("opens").fit(&config)
     };
@@ -239,7 +241,8 @@ fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
         let dir = root.path().join(name);
         let config = AdapterConfig { token_rows: ids.to_vec(), ..settings(&names) };
         let (config, token_rows) = (config, Some(rows.clone()));
-        let all = AdapterWeights { config, factors: lora.clone(), replaced: BTreeMap::new(), token_rows };
+        let all =
+            AdapterWeights { config, factors: lora.clone(), replaced: BTreeMap::new(), token_rows, head_rows: None };
         save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
         let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
         assert_eq!(adapter.config, all.config);

@@ -39,7 +39,7 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
         token_rows: vec![],
         base_model: None,
     };
-    let all = AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None };
+    let all = AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None, head_rows: None };
     save_adapter(dir, &all, Dtype::F32, &[], false).expect("saves");
 }
 

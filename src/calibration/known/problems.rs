@@ -141,7 +141,7 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         recipe,
         reasoning: Reasoning::default(),
         run: None,
-        source: std::path::PathBuf::new(),
+        source: vec![],
         adapter: None,
     };
     Ok(Study::new(subject, seed, 1, device.clone()).with_tags(tagged))

@@ -1,6 +1,6 @@
 //! Checkpoints that people already have, as host tensors under their Hugging Face names.
 //!
-//! [`Checkpoint::open`] reads a folder, a `.gguf` or a hub id; every parameter's presence and shape is checked before
+//! [`Checkpoint::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id; every parameter's presence and shape is checked before
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
@@ -61,12 +61,22 @@ pub struct Checkpoint {
     pub config: ModelConfig,
     /// The folder or file it was read from.
     pub path: PathBuf,
+    /// Where that is the folder of an adapter: what its weights stand over.
+    pub base: Option<Base>,
     weights: Arc<dyn Weights>,
     text: Vec<text::Source>,
 }
 
+/// The model below an adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Base {
+    /// As `adapter_config.json` names it.
+    pub name: String,
+    pub path: PathBuf,
+}
+
 impl Checkpoint {
-    /// Opens a Hugging Face folder: `config.json` and `*.safetensors`.
+    /// Opens a Hugging Face folder: `config.json` and `*.safetensors`; or a PEFT folder, with the base that its settings name.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
@@ -74,11 +84,36 @@ impl Checkpoint {
             "{}: expected a folder with config.json and model.safetensors, found no such folder",
             dir.display()
         );
+        if peft::is_folder(dir) {
+            return Self::open_adapter(dir);
+        }
         let config = ModelConfig::read(dir.join("config.json"))?;
         let weights = SafetensorsFolder::open(dir)?;
         params::check(&weights, &config)?;
         let text = vec![text::Source::Folder(dir.to_path_buf())];
-        Ok(Self { config, path: dir.to_path_buf(), weights: Arc::new(weights), text })
+        Ok(Self { config, path: dir.to_path_buf(), base: None, weights: Arc::new(weights), text })
+    }
+
+    /// A PEFT folder over the base that it names, as PEFT's `AutoPeftModel` opens it.
+    fn open_adapter(dir: &Path) -> Result<Self> {
+        let adapter = Adapter::open(dir)?;
+        let origin = dir.join(peft::SETTINGS).display().to_string();
+        let name = adapter.config.base_model.clone().with_context(|| {
+            format!("{origin}: `base_model_name_or_path` names no base: name it with --model, and this folder with --adapter")
+        })?;
+        let below = Path::new(&name);
+        ensure!(
+            !peft::is_folder(below),
+            "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
+        );
+        let base = Self::open(&name).with_context(|| {
+            format!(
+                "{origin}: `base_model_name_or_path` is {name:?}; where the base lies elsewhere now, correct it there"
+            )
+        })?;
+        let path = base.path.clone();
+        let whole = base.with_adapter(Arc::new(adapter), Apply::Merged)?;
+        Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path }), ..whole })
     }
 
     /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
@@ -88,6 +123,7 @@ impl Checkpoint {
         Ok(Self {
             config: file.config().clone(),
             path: path.as_ref().to_path_buf(),
+            base: None,
             weights: file.clone(),
             text: vec![text::Source::Gguf(file)],
         })
@@ -101,7 +137,12 @@ impl Checkpoint {
             text.insert(0, text::Source::Folder(dir.to_path_buf()));
         }
         let weights = Arc::new(Overlay::new(self.weights, adapter, apply, &config));
-        Ok(Self { config, path: self.path, weights, text })
+        Ok(Self { config, path: self.path, base: self.base, weights, text })
+    }
+
+    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    pub(crate) fn places(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.path).chain(self.base.as_ref().map(|base| &base.path)).cloned().collect()
     }
 
     /// One parameter, `[out, in]`. Peak memory is this tensor.

@@ -44,6 +44,8 @@ fn again(
     let source = PhaseFolder::open(run.path(), from)?;
     // What is measured is written as this phase's checkpoint too: its tables keep their digits.
     let model = source.import_to_train(name, run.base_dtype(), &run.device.clone().inner())?;
+    let whole_tables = run.recipe.lora.as_ref().is_some_and(|lora| lora.train_embeddings && !lora.only_new_rows);
+    let model = if whole_tables { model.with_float_tables() } else { model };
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)
@@ -92,7 +94,7 @@ impl Run {
         trained: Trained,
     ) -> Result<PhaseResult> {
         if self.writes() {
-            folder.export("checkpoint", model, self.vocabulary(), reasoning, trained)?;
+            self.export(folder, "checkpoint", model, reasoning, trained)?;
         }
         let model = model.merged(self.recipe.optimizer.dtype.dtype());
         let evaluated = |switching| self.evaluate(&model, reasoning, switching);

@@ -10,18 +10,19 @@ use sha2::{Digest, Sha256};
 
 use super::{Run, base, resume};
 use crate::corpus::Corpus;
-use crate::latent::SwitchIds;
+use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{NewRows, Opened};
 use crate::machine;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Apply;
+use crate::model::checkpoint::{Checkpoint, ModelRef};
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraSettings;
 use crate::progress::say;
 use crate::recipe::{Compute, Recipe};
 use crate::store::{Lock, commit, hex, write_atomic};
 use crate::text::Vocabulary;
-use crate::train::state::PhaseFolder;
+use crate::train::state::{Exported, PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
 use crate::world::World;
 
@@ -72,13 +73,14 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     if options.resume && writes {
         sweep(&root)?;
     }
-    let vocabulary = match &recipe.pretrained {
+    let (vocabulary, pretrained) = match &recipe.pretrained {
         Some(model) => {
             let opened = options.world.first_alone(|| Opened::open(model, None, Apply::Merged))?;
+            let name = base_name(model, &opened.checkpoint)?;
             let vocabulary = opened.vocabulary;
-            Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?)
+            (Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?), Some(name))
         }
-        None => None,
+        None => (None, None),
     };
     let corpus = Corpus::build(&recipe, vocabulary)?;
     if corpus.dropped > 0 {
@@ -92,7 +94,7 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     recipe.optimizer.dtype.check(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
-    let run = Run { recipe, options, root, corpus, device, _lock: lock };
+    let run = Run { recipe, options, root, corpus, device, pretrained, _lock: lock };
     let manifest = manifest(&run)?;
     if let Some(from) = &run.options.base {
         base::same_work(&manifest, from)?;
@@ -105,6 +107,21 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
         }
     }
     Ok(run)
+}
+
+/// What an adapter over the model names as its base: a hub id, or a path from wherever it is opened. An adapter's own base is it where
+/// the model is one.
+fn base_name(model: &str, checkpoint: &Checkpoint) -> Result<String> {
+    if let Some(base) = &checkpoint.base {
+        return Ok(base.name.clone());
+    }
+    match ModelRef::parse(model)? {
+        ModelRef::Hub { .. } => Ok(model.to_owned()),
+        ModelRef::Folder(path) | ModelRef::Gguf(path) => {
+            let path = fs::canonicalize(&path).with_context(|| format!("{}: cannot resolve", path.display()))?;
+            Ok(path.display().to_string())
+        }
+    }
 }
 
 /// Removes what a killed process left half-written.
@@ -174,7 +191,7 @@ impl Run {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
-                let loaded = Opened::open(name, None, Apply::Merged)?.load_as(self.base_dtype(), &device)?;
+                let loaded = Opened::open(name, None, Apply::Merged)?.load_to_train(self.base_dtype(), &device)?;
                 let Recipe { seed, seed_token, .. } = self.recipe.clone();
                 let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)
@@ -211,8 +228,24 @@ impl Run {
         if frozen { self.recipe.optimizer.dtype } else { Compute::F32 }
     }
 
+    /// Writes weights with what belongs to them.
+    pub(super) fn export(
+        &self,
+        folder: &PhaseFolder,
+        name: &str,
+        model: &Decoder,
+        reasoning: &Reasoning,
+        trained: Trained,
+    ) -> Result<()> {
+        let (vocabulary, base, switch) = (self.vocabulary(), self.pretrained.as_deref(), self.switch());
+        folder.export(name, model, &Exported { vocabulary, base, switch, reasoning, trained }).map(drop)
+    }
+
     /// The weights ready to train: on the autodiff device, with LoRA where the recipe has it.
     fn trainable(&self, model: Decoder) -> Result<Decoder> {
+        let SwitchIds { swi, swi_end, latent } = self.switch();
+        let only_new = self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows);
+        let model = if only_new && model.is_kept() { model.learning_tokens(&[swi, swi_end, latent])? } else { model };
         let model = model.trained_on(&self.device);
         let heads = model.heads.clone();
         let mut model = match (&self.recipe.lora, self.recipe.pretrained.is_some()) {

@@ -60,9 +60,8 @@ pub(super) fn run(
             return Ok(());
         }
         let trained = before.and(done, positions);
-        let export = |name: &str, reasoning: &Reasoning| {
-            folder.export(name, &trainer.frozen(), run.vocabulary(), reasoning, trained).map(drop)
-        };
+        let export =
+            |name: &str, reasoning: &Reasoning| run.export(&folder, name, &trainer.frozen(), reasoning, trained);
         if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
             export("annotator", &what.reasoning)?;
         }

@@ -117,7 +117,7 @@ pub(super) fn run(
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
 fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: Trained) -> Result<()> {
     let folder = PhaseFolder::open(run.path(), name)?;
-    folder.export("checkpoint", &trainer.frozen(), run.vocabulary(), reasoning, trained).map(drop)
+    run.export(&folder, "checkpoint", &trainer.frozen(), reasoning, trained)
 }
 
 /// What the watch saw of the steps that are not run again.

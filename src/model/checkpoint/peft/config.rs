@@ -43,8 +43,8 @@ pub struct AdapterConfig {
     /// Only these layers have factors; `None` for all.
     pub layers: Option<Vec<usize>>,
     pub modules_to_save: Vec<String>,
-    /// Ids whose rows of the embedding table (and of a head tied to it) the file holds, in its order. Ids behind the base's
-    /// last one are new rows.
+    /// Ids whose rows of the embedding table and of the head the file holds, in its order. Ids behind the base's last one are new
+    /// rows.
     pub token_rows: Vec<usize>,
     pub base_model: Option<String>,
 }
@@ -134,10 +134,14 @@ impl AdapterConfig {
         })
     }
 
-    /// The file that PEFT loads.
-    pub fn to_json(&self) -> Value {
+    /// The file that PEFT loads. `head_rows`: rows of a head of its own are held too.
+    pub fn to_json(&self, head_rows: bool) -> Value {
         let saved = if self.modules_to_save.is_empty() { Value::Null } else { json!(self.modules_to_save) };
-        let tokens = if self.token_rows.is_empty() { Value::Null } else { json!({ "embed_tokens": self.token_rows }) };
+        let tokens = match (self.token_rows.is_empty(), head_rows) {
+            (true, _) => Value::Null,
+            (false, false) => json!({ "embed_tokens": self.token_rows }),
+            (false, true) => json!({ "embed_tokens": self.token_rows, "lm_head": self.token_rows }),
+        };
         json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
@@ -184,17 +188,21 @@ fn strings(value: &Value, origin: &str, key: &str) -> Result<Vec<String>> {
         .ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))
 }
 
-/// A list, or a list under the name of the embedding table.
+/// A list, or a list under the name of the embedding table, and the same under that of the head.
 fn token_rows(value: &Value, origin: &str) -> Result<Vec<usize>> {
     let wanted = || {
         anyhow!(
-            "{origin}: `trainable_token_indices` must be token ids of the embedding table alone, each once, found {value}"
+            "{origin}: `trainable_token_indices` must be token ids of the embedding table, each once, and the same or none of the \
+             head, found {value}"
         )
     };
     let list = match value {
         Value::Object(map) if map.is_empty() => return Ok(vec![]),
-        Value::Object(map) if map.len() == 1 => {
-            map.iter().find(|(name, _)| name.ends_with("embed_tokens")).map(|(_, v)| v)
+        Value::Object(map) => {
+            let of = |table: &str| map.iter().find(|(name, _)| name.ends_with(table)).map(|(_, v)| v);
+            let (embed, head) = (of("embed_tokens"), of("lm_head"));
+            let known = map.len() == 1 + usize::from(head.is_some());
+            embed.filter(|list| known && head.is_none_or(|head| head == *list))
         }
         Value::Array(_) => Some(value),
         _ => None,

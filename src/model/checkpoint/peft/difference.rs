@@ -1,7 +1,7 @@
 //! What training changed, as an adapter: the factors of each matrix's difference from the base. LoRA phases that were merged
 //! one after the other differ from their base by a matrix of low rank, whoever trained them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, ensure};
 use linfa_linalg::qr::QR;
@@ -12,8 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::super::params::{EMBED, HEAD};
 use super::super::{Checkpoint, HostTensor, expected_parameters};
-use super::{AdapterConfig, AdapterWeights, Factors, Targets};
-use crate::model::config::ModelConfig;
+use super::{AdapterWeights, Factors};
 use crate::random::normal;
 
 /// Of a table, so many rows at most are written by themselves; with more it is written whole.
@@ -47,18 +46,7 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
         trained.path.display(),
         base.path.display()
     );
-    let config = AdapterConfig {
-        r,
-        // The scale is in the factors.
-        alpha: r as f64,
-        use_rslora: false,
-        targets: Targets::Names(vec![]),
-        layers: None,
-        modules_to_save: vec![],
-        token_rows: vec![],
-        base_model: None,
-    };
-    let mut out = AdapterWeights { config, factors: BTreeMap::new(), replaced: BTreeMap::new(), token_rows: None };
+    let (mut factors, mut replaced, mut learnt, mut tokens) = (BTreeMap::new(), BTreeMap::new(), None, vec![]);
     let (mut lost, mut whole) = (0.0, 0.0);
     for (name, shape) in expected_parameters(to) {
         let (old, new) = (base.tensor(&name)?, trained.tensor(&name)?);
@@ -71,46 +59,34 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
             if changed.len() <= MOST_TOKEN_ROWS {
                 let width = new.width();
                 let rows = changed.iter().flat_map(|row| &new.data[row * width..][..width]).copied().collect();
-                out.token_rows = Some(HostTensor::new(vec![changed.len(), width], rows)?);
-                out.config.token_rows = changed;
+                learnt = Some(HostTensor::new(vec![changed.len(), width], rows)?);
+                tokens = changed;
                 continue;
             }
         }
         ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter holds no biases");
         if shape.len() != 2 || name == EMBED || name == HEAD {
-            out.replaced.insert(name, new);
+            replaced.insert(name, new);
             continue;
         }
         let change = Array2::from_shape_fn((shape[0], shape[1]), |(o, i)| {
             f64::from(new.data[o * shape[1] + i]) - f64::from(old.data[o * shape[1] + i])
         });
-        let factors = best_factors(change.view(), r).map_err(|e| anyhow!("`{name}`: {e}"))?;
-        let kept = matrix(&factors.b).dot(&matrix(&factors.a));
+        let best = best_factors(change.view(), r).map_err(|e| anyhow!("`{name}`: {e}"))?;
+        let kept = matrix(&best.b).dot(&matrix(&best.a));
         lost += (&change - &kept).mapv(|x| x * x).sum();
         whole += change.mapv(|x| x * x).sum();
-        out.factors.insert(name, factors);
+        factors.insert(name, best);
     }
     ensure!(
-        !out.factors.is_empty(),
+        !factors.is_empty(),
         "{} and {} have the same matrices: there is nothing to make an adapter of",
         trained.path.display(),
         base.path.display()
     );
-    out.config.targets = Targets::Names(complete(&mut out.factors, r, to)?);
-    Ok(Difference { adapter: out, lost: lost / whole })
-}
-
-/// Names of the projections with factors. PEFT wants them in every layer: where one has none they are zeros.
-fn complete(factors: &mut BTreeMap<String, Factors>, r: usize, config: &ModelConfig) -> Result<Vec<String>> {
-    let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
-    let targets: BTreeSet<String> = factors.keys().map(|name| module(name)).collect();
-    for (name, shape) in expected_parameters(config) {
-        if shape.len() == 2 && targets.contains(&module(&name)) && !factors.contains_key(&name) {
-            let zeros = |shape: Vec<usize>| HostTensor::new(shape.clone(), vec![0.0; shape.iter().product()]);
-            factors.insert(name, Factors { a: zeros(vec![r, shape[1]])?, b: zeros(vec![shape[0], r])? });
-        }
-    }
-    Ok(targets.into_iter().collect())
+    let mut adapter = AdapterWeights { replaced, token_rows: learnt, ..AdapterWeights::of(factors, to)? };
+    adapter.config.token_rows = tokens;
+    Ok(Difference { adapter, lost: lost / whole })
 }
 
 /// Rows that differ, and those that only the new table has.

@@ -25,6 +25,8 @@ pub struct Keys {
     pub replaced: BTreeMap<String, String>,
     /// Key of the token rows.
     pub token_rows: Option<String>,
+    /// Key of those of the head. A tied head's rows are the table's: PEFT may write them a second time.
+    pub head_rows: Option<String>,
 }
 
 /// Sorts the keys.
@@ -32,7 +34,7 @@ pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<Keys> {
     let origin = path.display();
     let mut halves: BTreeMap<String, [Option<String>; 2]> = BTreeMap::new();
     let mut replaced: BTreeMap<String, (String, bool)> = BTreeMap::new();
-    let mut token_rows = None;
+    let (mut token_rows, mut head_rows) = (None, None);
     for key in file.names() {
         let inner = key
             .strip_prefix(PREFIX)
@@ -43,16 +45,12 @@ pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<Keys> {
             ensure!(!inner.contains(mark), "{origin}: `{key}`: {what} is not supported");
         }
         if let Some(module) = inner.strip_suffix(TOKEN_ROWS) {
-            let table = EMBED.strip_suffix("weight");
-            // A tied head's rows are the table's: PEFT may write them a second time.
-            let head = HEAD.strip_suffix("weight");
-            ensure!(
-                Some(module) == table || Some(module) == head,
-                "{origin}: `{key}`: rows of other modules than the embedding table are not supported"
-            );
-            if Some(module) == table {
-                token_rows = Some(key.to_string());
-            }
+            let rows = match module {
+                _ if Some(module) == EMBED.strip_suffix("weight") => &mut token_rows,
+                _ if Some(module) == HEAD.strip_suffix("weight") => &mut head_rows,
+                _ => bail!("{origin}: `{key}`: rows of other modules than embedding table and head are not supported"),
+            };
+            *rows = Some(key.to_string());
             continue;
         }
         let half = ["lora_A", "lora_B"].iter().position(|h| inner.contains(&format!(".{h}.")));
@@ -99,5 +97,5 @@ pub fn sort(file: &SafetensorsFile, path: &Path) -> Result<Keys> {
             ),
         };
     }
-    Ok(Keys { factors, replaced, token_rows })
+    Ok(Keys { factors, replaced, token_rows, head_rows })
 }

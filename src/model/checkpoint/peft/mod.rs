@@ -11,10 +11,12 @@ mod overlay;
 mod save;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
+use serde_json::Value;
 
 use super::params::{EMBED, HEAD};
 use super::{HostTensor, SafetensorsFile, expected_parameters};
@@ -29,6 +31,12 @@ pub use save::{AdapterWeights, save_adapter};
 
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 pub(crate) const SETTINGS: &str = "adapter_config.json";
+
+/// Whether a folder holds an adapter and no model.
+pub(crate) fn is_folder(dir: &Path) -> bool {
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    dir.join(SETTINGS).is_file() && !weights.iter().any(|file| dir.join(file).is_file())
+}
 
 /// The two matrices of one weight.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +58,11 @@ pub struct Adapter {
     replaced: BTreeMap<String, String>,
     /// Key of the rows of `config.token_rows`, `[n, d]`.
     token_rows: Option<String>,
+    /// The same of the head, where the file holds them.
+    head_rows: Option<String>,
+    /// Rows of the vocabulary, where a `config.json` lies beside: the base's behind them are cut, as padded ones are where tokens were
+    /// added.
+    vocab_size: Option<usize>,
 }
 
 impl Adapter {
@@ -68,14 +81,16 @@ impl Adapter {
             bail!("{origin}: expected {WEIGHTS}, found none{hint}");
         }
         let file = SafetensorsFile::open(&path)?;
-        let Keys { factors, replaced, token_rows } = keys::sort(&file, &path)?;
+        let Keys { factors, replaced, token_rows, head_rows } = keys::sort(&file, &path)?;
         ensure!(
             token_rows.is_some() != config.token_rows.is_empty(),
             "{origin}: `trainable_token_indices` of {SETTINGS} names {} tokens, and {WEIGHTS} {}",
             config.token_rows.len(),
             if token_rows.is_some() { "holds rows" } else { "holds no rows" }
         );
-        let adapter = Self { config, path, file, factors, replaced, token_rows };
+        let beside = dir.join("config.json");
+        let vocab_size = beside.is_file().then(|| vocab_size(&beside)).transpose()?.flatten();
+        let adapter = Self { config, path, file, factors, replaced, token_rows, head_rows, vocab_size };
         adapter.check_ranks()?;
         Ok(adapter)
     }
@@ -101,9 +116,14 @@ impl Adapter {
         self.replaced.get(name).map(|key| self.file.tensor(key)).transpose()
     }
 
-    /// Learnt rows of the embedding table by token, and of a head that is tied to it.
-    pub(crate) fn token_rows(&self) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
-        let Some(key) = &self.token_rows else { return Ok(None) };
+    /// Learnt rows of embedding table or head, by token; of a head that is tied to the table, the table's.
+    pub(crate) fn token_rows(&self, name: &str) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
+        let key = match name {
+            EMBED => &self.token_rows,
+            HEAD => &self.head_rows,
+            _ => &None,
+        };
+        let Some(key) = key else { return Ok(None) };
         let rows = self.file.tensor(key)?;
         let values = rows.data.chunks_exact(rows.width()).map(<[f32]>::to_vec);
         Ok(Some(self.config.token_rows.iter().copied().zip(values).collect()))
@@ -149,15 +169,18 @@ impl Adapter {
             }
         }
         if let Some(key) = &self.token_rows {
-            let (ids, found) = (&self.config.token_rows, self.shape(key));
+            let ids = &self.config.token_rows;
+            for key in std::iter::once(key).chain(&self.head_rows) {
+                let found = self.shape(key);
+                ensure!(
+                    found == [ids.len(), base.hidden_size],
+                    "{origin}: `{key}` must be [{}, {}], found {found:?}",
+                    ids.len(),
+                    base.hidden_size
+                );
+            }
             ensure!(
-                found == [ids.len(), base.hidden_size],
-                "{origin}: `{key}` must be [{}, {}], found {found:?}",
-                ids.len(),
-                base.hidden_size
-            );
-            ensure!(
-                base.tie_word_embeddings,
+                base.tie_word_embeddings || self.head_rows.is_some(),
                 "{origin}: `{key}`: the base's head is not tied to its embedding table and would have no rows for these tokens"
             );
             let old = config.vocab_size;
@@ -170,14 +193,23 @@ impl Adapter {
             );
             config.vocab_size = last;
         }
+        if let Some(rows) = self.vocab_size {
+            let learnt = self.config.token_rows.iter().max().map_or(1, |last| last + 1);
+            ensure!(
+                rows >= learnt,
+                "{origin}: `vocab_size` of config.json beside it is {rows}, and `trainable_token_indices` goes up to {}",
+                learnt - 1
+            );
+            config.vocab_size = config.vocab_size.min(rows);
+        }
         let expected: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
         for (name, key) in &self.replaced {
             if name == HEAD && config.tie_word_embeddings {
                 self.check_tied_head()?;
                 continue;
             }
-            if name == EMBED && self.token_rows.is_some() {
-                // As many rows as it has; the others are in the file by themselves.
+            if (name == EMBED || name == HEAD) && (self.token_rows.is_some() || self.vocab_size.is_some()) {
+                // As many rows as it has; the others are in the file by themselves, or cut.
                 continue;
             }
             let shape =
@@ -235,6 +267,13 @@ impl Adapter {
         );
         Ok(())
     }
+}
+
+fn vocab_size(config: &Path) -> Result<Option<usize>> {
+    let origin = config.display();
+    let text = fs::read_to_string(config).with_context(|| format!("{origin}: cannot read"))?;
+    let value: Value = serde_json::from_str(&text).with_context(|| format!("{origin}: not valid JSON"))?;
+    Ok(value["vocab_size"].as_u64().map(|rows| rows as usize))
 }
 
 impl Factors {

@@ -1,6 +1,5 @@
 //! A base and an adapter as one set of weights.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,13 +35,6 @@ impl Overlay {
     }
 }
 
-impl Overlay {
-    /// Learnt rows of this matrix, where it is the embedding table.
-    fn token_rows(&self, name: &str) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
-        if name == EMBED { self.adapter.token_rows() } else { Ok(None) }
-    }
-}
-
 impl Weights for Overlay {
     fn names(&self) -> Vec<String> {
         self.shapes.iter().map(|(name, _)| name.clone()).collect()
@@ -64,7 +56,7 @@ impl Weights for Overlay {
             weight.data.truncate(shape[0] * shape[1]);
             weight.shape[0] = shape[0];
         }
-        if let Some(rows) = self.token_rows(name)? {
+        if let Some(rows) = self.adapter.token_rows(name)? {
             let width = shape[1];
             weight.data.resize(shape[0] * width, 0.0);
             weight.shape[0] = shape[0];
@@ -94,11 +86,15 @@ impl Weights for Overlay {
         let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {
             return Ok(None);
         };
-        let Some(learnt) = self.token_rows(name)? else { return Ok(Some(matrix.cut(rows))) };
-        // Rows of the file itself stay as it stores them; a table with learnt ones among them is widened.
-        let behind = learnt.keys().next() == Some(&matrix.rows());
-        let more: Vec<f32> = learnt.into_values().flatten().collect();
-        behind.then(|| matrix.with_rows(&more)).transpose()
+        let Some(learnt) = self.adapter.token_rows(name)? else { return Ok(Some(matrix.cut(rows))) };
+        // Rows before the first learnt one stay as the file stores them; learnt ones stand near the end.
+        let (first, width) = (learnt.keys().next().copied().unwrap_or(rows).min(matrix.rows()), matrix.width());
+        let mut tail = matrix.widened_range(first..matrix.rows().min(rows).max(first));
+        tail.resize((rows - first) * width, 0.0);
+        for (token, row) in learnt {
+            tail[(token - first) * width..][..width].copy_from_slice(&row);
+        }
+        matrix.cut(first).with_rows(&tail).map(Some)
     }
 
     fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {

@@ -1,16 +1,17 @@
 //! Writing an adapter folder, whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
 
-use super::super::params::EMBED;
+use super::super::params::{EMBED, HEAD};
 use super::super::save::{in_new_folder, write_file, write_json};
 use super::super::write::write_single;
-use super::super::{Dtype, HostTensor};
+use super::super::{Dtype, HostTensor, expected_parameters};
 use super::keys::{PREFIX, TOKEN_ROWS};
-use super::{AdapterConfig, Factors, SETTINGS, WEIGHTS};
+use super::{AdapterConfig, Factors, SETTINGS, Targets, WEIGHTS};
+use crate::model::config::ModelConfig;
 
 /// What an adapter's files hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,13 +22,68 @@ pub struct AdapterWeights {
     pub replaced: BTreeMap<String, HostTensor>,
     /// The rows of `config.token_rows`, `[n, d]`.
     pub token_rows: Option<HostTensor>,
+    /// The same of a head that is not tied to the embedding.
+    pub head_rows: Option<HostTensor>,
+}
+
+impl AdapterWeights {
+    /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
+    /// zeros. Without any factors at all, zeros of rank 1 stand at the queries.
+    ///
+    /// # Errors
+    /// None for factors of a model of this shape.
+    pub(crate) fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
+        let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
+        let r = factors.values().map(|f| f.a.rows()).max().unwrap_or(1);
+        let mut targets: BTreeSet<String> = factors.keys().map(|name| module(name)).collect();
+        if targets.is_empty() {
+            targets.insert("q_proj".into());
+        }
+        let mut all = BTreeMap::new();
+        for (name, f) in factors {
+            all.insert(name, f.of_rank(r)?);
+        }
+        for (name, shape) in expected_parameters(config) {
+            if shape.len() == 2 && targets.contains(&module(&name)) && !all.contains_key(&name) {
+                let zeros = |shape: Vec<usize>| HostTensor::new(shape.clone(), vec![0.0; shape.iter().product()]);
+                all.insert(name, Factors { a: zeros(vec![r, shape[1]])?, b: zeros(vec![shape[0], r])? });
+            }
+        }
+        let config = AdapterConfig {
+            r,
+            // The scale is in the factors.
+            alpha: r as f64,
+            use_rslora: false,
+            targets: Targets::Names(targets.into_iter().collect()),
+            layers: None,
+            modules_to_save: vec![],
+            token_rows: vec![],
+            base_model: None,
+        };
+        Ok(Self { config, factors: all, replaced: BTreeMap::new(), token_rows: None, head_rows: None })
+    }
+}
+
+impl Factors {
+    /// Filled up with zeros to this rank, at least its own.
+    fn of_rank(self, r: usize) -> Result<Self> {
+        let Self { mut a, b } = self;
+        let (own, width) = (a.rows(), a.width());
+        if own == r {
+            return Ok(Self { a, b });
+        }
+        a.data.resize(r * width, 0.0);
+        let zeros = vec![0.0; r - own];
+        let rows = b.data.chunks_exact(own).flat_map(|row| row.iter().chain(&zeros).copied()).collect();
+        Ok(Self { a: HostTensor::new(vec![r, width], a.data)?, b: HostTensor::new(vec![b.rows(), r], rows)? })
+    }
 }
 
 /// Writes a folder that PEFT loads over the base. Replaced embeddings go under their plain names, as PEFT's own
 /// `save_embedding_layers` does: resize the base to the same rows before loading. `files` as in `SaveOptions`.
 pub fn save_adapter(
     dir: &Path,
-    AdapterWeights { config, factors, replaced, token_rows }: &AdapterWeights,
+    AdapterWeights { config, factors, replaced, token_rows, head_rows }: &AdapterWeights,
     dtype: Dtype,
     files: &[(String, Vec<u8>)],
     overwrite: bool,
@@ -52,13 +108,15 @@ pub fn save_adapter(
         "cannot save an adapter: {rows} token rows for {} tokens",
         config.token_rows.len()
     );
-    let table = EMBED.trim_end_matches("weight");
-    tensors.extend(token_rows.as_ref().map(|rows| (format!("{PREFIX}{table}{TOKEN_ROWS}"), rows)));
+    for (name, rows) in [(EMBED, token_rows), (HEAD, head_rows)] {
+        let table = name.trim_end_matches("weight");
+        tensors.extend(rows.as_ref().map(|rows| (format!("{PREFIX}{table}{TOKEN_ROWS}"), rows)));
+    }
     let expected: Vec<_> = tensors.iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect();
     in_new_folder(dir, overwrite, |temp| {
         let list = tensors.iter().map(|(name, t)| Ok((name.clone(), (*t).clone())));
         write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
-        write_json(&temp.join(SETTINGS), &config.to_json())?;
+        write_json(&temp.join(SETTINGS), &config.to_json(head_rows.is_some()))?;
         files.iter().try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
     })
 }

@@ -1,0 +1,62 @@
+//! What was trained over kept matrices, as a PEFT adapter over the files that they were read from.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::tensor::Tensor;
+
+use crate::model::Decoder;
+use crate::model::checkpoint::peft::AdapterWeights;
+use crate::model::checkpoint::{EMBED, HEAD, HostTensor};
+use crate::model::linear::Matrix;
+
+impl Decoder {
+    /// Factors of every projection, those of adapters that were there before among them (their ranks add up), and of embedding table and
+    /// head the rows of these tokens, or all where they are floats. Outside autodiff.
+    ///
+    /// # Errors
+    /// A projection that is not kept, whose factors of before are merged; a device that cannot hand its data over.
+    pub(crate) fn adapter_over_kept(&self, tokens: &[u32]) -> Result<AdapterWeights> {
+        let mut factors = BTreeMap::new();
+        for (layer, block) in self.layers.iter().enumerate() {
+            for (path, linear) in block.projections() {
+                let name = format!("model.layers.{layer}.{path}.weight");
+                let Matrix::Kept(kept) = &linear.weight else {
+                    return Err(anyhow!("`{name}` is not kept as stored: what was trained cannot be told from it"));
+                };
+                if let Some(own) = kept.all_factors()? {
+                    factors.insert(name, own);
+                }
+            }
+        }
+        let mut tokens: Vec<usize> = tokens.iter().map(|token| *token as usize).collect();
+        tokens.sort_unstable();
+        let mut adapter = AdapterWeights::of(factors, self.config())?;
+        let head = self.lm_head.as_ref().map(|head| &head.weight);
+        ensure!(
+            head.is_none_or(|head| head.param().is_some() == self.embed_tokens.param().is_some()),
+            "one of `{EMBED}` and `{HEAD}` is kept as stored and the other is not"
+        );
+        for (name, table) in [(EMBED, Some(&self.embed_tokens)), (HEAD, head)] {
+            let Some(table) = table else { continue };
+            match table {
+                Matrix::Dense(param) => {
+                    let table = if name == HEAD { param.val().transpose() } else { param.val() };
+                    adapter.replaced.insert(name.to_owned(), host(table).with_context(|| format!("`{name}`"))?);
+                }
+                Matrix::Kept(kept) => {
+                    let rows = host(kept.rows(Some(&tokens), &self.device())?).with_context(|| format!("`{name}`"))?;
+                    let place = if name == HEAD { &mut adapter.head_rows } else { &mut adapter.token_rows };
+                    *place = Some(rows);
+                    adapter.config.token_rows.clone_from(&tokens);
+                }
+            }
+        }
+        Ok(adapter)
+    }
+}
+
+fn host(rows: Tensor<2>) -> Result<HostTensor> {
+    let shape = rows.dims().to_vec();
+    HostTensor::new(shape, rows.try_into_vec_as::<f32>().map_err(|e| anyhow!("{e:?}"))?)
+}

@@ -1,0 +1,198 @@
+//! A weight matrix as its file stores it, and what is learnt beside it.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use burn::module::{LoraAdapter, Module, Param, ParamId};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::model::checkpoint::HostTensor;
+use crate::model::checkpoint::peft::Factors;
+use crate::ops::stored::Stored;
+use crate::ops::{like_parts, linear, linear_stored, linear_transposed};
+
+/// Rows that are widened at once.
+const TOGETHER: usize = 1024;
+
+/// A matrix `[d_out, d_in]` as its file stores it, frozen, with what adapters add to it.
+#[derive(Module, Debug)]
+pub struct Kept {
+    #[module(skip)]
+    pub(in crate::model) matrix: Arc<Stored>,
+    /// A `[d_in, r]` and B `[r, d_out]`, the scale in B: of adapters that are not trained further.
+    #[module(skip)]
+    factors: Option<(Tensor<2>, Tensor<2>)>,
+    /// Factors that are trained.
+    lora: Option<LoraAdapter>,
+    /// Of a table of tokens: rows behind those of the matrix that are trained, `[n, d_in]`.
+    learnt: Option<Param<Tensor<2>>>,
+}
+
+impl Kept {
+    /// `factors` in PEFT's layout, and their scale. Those that add nothing are left out.
+    pub(in crate::model) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Self {
+        let turned = |x: HostTensor| {
+            Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
+        };
+        let factors = factors.filter(|(f, _)| f.b.data.iter().any(|x| *x != 0.0));
+        let factors = factors.map(|(f, scale)| (turned(f.a), turned(f.b).mul_scalar(scale)));
+        Self { matrix: Arc::new(matrix), factors, lora: None, learnt: None }
+    }
+
+    /// Its first rows, and more that are floats.
+    pub(in crate::model) fn with_rows(self, keep: usize, added: &[f32]) -> Result<Self> {
+        ensure!(self.factors.is_none(), "rows cannot be added to a matrix with LoRA factors");
+        let matrix = Arc::unwrap_or_clone(self.matrix).cut(keep).with_rows(added)?;
+        Ok(Self { matrix: Arc::new(matrix), ..self })
+    }
+
+    /// With factors that are trained, over those that are there.
+    pub(in crate::model) fn with_lora(self, lora: LoraAdapter) -> Self {
+        Self { lora: Some(lora), ..self }
+    }
+
+    /// With its last rows, from `first` on, as floats that are trained; the others stay as they are stored.
+    pub(in crate::model) fn learning_from(self, first: usize, id: ParamId, device: &Device) -> Result<Self> {
+        let all = self.matrix.rows();
+        ensure!((1..all).contains(&first), "rows from {first} on of a table of {all} cannot be trained alone");
+        let rows = self.matrix.widened_range(first..all);
+        let rows = Tensor::<2>::from_data(TensorData::new(rows, [all - first, self.matrix.width()]), device);
+        let matrix = Arc::unwrap_or_clone(self.matrix).cut(first);
+        Ok(Self { matrix: Arc::new(matrix), learnt: Some(Param::initialized(id, rows)), ..self })
+    }
+
+    /// Whether some of its rows are trained.
+    pub(in crate::model) fn learns_rows(&self) -> bool {
+        self.learnt.is_some()
+    }
+
+    /// With the factors that were trained among those that are not, so that a product is with one pair. Outside autodiff.
+    pub(in crate::model) fn folded(mut self) -> Self {
+        if let Some(trained) = self.lora.take() {
+            let (a, b) = (trained.a.val(), trained.b.val().mul_scalar(trained.scale));
+            self.factors = Some(match self.factors {
+                Some((held_a, held_b)) => (Tensor::cat(vec![held_a, a], 1), Tensor::cat(vec![held_b, b], 0)),
+                None => (a, b),
+            });
+        }
+        self
+    }
+
+    /// All factors in PEFT's layout, the scale in B. Outside autodiff.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub(in crate::model) fn all_factors(&self) -> Result<Option<Factors>> {
+        let Some((a, b)) = self.clone().folded().factors else { return Ok(None) };
+        let host = |x: Tensor<2>| {
+            let x = x.transpose();
+            let shape = x.dims().to_vec();
+            let data = x.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading LoRA factors: {e:?}"))?;
+            HostTensor::new(shape, data)
+        };
+        Ok(Some(Factors { a: host(a)?, b: host(b)? }))
+    }
+
+    /// Rows that it has: outputs of the map, or tokens of a table.
+    fn height(&self) -> usize {
+        self.matrix.rows() + self.learnt.as_ref().map_or(0, |learnt| learnt.val().dims()[0])
+    }
+
+    /// `[B, L, d_in]` → `[B, L, d_out]`.
+    pub(in crate::model) fn product(&self, x: Tensor<3>) -> Tensor<3> {
+        self.completed(linear_stored(x.clone(), &self.matrix), x)
+    }
+
+    /// The stored matrix's product y with x, and what is beside it.
+    pub(in crate::model) fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
+        let y = match &self.learnt {
+            Some(learnt) => Tensor::cat(vec![y, linear_transposed(x.clone(), learnt.val())], 2),
+            None => y,
+        };
+        let y = match &self.factors {
+            Some((a, b)) => y + linear(linear(x.clone(), a.clone()), b.clone()),
+            None => y,
+        };
+        match &self.lora {
+            Some(lora) => y + linear(linear(x, lora.a.val()).mul_scalar(lora.scale), lora.b.val()),
+            None => y,
+        }
+    }
+
+    /// What the factors add to `y W`, `[B, L, d_out]` → `[B, L, d_in]`; without those that are trained.
+    pub(in crate::model) fn back_through_factors(&self, y: Tensor<3>) -> Option<Tensor<3>> {
+        let (a, b) = self.factors.as_ref()?;
+        Some(linear(linear(y, b.clone().transpose()), a.clone().transpose()))
+    }
+
+    /// Rows of the matrix as floats, `[n, d_in]`; all of them where none are named.
+    ///
+    /// # Errors
+    /// A row that it does not have.
+    pub(in crate::model) fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
+        let (held, width) = (self.matrix.rows(), self.matrix.width());
+        let named: Vec<usize> = rows.map_or_else(|| (0..self.height()).collect(), <[usize]>::to_vec);
+        let n = named.len();
+        let values = match rows {
+            None if self.learnt.is_none() => self.matrix.widened_range(0..held),
+            _ => self.widened(&named)?,
+        };
+        let mut values = Tensor::<2>::from_data(TensorData::new(values, [n, width]), device);
+        if let (Some(learnt), true) = (&self.learnt, named.iter().any(|&row| row >= held)) {
+            let at: Vec<usize> = named.iter().map(|row| row.saturating_sub(held)).collect();
+            let mask = named.iter().map(|&row| if row >= held { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+            let mask = Tensor::<2>::from_data(TensorData::new(mask, [n, 1]), device);
+            let learnt = learnt.val();
+            let at = index(&at, &learnt.device());
+            values = values + learnt.select(0, at) * mask;
+        }
+        let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
+        for (a, b) in self.factors.iter().cloned().chain(trained) {
+            let b = match rows {
+                Some(rows) => b.clone().select(1, index(rows, &b.device())),
+                None => b,
+            };
+            values = values + a.matmul(b).transpose();
+        }
+        Ok(values)
+    }
+
+    /// Standard deviation of all values of the matrix, without what is beside it.
+    pub(in crate::model) fn spread(&self) -> f32 {
+        let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for rows in like_parts(self.matrix.rows(), TOGETHER) {
+            for x in self.matrix.widened_range(rows) {
+                let x = f64::from(x);
+                (n, sum, squares) = (n + 1.0, sum + x, squares + x * x);
+            }
+        }
+        ((squares - sum * sum / n) / (n - 1.0)).max(0.0).sqrt() as f32
+    }
+
+    /// Rows as floats, zeros where they are trained.
+    fn widened(&self, rows: &[usize]) -> Result<Vec<f32>> {
+        let (held, width, all) = (self.matrix.rows(), self.matrix.width(), self.height());
+        if let Some(row) = rows.iter().find(|row| **row >= all) {
+            anyhow::bail!("row {row} of a matrix of {all} rows");
+        }
+        if self.learnt.is_none() {
+            return self.matrix.widened(rows);
+        }
+        let mut out = Vec::with_capacity(rows.len() * width);
+        for &row in rows {
+            if row < held {
+                out.extend(self.matrix.widened(&[row])?);
+            } else {
+                out.resize(out.len() + width, 0.0);
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Numbers of rows on a device.
+pub(in crate::model) fn index(rows: &[usize], device: &Device) -> Tensor<1, Int> {
+    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let n = rows.len();
+    Tensor::from_data(TensorData::new(rows, [n]), device)
+}

@@ -1,0 +1,105 @@
+//! What is trained over matrices that are kept as stored: LoRA factors, and tables of tokens or some of their rows.
+
+use anyhow::{Result, ensure};
+use burn::module::{LoraAdapter, Param, ParamId};
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
+
+use crate::model::Decoder;
+use crate::model::checkpoint::{EMBED, HEAD};
+use crate::model::linear::Matrix;
+use crate::model::lora::LoraSettings;
+use crate::random::fnv1a;
+
+impl Decoder {
+    /// Attaches factors to the target projections that are kept, with the draws that Burn's own LoRA makes for floats: A is normal of
+    /// standard deviation 1 / r, B zero.
+    pub(in crate::model) fn with_lora_over_kept(mut self, settings: &LoraSettings) -> Self {
+        let device = self.device();
+        let LoraSettings { rank, alpha, targets, .. } = settings;
+        for block in &mut self.layers {
+            for (name, linear) in block.linears_mut() {
+                if !targets.iter().any(|target| target == name) {
+                    continue;
+                }
+                linear.weight = match std::mem::replace(&mut linear.weight, Matrix::unset(&device)) {
+                    Matrix::Kept(kept) => {
+                        let [d_out, d_in] = [kept.matrix.rows(), kept.matrix.width()];
+                        let std = Distribution::Normal(0.0, 1.0 / *rank as f64);
+                        Matrix::Kept(kept.with_lora(LoraAdapter {
+                            a: Param::from_tensor(Tensor::random([d_in, *rank], std, &device)),
+                            b: Param::from_tensor(Tensor::zeros([*rank, d_out], &device)),
+                            scale: alpha / *rank as f64,
+                        }))
+                    }
+                    floats => floats,
+                };
+            }
+        }
+        self
+    }
+
+    /// Kept tables of tokens as floats, to be trained whole; those of which some rows are trained stay as they are.
+    pub(crate) fn with_float_tables(mut self) -> Self {
+        let device = self.device();
+        let floats = |matrix: Matrix, name: &str, is_head: bool| match matrix {
+            Matrix::Kept(kept) if !kept.learns_rows() => {
+                let shape = [kept.matrix.rows(), kept.matrix.width()];
+                let table = TensorData::new(kept.matrix.widened_range(0..shape[0]), shape);
+                let table = Tensor::<2>::from_data(table, &device);
+                let table = if is_head { table.transpose() } else { table };
+                Matrix::Dense(Param::initialized(ParamId::from(fnv1a(name.bytes())), table))
+            }
+            other => other,
+        };
+        self.embed_tokens = floats(self.embed_tokens, EMBED, false);
+        self.lm_head = self.lm_head.map(|mut head| {
+            head.weight = floats(head.weight, HEAD, true);
+            head
+        });
+        self
+    }
+
+    /// The last rows of kept tables, those of these tokens, apart from the others, to be trained alone.
+    ///
+    /// # Errors
+    /// Tokens that are not the last.
+    pub fn learning_tokens(mut self, tokens: &[u32]) -> Result<Self> {
+        let (all, n) = (self.config().vocab_size, tokens.len());
+        let mut sorted = tokens.to_vec();
+        sorted.sort_unstable();
+        ensure!(
+            (all - n..all).eq(sorted.iter().map(|token| *token as usize)),
+            "lora.only_new_rows with weights that are kept as stored trains the last {n} rows of the tables of tokens, and the switch \
+             tokens are {sorted:?} of {all}: use --dtype f32, or lora.only_new_rows = false"
+        );
+        let device = self.device();
+        let apart = |matrix: Matrix, name: &str, device: &Device| match matrix {
+            Matrix::Kept(kept) => {
+                let id = ParamId::from(fnv1a(format!("{name}.learnt").bytes()));
+                kept.learning_from(all - n, id, device).map(Matrix::Kept)
+            }
+            floats => Ok(floats),
+        };
+        self.embed_tokens = apart(self.embed_tokens, EMBED, &device)?;
+        if let Some(mut head) = self.lm_head.take() {
+            head.weight = apart(head.weight, HEAD, &device)?;
+            self.lm_head = Some(head);
+        }
+        Ok(self)
+    }
+
+    /// With what was trained over kept matrices among what is not trained: one product with factors for each. Outside autodiff.
+    #[must_use]
+    pub(crate) fn folded(mut self) -> Self {
+        let device = self.device();
+        for block in &mut self.layers {
+            for (_, linear) in block.linears_mut() {
+                linear.weight = match std::mem::replace(&mut linear.weight, Matrix::unset(&device)) {
+                    Matrix::Kept(kept) => Matrix::Kept(kept.folded()),
+                    floats => floats,
+                };
+            }
+        }
+        self
+    }
+}
