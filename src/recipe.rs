@@ -170,6 +170,14 @@ impl Default for Lora {
         Self { rank, alpha, targets, train_embeddings, only_new_rows: false }
     }
 }
+
+impl Lora {
+    /// Whether the tables of tokens are trained whole.
+    pub(crate) fn trains_tables(&self) -> bool {
+        self.train_embeddings && !self.only_new_rows
+    }
+}
+
 impl Recipe {
     /// Resolves a preset (or a TOML file, where `source` ends in `.toml`) and the overrides.
     ///

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use crate::common::{tiny_config, word_vocabulary};
 use serde_json::json;
 use switchyard::model::Decoder;
+use switchyard::model::checkpoint::peft::Adapter;
 use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use tempfile::TempDir;
@@ -177,6 +178,9 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
             assert!(checkpoint.join("adapter_model.safetensors").is_file(), "{}", checkpoint.display());
             assert!(!checkpoint.join("model.safetensors").exists(), "{}", checkpoint.display());
         }
+        // The pretrained model as it is: nothing was learnt.
+        let adapter = Adapter::open(out.join("base/checkpoint")).expect("opens");
+        assert_eq!(adapter.config.r, 1);
         let tokens = |dtype: &str| {
             let args =
                 ["generate", text(&out), "--phase", "grpo", "--dtype", dtype, "--prompt", "? h :", "--max-new-tokens"];
@@ -188,6 +192,35 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
             &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&temp.path().join("rows"))],
         );
     }
+    // What was learnt is the start of another run: written over the first base, or refused where something would be lost.
+    let further = |from: &str, out: &str| {
+        let (from, out) = (temp.path().join(from).join("sft/checkpoint"), temp.path().join(out));
+        let base = [
+            "--preset",
+            "smollm2-gsm8k",
+            "--data",
+            text(&data),
+            "--dtype",
+            "stored",
+            "--only",
+            "base,annotate,boundary",
+        ];
+        let own = ["--model", text(&from), "--out", text(&out), "--set", "lora.only_new_rows=true"];
+        [&base[..], &own, &short].concat().iter().map(|arg| (*arg).to_owned()).collect::<Vec<String>>()
+    };
+    let args = further("rows", "further");
+    done("train", &args.iter().map(String::as_str).collect::<Vec<_>>());
+    let adapter = Adapter::open(temp.path().join("further/boundary/checkpoint")).expect("opens");
+    let base = std::fs::canonicalize(&model).expect("there");
+    assert_eq!(adapter.config.base_model.as_deref(), base.to_str());
+    assert_eq!(adapter.config.r, 3 * 32, "boundary and sft of the first run, boundary of this one");
+    let args = further("whole", "lost");
+    refused(
+        "train",
+        &args.iter().map(String::as_str).collect::<Vec<_>>(),
+        &["embed_tokens", "whole weights", "--dtype f32"],
+    );
+
     // A method with heads of its own, which are trained whole beside the factors.
     let out = temp.path().join("heads");
     let base = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--out", text(&out)];

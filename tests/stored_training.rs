@@ -198,7 +198,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 let to = Exported {
                     vocabulary: &vocabulary,
                     base: path.to_str(),
-                    switch,
+                    tokens: &[switch.swi, switch.swi_end, switch.latent],
                     reasoning: &Reasoning::default(),
                     trained: Trained::default(),
                 };
@@ -263,8 +263,13 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     let frozen = trainer(model.clone(), switch, Tables::NewRows, Compute::Stored).frozen();
     let folder = PhaseFolder::open(root.path(), "sft").expect("a phase");
     let reasoning = Reasoning::default();
-    let to =
-        |base| Exported { vocabulary: &vocabulary, base, switch, reasoning: &reasoning, trained: Trained::default() };
+    let to = |base| Exported {
+        vocabulary: &vocabulary,
+        base,
+        tokens: &[],
+        reasoning: &reasoning,
+        trained: Trained::default(),
+    };
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
     assert!(said.contains("pretrained model"), "{said}");
     let out = folder.export("checkpoint", &frozen, &to(path.to_str())).expect("writes");

@@ -43,7 +43,8 @@ pub struct Bench {
     /// its backward, clip, AdamW
     #[arg(long, value_name = "ROLLOUTS")]
     grpo: Option<usize>,
-    /// In training: LoRA factors of this rank on every projection, all else frozen
+    /// In training: LoRA factors of this rank on every projection, all else frozen; with --dtype stored over weights that stay as the
+    /// file has them, and the last three rows of the tables of tokens learn too
     #[arg(long, value_name = "RANK")]
     lora: Option<usize>,
     /// Rounds of each figure
@@ -203,12 +204,20 @@ impl Bench {
 
     /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
     fn trainer(&self, machine: &Machine) -> Result<(Trainer, Compute)> {
-        let dtype = if machine.dtype == Compute::Bf16 { Compute::Bf16 } else { Compute::F32 };
+        let dtype = match (machine.dtype, self.lora) {
+            (Compute::Bf16, _) => Compute::Bf16,
+            (Compute::Stored, Some(_)) => Compute::Stored,
+            _ => Compute::F32,
+        };
         let read = if self.lora.is_some() { dtype } else { Compute::F32 };
-        let mut model = self.model.open()?.load_as(read, &machine.device.clone().autodiff())?.model;
+        let mut model = self.model.open()?.load_to_train(read, &machine.device.clone().autodiff())?.model;
         if let Some(rank) = self.lora {
-            let settings = LoraSettings { rank, train_embeddings: false, ..LoraSettings::default() };
-            model = model.with_lora(&settings)?;
+            let new_rows = dtype == Compute::Stored;
+            if new_rows {
+                let rows = model.config().vocab_size as u32;
+                model = model.learning_tokens(&[3, 2, 1].map(|back| rows.saturating_sub(back)))?;
+            }
+            model = model.with_lora(&LoraSettings { rank, train_embeddings: new_rows, ..LoraSettings::default() })?;
         }
         Ok((Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() }), dtype))
     }

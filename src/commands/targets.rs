@@ -117,7 +117,8 @@ impl Targets {
 
 /// Whether a folder is a run of `train`, not a model.
 pub(crate) fn is_run(folder: &Path) -> bool {
-    folder.join("recipe.toml").is_file() || (folder.is_dir() && !folder.join("config.json").is_file())
+    let has = |file: &str| folder.join(file).is_file();
+    has("recipe.toml") || (folder.is_dir() && !has("config.json") && !has("adapter_config.json"))
 }
 
 /// The phases of a run that are examined unasked and have been trained, in their order.

@@ -303,7 +303,8 @@ impl Decoder {
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. Without a gradient, or where the head is floats without LoRA factors, in f32, all logits are never held at once.
+    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and its floats, if any, are trained, all logits are
+    /// never held at once.
     ///
     /// # Errors
     /// Not one target for each state, or a token that the head does not have.
@@ -316,6 +317,11 @@ impl Decoder {
         let head = match (&self.lm_head, &self.embed_tokens) {
             (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => head.val(),
             (None, Matrix::Dense(table)) => table.val().transpose(),
+            (Some(Linear { weight: Matrix::Kept(kept), bias: None }), _) | (None, Matrix::Kept(kept))
+                if let Some((stored, learnt)) = kept.rows_apart() =>
+            {
+                return Ok(ops::head_loss_stored(hidden, learnt, stored, targets));
+            }
             _ => {
                 let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
                 return Ok(ops::loss_in_parts(hidden, unembed, targets));

@@ -56,7 +56,7 @@ impl Decoder {
         let targets = settings.targets.join("|");
         let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight\.{DENSE}$"))
             .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
-        let model = if settings.train_embeddings { self.with_float_tables() } else { self };
+        let model = if settings.train_embeddings { self.with_float_tables()? } else { self };
         model.device().seed(settings.seed);
         let lora = Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group);
         let model = model.apply_lora(lora).with_lora_over_kept(settings);

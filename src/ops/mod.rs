@@ -28,8 +28,8 @@ pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };
 pub use linear::{linear, linear_stored, linear_transposed};
-pub(crate) use loss::loss_in_parts;
 pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
+pub(crate) use loss::{head_loss_stored, loss_in_parts};
 pub use norm::rms_norm;
 pub(crate) use norm::rms_scale;
 pub use rope::{Rotation, rotate};

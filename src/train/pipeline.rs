@@ -33,8 +33,7 @@ pub struct Run {
     pub corpus: Corpus,
     /// With autodiff.
     pub device: Device,
-    /// What an adapter over the pretrained model names as its base.
-    pub(super) pretrained: Option<String>,
+    pretrained: Option<setup::Pretrained>,
     /// No other run trains in this folder; held by the process that writes.
     pub(super) _lock: Option<Lock>,
 }

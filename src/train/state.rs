@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trainer::Trainer;
-use crate::latent::SwitchIds;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::peft::save_adapter;
 use crate::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
@@ -46,7 +45,8 @@ pub struct Exported<'a> {
     pub vocabulary: &'a Vocabulary,
     /// What an adapter names as its base.
     pub base: Option<&'a str>,
-    pub switch: SwitchIds,
+    /// Those whose rows an adapter holds.
+    pub tokens: &'a [u32],
     pub reasoning: &'a Reasoning,
     pub trained: Trained,
 }
@@ -224,7 +224,7 @@ impl PhaseFolder {
     /// # Errors
     /// A full disk; a model kept as stored without a base.
     pub fn export(&self, name: &str, model: &Decoder, to: &Exported) -> Result<PathBuf> {
-        let Exported { vocabulary, base, switch, reasoning, trained } = *to;
+        let Exported { vocabulary, base, tokens, reasoning, trained } = *to;
         let folder = self.path.join(name);
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
@@ -236,7 +236,7 @@ impl PhaseFolder {
         config.eos_token_ids = vocabulary.stops().to_vec();
         config.pad_token_id = vocabulary.pad();
         if model.is_kept() {
-            let mut adapter = model.adapter_over_kept(&[switch.swi, switch.swi_end, switch.latent])?;
+            let mut adapter = model.adapter_over_kept(tokens)?;
             let base =
                 base.context("weights that are kept as stored stand over a pretrained model, and the run has none")?;
             adapter.config.base_model = Some(base.to_owned());

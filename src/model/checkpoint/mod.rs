@@ -67,12 +67,12 @@ pub struct Checkpoint {
     text: Vec<text::Source>,
 }
 
-/// The model below an adapter.
-#[derive(Clone, Debug, PartialEq)]
+/// The model below an adapter that was opened by its folder.
 pub struct Base {
     /// As `adapter_config.json` names it.
     pub name: String,
     pub path: PathBuf,
+    pub(crate) adapter: Arc<Adapter>,
 }
 
 impl Checkpoint {
@@ -111,9 +111,9 @@ impl Checkpoint {
                 "{origin}: `base_model_name_or_path` is {name:?}; where the base lies elsewhere now, correct it there"
             )
         })?;
-        let path = base.path.clone();
-        let whole = base.with_adapter(Arc::new(adapter), Apply::Merged)?;
-        Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path }), ..whole })
+        let (path, adapter) = (base.path.clone(), Arc::new(adapter));
+        let whole = base.with_adapter(adapter.clone(), Apply::Merged)?;
+        Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path, adapter }), ..whole })
     }
 
     /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.

@@ -15,7 +15,7 @@ impl Decoder {
     /// head the rows of these tokens, or all where they are floats. Outside autodiff.
     ///
     /// # Errors
-    /// A projection that is not kept, whose factors of before are merged; a device that cannot hand its data over.
+    /// A projection that is not kept, whose factors of before are merged; a table with factors; a device that cannot hand its data over.
     pub(crate) fn adapter_over_kept(&self, tokens: &[u32]) -> Result<AdapterWeights> {
         let mut factors = BTreeMap::new();
         for (layer, block) in self.layers.iter().enumerate() {
@@ -31,6 +31,7 @@ impl Decoder {
         }
         let mut tokens: Vec<usize> = tokens.iter().map(|token| *token as usize).collect();
         tokens.sort_unstable();
+        tokens.dedup();
         let mut adapter = AdapterWeights::of(factors, self.config())?;
         let head = self.lm_head.as_ref().map(|head| &head.weight);
         ensure!(
@@ -44,7 +45,12 @@ impl Decoder {
                     let table = if name == HEAD { param.val().transpose() } else { param.val() };
                     adapter.replaced.insert(name.to_owned(), host(table).with_context(|| format!("`{name}`"))?);
                 }
+                Matrix::Kept(_) if tokens.is_empty() => {}
                 Matrix::Kept(kept) => {
+                    ensure!(
+                        kept.all_factors()?.is_none(),
+                        "`{name}` has factors, which an adapter of ours does not hold"
+                    );
                     let rows = host(kept.rows(Some(&tokens), &self.device())?).with_context(|| format!("`{name}`"))?;
                     let place = if name == HEAD { &mut adapter.head_rows } else { &mut adapter.token_rows };
                     *place = Some(rows);

@@ -66,6 +66,12 @@ impl Kept {
         self.learnt.is_some()
     }
 
+    /// Rows as they are stored, and those that are trained, where nothing else is beside them.
+    pub(in crate::model) fn rows_apart(&self) -> Option<(&Arc<Stored>, Tensor<2>)> {
+        let alone = self.factors.is_none() && self.lora.is_none();
+        self.learnt.as_ref().filter(|_| alone).map(|learnt| (&self.matrix, learnt.val()))
+    }
+
     /// With the factors that were trained among those that are not, so that a product is with one pair. Outside autodiff.
     pub(in crate::model) fn folded(mut self) -> Self {
         if let Some(trained) = self.lora.take() {
@@ -78,12 +84,14 @@ impl Kept {
         self
     }
 
-    /// All factors in PEFT's layout, the scale in B. Outside autodiff.
+    /// All factors in PEFT's layout, the scale in B, without those that have learnt nothing. Outside autodiff.
     ///
     /// # Errors
     /// A device that cannot hand its data over.
     pub(in crate::model) fn all_factors(&self) -> Result<Option<Factors>> {
-        let Some((a, b)) = self.clone().folded().factors else { return Ok(None) };
+        let learnt = |lora: &LoraAdapter| lora.b.val().abs().max().into_scalar::<f32>() != 0.0;
+        let learnt = Self { lora: self.lora.clone().filter(learnt), ..self.clone() };
+        let Some((a, b)) = learnt.folded().factors else { return Ok(None) };
         let host = |x: Tensor<2>| {
             let x = x.transpose();
             let shape = x.dims().to_vec();

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use burn::module::{LoraAdapter, Param, ParamId};
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, Tensor};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::{EMBED, HEAD};
@@ -21,42 +21,40 @@ impl Decoder {
                 if !targets.iter().any(|target| target == name) {
                     continue;
                 }
-                linear.weight = match std::mem::replace(&mut linear.weight, Matrix::unset(&device)) {
-                    Matrix::Kept(kept) => {
-                        let [d_out, d_in] = [kept.matrix.rows(), kept.matrix.width()];
-                        let std = Distribution::Normal(0.0, 1.0 / *rank as f64);
-                        Matrix::Kept(kept.with_lora(LoraAdapter {
-                            a: Param::from_tensor(Tensor::random([d_in, *rank], std, &device)),
-                            b: Param::from_tensor(Tensor::zeros([*rank, d_out], &device)),
-                            scale: alpha / *rank as f64,
-                        }))
-                    }
-                    floats => floats,
-                };
+                if let Matrix::Kept(kept) = &mut linear.weight {
+                    let [d_out, d_in] = [kept.matrix.rows(), kept.matrix.width()];
+                    let std = Distribution::Normal(0.0, 1.0 / *rank as f64);
+                    *kept = kept.clone().with_lora(LoraAdapter {
+                        a: Param::from_tensor(Tensor::random([d_in, *rank], std, &device)),
+                        b: Param::from_tensor(Tensor::zeros([*rank, d_out], &device)),
+                        scale: alpha / *rank as f64,
+                    });
+                }
             }
         }
         self
     }
 
     /// Kept tables of tokens as floats, to be trained whole; those of which some rows are trained stay as they are.
-    pub(crate) fn with_float_tables(mut self) -> Self {
+    ///
+    /// # Errors
+    /// None for tables of a model.
+    pub(crate) fn with_float_tables(mut self) -> Result<Self> {
         let device = self.device();
         let floats = |matrix: Matrix, name: &str, is_head: bool| match matrix {
             Matrix::Kept(kept) if !kept.learns_rows() => {
-                let shape = [kept.matrix.rows(), kept.matrix.width()];
-                let table = TensorData::new(kept.matrix.widened_range(0..shape[0]), shape);
-                let table = Tensor::<2>::from_data(table, &device);
+                let table = kept.rows(None, &device)?.detach();
                 let table = if is_head { table.transpose() } else { table };
-                Matrix::Dense(Param::initialized(ParamId::from(fnv1a(name.bytes())), table))
+                Ok(Matrix::Dense(Param::initialized(ParamId::from(fnv1a(name.bytes())), table)))
             }
-            other => other,
+            other => anyhow::Ok(other),
         };
-        self.embed_tokens = floats(self.embed_tokens, EMBED, false);
-        self.lm_head = self.lm_head.map(|mut head| {
-            head.weight = floats(head.weight, HEAD, true);
-            head
-        });
-        self
+        self.embed_tokens = floats(self.embed_tokens, EMBED, false)?;
+        if let Some(mut head) = self.lm_head.take() {
+            head.weight = floats(head.weight, HEAD, true)?;
+            self.lm_head = Some(head);
+        }
+        Ok(self)
     }
 
     /// The last rows of kept tables, those of these tokens, apart from the others, to be trained alone.
@@ -91,13 +89,11 @@ impl Decoder {
     /// With what was trained over kept matrices among what is not trained: one product with factors for each. Outside autodiff.
     #[must_use]
     pub(crate) fn folded(mut self) -> Self {
-        let device = self.device();
         for block in &mut self.layers {
             for (_, linear) in block.linears_mut() {
-                linear.weight = match std::mem::replace(&mut linear.weight, Matrix::unset(&device)) {
-                    Matrix::Kept(kept) => Matrix::Kept(kept.folded()),
-                    floats => floats,
-                };
+                if let Matrix::Kept(kept) = &mut linear.weight {
+                    *kept = kept.clone().folded();
+                }
             }
         }
         self

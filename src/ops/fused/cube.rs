@@ -53,7 +53,7 @@ impl Fused for CubeBackend {
         head: FloatTensor<Self>,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        head::forward::<Self>(&hidden, &head, &targets)
+        head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
     }
 
     fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {

@@ -1,17 +1,16 @@
 //! [`CpuFused`] on Burn's CPU backend: products with weights, and attention with its gradients.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Shape, Slice};
+use burn::tensor::Shape;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
 use super::flex::{Rows, last, made};
-use super::{CpuFused, CpuInference, product, stored, stored_many};
+use super::{CpuFused, CpuInference, Targets, head, product, stored, stored_back, stored_many};
 use crate::ops::stored::Stored;
 
 /// Whether the loops for few rows take it: few rows, and weights that lie in rows.
@@ -55,21 +54,6 @@ fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
     (rows, shape)
 }
 
-/// Values of a stored matrix that are held as floats at once.
-const WIDE: usize = 1 << 20;
-
-/// The rows of a stored matrix in pieces that are widened at once.
-fn pieces(weight: &Stored) -> Vec<Range<usize>> {
-    let step = (WIDE / weight.width()).max(64);
-    (0..weight.rows()).step_by(step).map(|from| from..(from + step).min(weight.rows())).collect()
-}
-
-/// A piece as floats, `[n, K]`.
-fn widened(weight: &Stored, piece: Range<usize>) -> FlexTensor {
-    let shape = Shape::new([piece.len(), weight.width()]);
-    made(weight.widened_range(piece), shape)
-}
-
 impl CpuFused for Flex {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let [out] = products(x, [weight]);
@@ -91,14 +75,17 @@ impl CpuFused for Flex {
     }
 
     fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let (rows, shape) = flat(&grad, weight.width());
-        let grad = Self::float_reshape(grad, Shape::new([rows, weight.rows()]));
-        let of = |part: Range<usize>| Self::float_slice(grad.clone(), &[Slice::full(), Slice::from(part)]);
-        let mut sum = made(vec![0.0; shape.num_elements()], Shape::new([rows, weight.width()]));
-        for part in pieces(&weight) {
-            sum = Self::float_add(sum, Self::float_matmul(of(part.clone()), widened(&weight, part)));
-        }
-        Self::float_reshape(sum, shape)
+        let (_, shape) = flat(&grad, weight.width());
+        made(stored_back::rows_through_stored(Rows::new(grad).get(), &weight), shape)
+    }
+
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Arc<Stored>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 
     fn attend(

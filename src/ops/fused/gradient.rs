@@ -35,6 +35,17 @@ macro_rules! register_both {
     }};
 }
 
+/// The same of those that were computed.
+macro_rules! register_wanted {
+    ($ops:ident, $grads:ident, $gradients:expr) => {
+        for (node, gradient) in $ops.parents.into_iter().zip($gradients) {
+            if let (Some(node), Some(gradient)) = (node, gradient) {
+                $grads.register::<B>(node.id, gradient);
+            }
+        }
+    };
+}
+
 #[derive(Debug)]
 struct RmsNorm;
 
@@ -140,12 +151,24 @@ impl<B: Fused> Backward<B, 2> for HeadLoss {
         let grad = grads.consume::<B>(&ops.node);
         let (hidden, head, targets) = ops.state;
         let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
-        let gradients = head::backward::<B>(&hidden, &head, &targets, &grad, wanted);
-        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
-            if let (Some(node), Some(gradient)) = (node, gradient) {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+        let gradients = head::backward(&hidden, &head::Floats::<B>(&head), &targets, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
+    }
+}
+
+#[derive(Debug)]
+struct HeadLossStored;
+
+impl<B: CpuFused> Backward<B, 2> for HeadLossStored {
+    type State = (FloatTensor<B>, FloatTensor<B>, Arc<Stored>, Targets);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (hidden, learnt, stored, targets) = ops.state;
+        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
+        let head = head::Mixed::<B> { stored: &stored, learnt: &learnt };
+        let gradients = head::backward(&hidden, &head, &targets, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
     }
 }
 
@@ -250,6 +273,18 @@ impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
         let parents = [grad.node()];
         let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
         finish!(LinearStoredBack, parents, output, weight)
+    }
+
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Arc<Stored>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [hidden.node(), learnt.node()];
+        let (hidden, learnt) = (hidden.into_primitive(), learnt.into_primitive());
+        let (output, hits) = B::head_loss_stored(hidden.clone(), learnt.clone(), stored.clone(), targets.clone());
+        (finish!(HeadLossStored, parents, output, (hidden, learnt, stored, targets)), constant::<B, C>(hits))
     }
 
     fn attend(

@@ -18,6 +18,7 @@ mod kernels;
 mod product;
 mod simd;
 mod stored;
+mod stored_back;
 mod stored_bf16;
 mod stored_many;
 
@@ -76,7 +77,7 @@ pub(crate) trait Fused: Backend {
 
 /// What is a single pass on the CPU only: products with weights, and attention with gradients.
 #[backend_extension(Flex, Autodiff)]
-pub(crate) trait CpuFused: Backend {
+pub(crate) trait CpuFused: Fused {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
@@ -85,6 +86,13 @@ pub(crate) trait CpuFused: Backend {
     fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
     /// Gradient of x: `[.., N]` → `[.., K]`.
     fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
+    /// [`Fused::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Arc<Stored>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
     fn attend(
         q: FloatTensor<Self>,
@@ -301,6 +309,17 @@ pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tens
 
 pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
     let (loss, hits) = <Dispatch as Fused>::head_loss(hidden.into_dispatch(), head.into_dispatch(), targets);
+    (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
+}
+
+pub(super) fn head_loss_stored(
+    hidden: Tensor<2>,
+    learnt: Tensor<2>,
+    stored: Arc<Stored>,
+    targets: Targets,
+) -> (Tensor<1>, Tensor<1>) {
+    let (hidden, learnt) = (hidden.into_dispatch(), learnt.into_dispatch());
+    let (loss, hits) = <Dispatch as CpuFused>::head_loss_stored(hidden, learnt, stored, targets);
     (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 

@@ -5,6 +5,10 @@
 //! in `Q4_K` and `Q5_K` an offset. Widening is exact: a bf16 or f16 is a float, and the product of a 16-bit scale and the
 //! integers has no more digits than a float holds (11 + 8 + 5 bits in `Q6_K`). Only subtracting or adding an offset rounds, once.
 
+use std::marker::PhantomData;
+
+use pulp::{Arch, Simd, WithSimd};
+
 /// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
 /// read in pieces of as many.
 pub(crate) const PIECE: usize = 32;
@@ -350,7 +354,23 @@ impl Format {
 
     /// A row to floats. What `bytes` does not reach is left as it is.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
-        with_layout!(self, L => widen::<L>(bytes, out));
+        with_layout!(self, L => Arch::new().dispatch(Widen::<L> { bytes, out, layout: PhantomData }));
+    }
+}
+
+/// Compiled for the vectors that the processor has: in a batch of a hundred rows widening is as much work as the product.
+struct Widen<'a, L> {
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> WithSimd for Widen<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        widen::<L>(self.bytes, self.out);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
 use crate::model::Decoder;
 use crate::progress::{Stopped, say};
-use crate::recipe::Recipe;
+use crate::recipe::{Lora, Recipe};
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, Trained};
 
@@ -44,8 +44,8 @@ fn again(
     let source = PhaseFolder::open(run.path(), from)?;
     // What is measured is written as this phase's checkpoint too: its tables keep their digits.
     let model = source.import_to_train(name, run.base_dtype(), &run.device.clone().inner())?;
-    let whole_tables = run.recipe.lora.as_ref().is_some_and(|lora| lora.train_embeddings && !lora.only_new_rows);
-    let model = if whole_tables { model.with_float_tables() } else { model };
+    let model =
+        if run.recipe.lora.as_ref().is_some_and(Lora::trains_tables) { model.with_float_tables()? } else { model };
     let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)

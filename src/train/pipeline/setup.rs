@@ -14,12 +14,12 @@ use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{NewRows, Opened};
 use crate::machine;
 use crate::model::Decoder;
-use crate::model::checkpoint::peft::Apply;
-use crate::model::checkpoint::{Checkpoint, ModelRef};
+use crate::model::checkpoint::peft::{Adapter, Apply};
+use crate::model::checkpoint::{Checkpoint, EMBED, HEAD, ModelRef};
 use crate::model::config::{Family, ModelConfig};
-use crate::model::lora::LoraSettings;
+use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
-use crate::recipe::{Compute, Recipe};
+use crate::recipe::{Compute, Lora, Recipe};
 use crate::store::{Lock, commit, hex, write_atomic};
 use crate::text::Vocabulary;
 use crate::train::state::{Exported, PhaseFolder, Trained};
@@ -76,9 +76,12 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     let (vocabulary, pretrained) = match &recipe.pretrained {
         Some(model) => {
             let opened = options.world.first_alone(|| Opened::open(model, None, Apply::Merged))?;
-            let name = base_name(model, &opened.checkpoint)?;
+            let pretrained = Pretrained::of(model, &opened.checkpoint, &recipe)?;
             let vocabulary = opened.vocabulary;
-            (Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?), Some(name))
+            (
+                Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?),
+                Some(pretrained),
+            )
         }
         None => (None, None),
     };
@@ -109,19 +112,47 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     Ok(run)
 }
 
-/// What an adapter over the model names as its base: a hub id, or a path from wherever it is opened. An adapter's own base is it where
-/// the model is one.
-fn base_name(model: &str, checkpoint: &Checkpoint) -> Result<String> {
-    if let Some(base) = &checkpoint.base {
-        return Ok(base.name.clone());
-    }
-    match ModelRef::parse(model)? {
-        ModelRef::Hub { .. } => Ok(model.to_owned()),
-        ModelRef::Folder(path) | ModelRef::Gguf(path) => {
-            let path = fs::canonicalize(&path).with_context(|| format!("{}: cannot resolve", path.display()))?;
-            Ok(path.display().to_string())
+/// What an adapter over the pretrained model says of it.
+pub(super) struct Pretrained {
+    /// A hub id, or a path from wherever it is opened; where the model is an adapter itself, its base.
+    name: String,
+    /// Tokens whose rows such an adapter brings.
+    tokens: Vec<u32>,
+}
+
+impl Pretrained {
+    fn of(model: &str, checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Self> {
+        if let Some(base) = &checkpoint.base {
+            if recipe.optimizer.dtype.is_stored() {
+                ensure_nothing_is_lost(model, &base.adapter, recipe)?;
+            }
+            let tokens = base.adapter.config.token_rows.iter().map(|&token| token as u32).collect();
+            return Ok(Self { name: base.name.clone(), tokens });
         }
+        let name = match ModelRef::parse(model)? {
+            ModelRef::Hub { .. } => model.to_owned(),
+            ModelRef::Folder(path) | ModelRef::Gguf(path) => {
+                let path = fs::canonicalize(&path).with_context(|| format!("{}: cannot resolve", path.display()))?;
+                path.display().to_string()
+            }
+        };
+        Ok(Self { name, tokens: vec![] })
     }
+}
+
+/// What is learnt over an adapter is written as one adapter over its base: projections' factors, rows of tokens, and tables where they
+/// are trained whole.
+fn ensure_nothing_is_lost(model: &str, adapter: &Adapter, recipe: &Recipe) -> Result<()> {
+    let whole_tables = recipe.lora.as_ref().is_some_and(Lora::trains_tables);
+    let replaced = adapter.replaced_names().filter(|name| !(whole_tables && [EMBED, HEAD].contains(name)));
+    let is_projection = |name: &str| TARGETS.iter().any(|target| name.ends_with(&format!(".{target}.weight")));
+    let lost: Vec<&str> = replaced.chain(adapter.factor_names().filter(|name| !is_projection(name))).collect();
+    ensure!(
+        lost.is_empty(),
+        "{model}: is an adapter that changes {lost:?} in a way that --dtype stored does not write again (whole weights, or factors of \
+         other matrices than projections): use --dtype f32"
+    );
+    Ok(())
 }
 
 /// Removes what a killed process left half-written.
@@ -237,8 +268,12 @@ impl Run {
         reasoning: &Reasoning,
         trained: Trained,
     ) -> Result<()> {
-        let (vocabulary, base, switch) = (self.vocabulary(), self.pretrained.as_deref(), self.switch());
-        folder.export(name, model, &Exported { vocabulary, base, switch, reasoning, trained }).map(drop)
+        let SwitchIds { swi, swi_end, latent } = self.switch();
+        let (base, more) = self.pretrained.as_ref().map(|from| (from.name.as_str(), from.tokens.as_slice())).unzip();
+        let tokens = &[&[swi, swi_end, latent], more.unwrap_or_default()].concat();
+        folder
+            .export(name, model, &Exported { vocabulary: self.vocabulary(), base, tokens, reasoning, trained })
+            .map(drop)
     }
 
     /// The weights ready to train: on the autodiff device, with LoRA where the recipe has it.
