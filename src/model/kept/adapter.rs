@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use burn::tensor::Tensor;
 
+use super::matrix::host;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::AdapterWeights;
-use crate::model::checkpoint::{EMBED, HEAD, HostTensor};
+use crate::model::checkpoint::{EMBED, HEAD};
 use crate::model::linear::Matrix;
 
 impl Decoder {
@@ -60,9 +60,4 @@ impl Decoder {
         }
         Ok(adapter)
     }
-}
-
-fn host(rows: Tensor<2>) -> Result<HostTensor> {
-    let shape = rows.dims().to_vec();
-    HostTensor::new(shape, rows.try_into_vec_as::<f32>().map_err(|e| anyhow!("{e:?}"))?)
 }

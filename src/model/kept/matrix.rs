@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use burn::module::{LoraAdapter, Module, Param, ParamId};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -92,13 +92,7 @@ impl Kept {
         let learnt = |lora: &LoraAdapter| lora.b.val().abs().max().into_scalar::<f32>() != 0.0;
         let learnt = Self { lora: self.lora.clone().filter(learnt), ..self.clone() };
         let Some((a, b)) = learnt.folded().factors else { return Ok(None) };
-        let host = |x: Tensor<2>| {
-            let x = x.transpose();
-            let shape = x.dims().to_vec();
-            let data = x.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading LoRA factors: {e:?}"))?;
-            HostTensor::new(shape, data)
-        };
-        Ok(Some(Factors { a: host(a)?, b: host(b)? }))
+        Ok(Some(Factors { a: host(a.transpose())?, b: host(b.transpose())? }))
     }
 
     /// Rows that it has: outputs of the map, or tokens of a table.
@@ -196,6 +190,12 @@ impl Kept {
         }
         Ok(out)
     }
+}
+
+/// A matrix on the host.
+pub(super) fn host(x: Tensor<2>) -> Result<HostTensor> {
+    let shape = x.dims().to_vec();
+    HostTensor::new(shape, x.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading a matrix: {e:?}"))?)
 }
 
 /// Numbers of rows on a device.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::product::{Matrix, soon, times};
+use super::stored_many::{rows_of, taken};
 use crate::ops::stored::{Part, Stored};
 
 /// Columns of W go to threads in multiples of this: whole blocks of every format.
@@ -30,30 +31,19 @@ const LINE: usize = 64;
 pub(super) fn rows_through_stored(y: &[f32], weight: &Stored) -> Vec<f32> {
     let (height, width) = (weight.rows(), weight.width());
     let mut out = vec![0.0; y.len() / height * width];
-    let mut left: Vec<&mut [f32]> = out.chunks_exact_mut(width).collect();
+    let mut left = rows_of(&mut out, width);
     let share = width.div_ceil(rayon::current_num_threads()).next_multiple_of(GRAIN).min(COLUMNS);
     let blocks = (0..width).step_by(share).map(|from| from..(from + share).min(width));
-    let blocks: Vec<(Range<usize>, Vec<&mut [f32]>)> = blocks
-        .map(|columns| {
-            let taken = left.iter_mut().map(|row| {
-                let (block, rest) = std::mem::take(row).split_at_mut(columns.len());
-                *row = rest;
-                block
-            });
-            let taken = taken.collect();
-            (columns, taken)
-        })
-        .collect();
-    blocks.into_par_iter().for_each(|(columns, mut out)| {
+    let blocks: Vec<_> = blocks.map(|columns| (taken(&mut left, columns.len()), columns)).collect();
+    blocks.into_par_iter().for_each(|(mut out, columns)| {
         let together = (WIDE / columns.len()).clamp(1, height);
-        let step = columns.len();
-        let mut wide = vec![0.0; together * step];
+        let mut wide = vec![0.0; together * columns.len()];
         for (start, part) in weight.parts() {
             for from in (0..part.rows).step_by(together) {
                 let rows = from..(from + together).min(part.rows);
                 widen(part, rows.clone(), columns.clone(), &mut wide);
                 let y = Matrix { values: &y[start + rows.start..], step: height };
-                times(y, Matrix { values: &wide, step }, rows.len(), &mut out);
+                times(y, Matrix { values: &wide, step: columns.len() }, rows.len(), &mut out);
             }
         }
     });

@@ -111,19 +111,24 @@ fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a Stored) -> Vec<Piece<'a, 'o>> {
         let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_there();
         for from in (0..part.rows).step_by(most) {
             let rows = from..(from + most).min(part.rows);
-            let taken = left.iter_mut().map(|row| {
-                let (part, rest) = std::mem::take(row).split_at_mut(rows.len());
-                *row = rest;
-                part
-            });
-            pieces.push(Piece { part, depth, in_pairs, out: taken.collect(), rows });
+            pieces.push(Piece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
         }
     }
     pieces
 }
 
-fn rows_of<T>(values: &mut [T], width: usize) -> Vec<&mut [T]> {
+pub(super) fn rows_of<T>(values: &mut [T], width: usize) -> Vec<&mut [T]> {
     values.chunks_exact_mut(width).collect()
+}
+
+/// The first columns of some rows, which lose them.
+pub(super) fn taken<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o mut [T]> {
+    let first = rows.iter_mut().map(|row| {
+        let (first, rest) = std::mem::take(row).split_at_mut(columns);
+        *row = rest;
+        first
+    });
+    first.collect()
 }
 
 /// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
