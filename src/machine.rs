@@ -44,9 +44,9 @@ pub enum Compute {
     #[default]
     F32,
     Bf16,
-    /// In f32, with matrices kept in memory as their files store them; on the CPU. Over them LoRA factors can be trained.
+    /// In f32, with matrices kept in memory as their files store them. Over them LoRA factors can be trained.
     Stored,
-    /// As `Stored`, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
+    /// As `Stored` on the CPU, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
     #[serde(rename = "stored-bf16")]
     StoredBf16,
 }
@@ -85,7 +85,13 @@ impl Compute {
     }
 
     fn runs_on(self, device: &Device) -> bool {
-        device.supports_dtype(self.dtype()) && (!self.is_stored() || is_cpu(device))
+        let keeps = match self {
+            Compute::F32 | Compute::Bf16 => true,
+            // Kernels of ours, which do not go together with those that Burn fuses.
+            Compute::Stored => is_cpu(device) || !cfg!(feature = "fusion"),
+            Compute::StoredBf16 => is_cpu(device),
+        };
+        keeps && device.supports_dtype(self.dtype())
     }
 
     /// What models that are only examined are read as, where the user does not say.

@@ -35,7 +35,7 @@ JSON
 
 { date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; } > "$out/machine.txt" 2>&1
 step devices 1 "$bin/train" --list-devices
-step check 12 "$bin/probe" check --device "$device" --part reference,kernels,halves ||
+step check 12 "$bin/probe" check --device "$device" --part reference,kernels,halves,stored ||
   step check-loosened 6 "$bin/probe" check --device "$device" --loosen 100
 step launches 3 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
 step intervene 10 "$bin/intervene" fixtures/micro --device "$device" --problems 12 --out "$scratch/intervene"
@@ -57,5 +57,11 @@ for size in 0.6b 8b; do
   watched "grpo-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 1024 --prompt 64 \
     --grpo 8 --lora 32 --rounds 2 --threads 1 $peak
   rm -rf "${scratch:?}/$size"
+  # The base as a file has it, in Q8_0: half the memory of bf16.
+  step "make-$size-q8_0" 10 "$bin/probe" random-weights "$scratch/$size.json" --out "$scratch/$size.gguf" || continue
+  watched "bench-$size-stored" 10 "$bin/probe" bench "$scratch/$size.gguf" --device "$device" --dtype stored --rows 1,8,64 $peak
+  watched "train-$size-stored" 8 "$bin/probe" bench "$scratch/$size.gguf" --device "$device" --dtype stored --rows 1 --new 8 \
+    --prompt 512 --train 4 --lora 32 --rounds 5 --threads 1 $peak
+  rm -f "$scratch/$size.gguf"
 done
 column -t -s "$(printf '\t')" "$out/steps.tsv" | cut -c1-150

@@ -15,11 +15,11 @@ pub struct MachineArgs {
     /// launcher started on a computer each takes a GPU of its own for `cuda` and `wgpu`
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// What the model computes in; weights that are trained stay f32. `stored` computes in f32 on the CPU and keeps what is not
-    /// trained in memory as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and the base that
-    /// `train` learns LoRA factors over. `stored-bf16`, not for `train`, does the same and rounds what is multiplied to bf16, as
-    /// PyTorch does in bf16: three digits instead of seven, and where the processor multiplies in bf16 long prompts take about
-    /// half the time. By default stored, for `train` the recipe's optimizer.dtype (f32)
+    /// What the model computes in; weights that are trained stay f32. `stored` computes in f32 and keeps what is not trained in
+    /// memory, the computer's or the GPU's, as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and
+    /// the base that `train` learns LoRA factors over. `stored-bf16`, on the CPU and not for `train`, does the same and rounds what is
+    /// multiplied to bf16, as PyTorch does in bf16: three digits instead of seven, and where the processor multiplies in bf16 long
+    /// prompts take about half the time. By default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
     /// Worker threads; by default one a core. Training depends on this number (not on timing): a run keeps it

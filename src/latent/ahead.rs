@@ -47,7 +47,7 @@ impl<'a> Ahead<'a> {
         let cut = sampling.top_k > 0 || sampling.top_p < 1.0;
         let bounds = how.controller.bounds(how.settings.k_min, how.settings.k_cap);
         let (Some(bounds), Some(row)) = (bounds, rows.first()) else { return Ok(None) };
-        if steps == 0 || cut || !how.source.stays_on_device() || how.model.is_kept() {
+        if steps == 0 || cut || !how.source.stays_on_device() || how.model.looks_up_on_host() {
             return Ok(None);
         }
         let draws_swi = row.draws_swi(&how);

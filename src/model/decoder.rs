@@ -198,6 +198,11 @@ impl Decoder {
         self.any_matrix(|matrix| matrix.param().is_none())
     }
 
+    /// Whether rows of its embedding table are found on the host: those of a kept table that is not on a GPU.
+    pub(crate) fn looks_up_on_host(&self) -> bool {
+        matches!(&self.embed_tokens, Matrix::Kept(kept) if !kept.matrix.is_on_device())
+    }
+
     /// Whether inputs of its kept matrices are rounded to bf16 ([`Self::load_kept_in_bf16`]).
     pub fn rounds_inputs(&self) -> bool {
         self.any_matrix(|matrix| matches!(matrix, Matrix::Kept(kept) if kept.matrix.rounds_inputs()))
@@ -260,9 +265,9 @@ impl Decoder {
     /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
     ///
     /// # Errors
-    /// A table that is kept as its file stores it.
+    /// A table that is kept on the host.
     pub(crate) fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
-        let rows = self.embed_tokens.floats()?.val().select(0, ids);
+        let rows = self.embed_tokens.embedding_on_device(ids)?;
         let scale = self.config.embed_scale();
         Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }

@@ -1,5 +1,5 @@
-//! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU: to be
-//! examined, or to train LoRA factors over. It computes in f32: its logits are those of the widened model up to rounding.
+//! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), the computer's or a GPU's:
+//! to be examined, or to train LoRA factors over. It computes in f32: its logits are those of the widened model up to rounding.
 
 mod adapter;
 pub(super) mod matrix;
@@ -76,7 +76,7 @@ impl Decoder {
                 [matrix.rows(), matrix.width()],
                 [d_out, d_in]
             );
-            Ok(Matrix::Kept(Kept::new(form(matrix), checkpoint.factors(name)?, device)))
+            Ok(Matrix::Kept(Kept::new(form(matrix), checkpoint.factors(name)?, device)?))
         };
         let decoder = Self::new(&checkpoint.config, device, make)?;
         let get = |name: &str| {

@@ -1,8 +1,8 @@
 //! Matrices, trained as floats or kept as their file stores them, and the linear map.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 use super::decoder::Make;
 use super::kept::Kept;
@@ -17,7 +17,7 @@ use crate::ops::{
 pub enum Matrix {
     /// Floats that can be trained, in the layout of whoever holds it.
     Dense(Param<Tensor<2>>),
-    /// Frozen, on the CPU, as the file stores it.
+    /// Frozen, as the file stores it.
     Kept(Kept),
 }
 
@@ -33,14 +33,6 @@ impl Matrix {
             Matrix::Dense(param) => Some(param),
             Matrix::Kept(_) => None,
         }
-    }
-
-    /// The same, for what needs one.
-    ///
-    /// # Errors
-    /// A matrix kept as its file stores it.
-    pub(crate) fn floats(&self) -> Result<&Param<Tensor<2>>> {
-        self.param().context("the model's weights are kept as they are stored; load them with --dtype f32")
     }
 }
 
@@ -179,11 +171,22 @@ impl Matrix {
         }
     }
 
-    /// Standard deviation of all its values.
+    /// The same of ids on the device, `[N]`, all in the table.
+    ///
+    /// # Errors
+    /// A table that is kept on the host.
+    pub(super) fn embedding_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
+        match self {
+            Matrix::Dense(table) => Ok(table.val().select(0, ids)),
+            Matrix::Kept(kept) => kept.rows_on_device(ids),
+        }
+    }
+
+    /// Standard deviation of all its values, without what is beside a kept matrix.
     pub(super) fn spread(&self) -> f32 {
         match self {
             Matrix::Dense(table) => table.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>(),
-            Matrix::Kept(kept) => kept.spread(),
+            Matrix::Kept(kept) => kept.matrix.spread(),
         }
     }
 

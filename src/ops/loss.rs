@@ -1,11 +1,10 @@
 //! Log-probabilities of tokens, from logits or from hidden states and the head.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
-use super::stored::Stored;
+use super::frozen::Frozen;
 use super::{MASKED, fused, like_parts, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
@@ -52,11 +51,11 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
     loss_of_logits(hidden.matmul(head), targets)
 }
 
-/// The same where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, on the CPU in f32.
+/// The same where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, in f32.
 pub(crate) fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
-    stored: &Arc<Stored>,
+    stored: &Frozen,
     targets: Targets,
 ) -> (Tensor<1>, Tensor<1>) {
     fused::head_loss_stored(hidden, learnt, stored.clone(), targets)

@@ -8,6 +8,7 @@ mod attention;
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 mod cube;
 mod fits;
+mod frozen;
 mod fused;
 mod linear;
 mod loss;
@@ -23,6 +24,7 @@ pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
 pub use fits::{TooLarge, ensure_fits, ensure_scores_fit};
+pub use frozen::Frozen;
 pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,

@@ -34,6 +34,8 @@ pub struct Fixtures {
     pub root: PathBuf,
     /// Outside autodiff.
     pub device: Device,
+    /// Whether the device keeps matrices as their files store them.
+    pub kept: bool,
 }
 
 /// One comparison: the worst difference of all its values.
@@ -66,7 +68,8 @@ impl Compared {
 impl Fixtures {
     /// A tiny model by its name.
     pub(crate) fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
-        Decoder::load(&Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?, device)
+        let checkpoint = Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?;
+        if self.kept { Decoder::load_kept_to_train(&checkpoint, device) } else { Decoder::load(&checkpoint, device) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -93,6 +96,19 @@ impl Fixtures {
             out.extend(grpo_step(self, mode, 1)?);
         }
         out.extend(soft_step(self, 1)?);
+        Ok(out)
+    }
+
+    /// What there is of it for models that are kept as stored: nothing in them is trained.
+    ///
+    /// # Errors
+    /// As [`Self::all`].
+    pub fn of_kept(&self) -> Result<Vec<Compared>> {
+        let mut out = vec![];
+        for name in TINY {
+            out.extend(hooks(self, name)?);
+        }
+        out.push(decoding::against_one_row_on_the_cpu(self)?);
         Ok(out)
     }
 }

@@ -10,9 +10,10 @@ use switchyard::model::checkpoint::peft::Apply;
 use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder, write_random};
 use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
 use switchyard::ops::Targets;
+use switchyard::parity::Fixtures;
 use switchyard::parity::recorder::{padded, pieces, ragged, record};
 
-use super::reference::{TINY, fixture, read, relative, rows, values};
+use super::reference::{TINY, assert_all, fixture, fixtures, read, relative, rows, values};
 
 const BOUND: f32 = 1e-5;
 
@@ -23,6 +24,15 @@ fn rewritten(root: &Path, name: &str, dtype: Dtype) -> PathBuf {
     let options = SaveOptions { dtype, overwrite: true, ..SaveOptions::default() };
     save_hf_folder(&dir, &checkpoint.config, checkpoint.tensors(), &options).expect("saves");
     dir
+}
+
+#[test]
+fn a_kept_model_has_pytorchs_hook_points_and_decodes_as_one_row_alone() {
+    let fixtures = Fixtures { kept: true, ..fixtures() };
+    let model = fixtures.of_kept();
+    let points = model.as_ref().expect("compares").iter().filter(|c| c.what.contains("every hook point")).count();
+    assert_eq!(points, 7 * TINY.len(), "seven ways of running each model");
+    assert_all(model);
 }
 
 /// Kept as stored, and widened.

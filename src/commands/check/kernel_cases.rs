@@ -3,14 +3,18 @@
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::kernels::{Case, MANY, Way, noise};
+use super::stored_cases;
 use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
 
 pub(super) fn all() -> Vec<Case> {
-    [norms(), gates(), rotations(), patterns(), attentions(), losses(), steps()].into_iter().flatten().collect()
+    [norms(), gates(), rotations(), patterns(), attentions(), losses(), stored_cases::all(), steps()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A case whose gradients are compared too.
-fn tracked(
+pub(super) fn tracked(
     operation: &'static str,
     shape: String,
     inputs: Vec<TensorData>,
@@ -19,7 +23,7 @@ fn tracked(
     Case { operation, shape, inputs, gradients: true, there: true, floor: 0.01, run: Box::new(run) }
 }
 
-fn untracked(
+pub(super) fn untracked(
     operation: &'static str,
     shape: String,
     inputs: Vec<TensorData>,

@@ -6,6 +6,8 @@ mod kernels;
 mod memory;
 mod parts;
 mod rows;
+mod stored;
+mod stored_cases;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,8 +41,9 @@ pub struct Check {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     loosen: f64,
     /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), halves
-    /// (whole models in bf16 and f16, where the device computes in them), training, grpo, intervene,
-    /// probe, verdicts (of what intervene and probe wrote), memory; or `all`
+    /// (whole models in bf16 and f16, where the device computes in them), stored (models whose matrices
+    /// stay as their files have them), training, grpo, intervene, probe, verdicts (of what intervene and
+    /// probe wrote), memory; or `all`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
     /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few
@@ -99,7 +102,7 @@ impl Check {
         }
         let folder = tempfile::tempdir().context("a folder for runs and rows")?;
         let setting = Setting {
-            fixtures: Fixtures { root: committed(&self.fixtures), device: machine.device.clone() },
+            fixtures: Fixtures { root: committed(&self.fixtures), device: machine.device.clone(), kept: false },
             problems: self.problems,
             folder: folder.path().to_owned(),
         };

@@ -1,24 +1,19 @@
 //! A weight matrix as its file stores it, and what is learnt beside it.
 
-use std::sync::Arc;
-
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use burn::module::{LoraAdapter, Module, Param, ParamId};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::model::checkpoint::HostTensor;
 use crate::model::checkpoint::peft::Factors;
 use crate::ops::stored::Stored;
-use crate::ops::{like_parts, linear, linear_stored, linear_transposed};
-
-/// Rows that are widened at once.
-const TOGETHER: usize = 1024;
+use crate::ops::{Frozen, linear, linear_stored, linear_transposed};
 
 /// A matrix `[d_out, d_in]` as its file stores it, frozen, with what adapters add to it.
 #[derive(Module, Debug)]
 pub struct Kept {
     #[module(skip)]
-    pub(in crate::model) matrix: Arc<Stored>,
+    pub(in crate::model) matrix: Frozen,
     /// A `[d_in, r]` and B `[r, d_out]`, the scale in B: of adapters that are not trained further.
     #[module(skip)]
     factors: Option<(Tensor<2>, Tensor<2>)>,
@@ -30,20 +25,22 @@ pub struct Kept {
 
 impl Kept {
     /// `factors` in PEFT's layout, and their scale. Those that add nothing are left out.
-    pub(in crate::model) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Self {
+    ///
+    /// # Errors
+    /// A device that does not keep the matrix.
+    pub(in crate::model) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Result<Self> {
         let turned = |x: HostTensor| {
             Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
         };
         let factors = factors.filter(|(f, _)| f.b.data.iter().any(|x| *x != 0.0));
         let factors = factors.map(|(f, scale)| (turned(f.a), turned(f.b).mul_scalar(scale)));
-        Self { matrix: Arc::new(matrix), factors, lora: None, learnt: None }
+        Ok(Self { matrix: Frozen::new(matrix, device)?, factors, lora: None, learnt: None })
     }
 
     /// Its first rows, and more that are floats.
     pub(in crate::model) fn with_rows(self, keep: usize, added: &[f32]) -> Result<Self> {
         ensure!(self.factors.is_none(), "rows cannot be added to a matrix with LoRA factors");
-        let matrix = Arc::unwrap_or_clone(self.matrix).cut(keep).with_rows(added)?;
-        Ok(Self { matrix: Arc::new(matrix), ..self })
+        Ok(Self { matrix: self.matrix.cut(keep).with_rows(added)?, ..self })
     }
 
     /// With factors that are trained, over those that are there.
@@ -55,10 +52,8 @@ impl Kept {
     pub(in crate::model) fn learning_from(self, first: usize, id: ParamId, device: &Device) -> Result<Self> {
         let all = self.matrix.rows();
         ensure!((1..all).contains(&first), "rows from {first} on of a table of {all} cannot be trained alone");
-        let rows = self.matrix.widened_range(first..all);
-        let rows = Tensor::<2>::from_data(TensorData::new(rows, [all - first, self.matrix.width()]), device);
-        let matrix = Arc::unwrap_or_clone(self.matrix).cut(first);
-        Ok(Self { matrix: Arc::new(matrix), learnt: Some(Param::initialized(id, rows)), ..self })
+        let rows = self.matrix.range(first..all, device);
+        Ok(Self { matrix: self.matrix.cut(first), learnt: Some(Param::initialized(id, rows)), ..self })
     }
 
     /// Whether some of its rows are trained.
@@ -67,7 +62,7 @@ impl Kept {
     }
 
     /// Rows as they are stored, and those that are trained, where nothing else is beside them.
-    pub(in crate::model) fn rows_apart(&self) -> Option<(&Arc<Stored>, Tensor<2>)> {
+    pub(in crate::model) fn rows_apart(&self) -> Option<(&Frozen, Tensor<2>)> {
         let alone = self.factors.is_none() && self.lora.is_none();
         self.learnt.as_ref().filter(|_| alone).map(|learnt| (&self.matrix, learnt.val()))
     }
@@ -132,63 +127,54 @@ impl Kept {
     /// # Errors
     /// A row that it does not have.
     pub(in crate::model) fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
-        let (held, width) = (self.matrix.rows(), self.matrix.width());
-        let named: Vec<usize> = rows.map_or_else(|| (0..self.height()).collect(), <[usize]>::to_vec);
-        let n = named.len();
-        let values = match rows {
-            None if self.learnt.is_none() => self.matrix.widened_range(0..held),
-            _ => self.widened(&named)?,
+        let (held, all) = (self.matrix.rows(), self.height());
+        let values = match (rows, &self.learnt) {
+            (None, None) => self.matrix.range(0..held, device),
+            (None, Some(learnt)) => Tensor::cat(vec![self.matrix.range(0..held, device), learnt.val()], 0),
+            (Some(rows), _) => {
+                if let Some(row) = rows.iter().find(|row| **row >= all) {
+                    bail!("row {row} of a matrix of {all} rows");
+                }
+                let stored: Vec<usize> = rows.iter().map(|&row| row.min(held - 1)).collect();
+                let values = self.matrix.select(&stored, device)?;
+                match rows.iter().any(|&row| row >= held) {
+                    true => self.with_learnt(values, index(rows, device)),
+                    false => values,
+                }
+            }
         };
-        let mut values = Tensor::<2>::from_data(TensorData::new(values, [n, width]), device);
-        if let (Some(learnt), true) = (&self.learnt, named.iter().any(|&row| row >= held)) {
-            let at: Vec<usize> = named.iter().map(|row| row.saturating_sub(held)).collect();
-            let mask = named.iter().map(|&row| if row >= held { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
-            let mask = Tensor::<2>::from_data(TensorData::new(mask, [n, 1]), device);
-            let learnt = learnt.val();
-            let at = index(&at, &learnt.device());
-            values = values + learnt.select(0, at) * mask;
-        }
+        Ok(self.with_factors(values, rows.map(|rows| index(rows, device))))
+    }
+
+    /// The rows of these numbers, `[n]`, that are on the device, all below the number of rows: `[n, d_in]`.
+    ///
+    /// # Errors
+    /// A matrix that lies on the host.
+    pub(in crate::model) fn rows_on_device(&self, rows: Tensor<1, Int>) -> Result<Tensor<2>> {
+        let stored = rows.clone().clamp_max(self.matrix.rows() as i64 - 1);
+        let values = self.with_learnt(self.matrix.select_on_device(stored)?, rows.clone());
+        Ok(self.with_factors(values, Some(rows)))
+    }
+
+    /// Values of rows with those that are trained in their places.
+    fn with_learnt(&self, values: Tensor<2>, rows: Tensor<1, Int>) -> Tensor<2> {
+        let Some(learnt) = &self.learnt else { return values };
+        let held = self.matrix.rows() as i64;
+        let is_learnt = rows.clone().greater_equal_elem(held).unsqueeze_dim::<2>(1).expand(values.dims());
+        values.mask_where(is_learnt, learnt.val().select(0, (rows - held).clamp_min(0)))
+    }
+
+    /// Values of rows, all where none are named, with what factors add to them.
+    fn with_factors(&self, mut values: Tensor<2>, rows: Option<Tensor<1, Int>>) -> Tensor<2> {
         let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
         for (a, b) in self.factors.iter().cloned().chain(trained) {
-            let b = match rows {
-                Some(rows) => b.clone().select(1, index(rows, &b.device())),
+            let b = match &rows {
+                Some(rows) => b.select(1, rows.clone()),
                 None => b,
             };
             values = values + a.matmul(b).transpose();
         }
-        Ok(values)
-    }
-
-    /// Standard deviation of all values of the matrix, without what is beside it.
-    pub(in crate::model) fn spread(&self) -> f32 {
-        let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
-        for rows in like_parts(self.matrix.rows(), TOGETHER) {
-            for x in self.matrix.widened_range(rows) {
-                let x = f64::from(x);
-                (n, sum, squares) = (n + 1.0, sum + x, squares + x * x);
-            }
-        }
-        ((squares - sum * sum / n) / (n - 1.0)).max(0.0).sqrt() as f32
-    }
-
-    /// Rows as floats, zeros where they are trained.
-    fn widened(&self, rows: &[usize]) -> Result<Vec<f32>> {
-        let (held, width, all) = (self.matrix.rows(), self.matrix.width(), self.height());
-        if let Some(row) = rows.iter().find(|row| **row >= all) {
-            anyhow::bail!("row {row} of a matrix of {all} rows");
-        }
-        if self.learnt.is_none() {
-            return self.matrix.widened(rows);
-        }
-        let mut out = Vec::with_capacity(rows.len() * width);
-        for &row in rows {
-            if row < held {
-                out.extend(self.matrix.widened(&[row])?);
-            } else {
-                out.resize(out.len() + width, 0.0);
-            }
-        }
-        Ok(out)
+        values
     }
 }
 

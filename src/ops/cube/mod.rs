@@ -11,11 +11,13 @@
 
 mod adamw;
 mod attend;
+mod blocks;
 mod loss;
 mod norm;
 mod rope;
 mod rows;
 mod softmax;
+mod stored;
 mod swiglu;
 
 use burn::backend::TensorMetadata;
@@ -33,6 +35,7 @@ pub(super) use loss::{cross_entropy, cross_entropy_backward};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use rope::rotate;
 pub(super) use softmax::{softmax, softmax_backward};
+pub(super) use stored::Packed;
 pub(super) use swiglu::{swiglu, swiglu_backward};
 
 /// Units of a cube, at most: what every GPU has.

@@ -1,10 +1,11 @@
-//! [`Fused`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
+//! [`Fused`], [`Stores`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
 
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 
-use super::{AdamW, Fused, Inference, Targets, head};
+use super::{AdamW, Fused, Inference, Stores, Targets, head};
 use crate::ops::cube;
+use crate::ops::frozen::Frozen;
 
 impl Fused for CubeBackend {
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
@@ -66,6 +67,25 @@ impl Fused for CubeBackend {
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         cube::cross_entropy_backward(logits, &targets, grad)
+    }
+}
+
+impl Stores for CubeBackend {
+    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+        weight.on_device().product(x)
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+        weight.on_device().back(grad)
+    }
+
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Frozen,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 

@@ -1,6 +1,4 @@
-//! [`CpuFused`] on Burn's CPU backend: products with weights, and attention with its gradients.
-
-use std::sync::Arc;
+//! [`CpuFused`] and [`Stores`] on Burn's CPU backend: products with weights, and attention with its gradients.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
@@ -10,8 +8,8 @@ use burn::tensor::Shape;
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
 use super::flex::{Rows, last, made};
-use super::{CpuFused, CpuInference, Targets, head, product, stored, stored_back, stored_many};
-use crate::ops::stored::Stored;
+use super::{CpuFused, CpuInference, Stores, Targets, head, product, stored, stored_back, stored_many};
+use crate::ops::frozen::Frozen;
 
 /// Whether the loops for few rows take it: few rows, and weights that lie in rows.
 fn is_few(x: &FlexTensor, weights: &[&FlexTensor]) -> bool {
@@ -33,10 +31,10 @@ fn products<const P: usize>(x: FlexTensor, weights: [FlexTensor; P]) -> [FlexTen
 }
 
 /// The same of weights `[N, K]` kept as stored.
-fn stored_products<const P: usize>(x: FlexTensor, weights: [Arc<Stored>; P]) -> [FlexTensor; P] {
+fn stored_products<const P: usize>(x: FlexTensor, weights: [Frozen; P]) -> [FlexTensor; P] {
     let (rows, _) = flat(&x, 1);
     let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);
-    let (x, weights) = (Rows::new(x), weights.each_ref().map(Arc::as_ref));
+    let (x, weights) = (Rows::new(x), weights.each_ref().map(Frozen::host));
     let outs = match rows <= product::FEW {
         true => stored::rows_times_stored(x.get(), weights),
         false => stored_many::many_rows_times_stored(x.get(), weights),
@@ -54,6 +52,27 @@ fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
     (rows, shape)
 }
 
+impl Stores for Flex {
+    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+        let [out] = stored_products(x, [weight]);
+        out
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+        let (_, shape) = flat(&grad, weight.width());
+        made(stored_back::rows_through_stored(Rows::new(grad).get(), weight.host()), shape)
+    }
+
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Frozen,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
+    }
+}
+
 impl CpuFused for Flex {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let [out] = products(x, [weight]);
@@ -67,25 +86,6 @@ impl CpuFused for Flex {
         let [columns, depth] = table.shape().dims();
         let (_, shape) = flat(&x, columns);
         made(product::rows_times_transposed(Rows::new(x).get(), Rows(table).get(), [depth, columns]), shape)
-    }
-
-    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let [out] = stored_products(x, [weight]);
-        out
-    }
-
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
-        let (_, shape) = flat(&grad, weight.width());
-        made(stored_back::rows_through_stored(Rows::new(grad).get(), &weight), shape)
-    }
-
-    fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
-        stored: Arc<Stored>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 
     fn attend(
@@ -157,14 +157,14 @@ impl CpuInference for Flex {
         (a, b, c)
     }
 
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [Frozen; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let [a, b] = stored_products(x, weights);
         (a, b)
     }
 
     fn linear_stored_three(
         x: FloatTensor<Self>,
-        weights: [Arc<Stored>; 3],
+        weights: [Frozen; 3],
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let [a, b, c] = stored_products(x, weights);
         (a, b, c)

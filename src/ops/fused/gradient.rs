@@ -1,6 +1,4 @@
-//! [`Fused`] and [`CpuFused`] under autodiff: one node each, whose backward is the fused one.
-
-use std::sync::Arc;
+//! [`Fused`], [`Stores`] and [`CpuFused`] under autodiff: one node each, whose backward is the fused one.
 
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
@@ -8,8 +6,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, tensor::FloatTensor};
 
-use super::{CpuFused, Fused, Targets, head};
-use crate::ops::stored::Stored;
+use super::{CpuFused, Fused, Stores, Targets, head};
+use crate::ops::frozen::Frozen;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
 macro_rules! finish {
@@ -75,8 +73,8 @@ impl<B: Fused> Backward<B, 2> for SwiGlu {
 #[derive(Debug)]
 struct LinearStored;
 
-impl<B: CpuFused> Backward<B, 1> for LinearStored {
-    type State = Arc<Stored>;
+impl<B: Stores> Backward<B, 1> for LinearStored {
+    type State = Frozen;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
@@ -88,8 +86,8 @@ impl<B: CpuFused> Backward<B, 1> for LinearStored {
 #[derive(Debug)]
 struct LinearStoredBack;
 
-impl<B: CpuFused> Backward<B, 1> for LinearStoredBack {
-    type State = Arc<Stored>;
+impl<B: Stores> Backward<B, 1> for LinearStoredBack {
+    type State = Frozen;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
@@ -159,8 +157,8 @@ impl<B: Fused> Backward<B, 2> for HeadLoss {
 #[derive(Debug)]
 struct HeadLossStored;
 
-impl<B: CpuFused> Backward<B, 2> for HeadLossStored {
-    type State = (FloatTensor<B>, FloatTensor<B>, Arc<Stored>, Targets);
+impl<B: Stores> Backward<B, 2> for HeadLossStored {
+    type State = (FloatTensor<B>, FloatTensor<B>, Frozen, Targets);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -254,22 +252,14 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
     }
 }
 
-impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
-    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, weight, None)
-    }
-
-    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
-    }
-
-    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
+    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
         let parents = [x.node()];
         let output = B::linear_stored(x.into_primitive(), weight.clone());
         finish!(LinearStored, parents, output, weight)
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
         let parents = [grad.node()];
         let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
         finish!(LinearStoredBack, parents, output, weight)
@@ -278,13 +268,23 @@ impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
-        stored: Arc<Stored>,
+        stored: Frozen,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let parents = [hidden.node(), learnt.node()];
         let (hidden, learnt) = (hidden.into_primitive(), learnt.into_primitive());
         let (output, hits) = B::head_loss_stored(hidden.clone(), learnt.clone(), stored.clone(), targets.clone());
         (finish!(HeadLossStored, parents, output, (hidden, learnt, stored, targets)), constant::<B, C>(hits))
+    }
+}
+
+impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, weight, None)
+    }
+
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
     }
 
     fn attend(

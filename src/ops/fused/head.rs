@@ -1,14 +1,13 @@
 //! The loss from hidden states and the head, a few rows' logits at a time. The backward pass makes them again.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Slice;
 
-use super::{CpuFused, Fused, Targets};
-use crate::ops::stored::Stored;
+use super::{Fused, Stores, Targets};
+use crate::ops::frozen::Frozen;
 
 /// Logits that are held at once, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
 const HELD: usize = 1 << 20;
@@ -62,7 +61,7 @@ impl<B: Backend> Head<B> for Floats<'_, B> {
 
 /// The first rows as a file stores them, the last as floats `[n, D]`, which are its own.
 pub(super) struct Mixed<'a, B: Backend> {
-    pub stored: &'a Arc<Stored>,
+    pub stored: &'a Frozen,
     pub learnt: &'a FloatTensor<B>,
 }
 
@@ -76,7 +75,7 @@ impl<B: Backend> Mixed<'_, B> {
     }
 }
 
-impl<B: CpuFused> Head<B> for Mixed<'_, B> {
+impl<B: Stores> Head<B> for Mixed<'_, B> {
     fn vocab(&self) -> usize {
         self.stored.rows() + self.learnt.shape()[0]
     }

@@ -1,7 +1,7 @@
 //! The decoder's element-wise work as single passes, each with its own backward.
 //!
 //! Burn backend extensions: [`Fused`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
-//! of `ops::cube`; [`CpuFused`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
+//! of `ops::cube`, and so do [`Stores`]; [`CpuFused`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
 //! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
 //! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
 //! operations of a forward are single passes in bf16 and f16 too.
@@ -22,12 +22,10 @@ mod stored_back;
 mod stored_bf16;
 mod stored_many;
 
-use std::sync::Arc;
-
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Tensor};
 
-use super::stored::Stored;
+use super::frozen::Frozen;
 use super::{AdamW, Targets};
 pub(super) use product::is_shared;
 
@@ -75,6 +73,22 @@ pub(crate) trait Fused: Backend {
     ) -> FloatTensor<Self>;
 }
 
+/// Products with matrices that are kept as their file stores them.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
+pub(crate) trait Stores: Fused {
+    /// `x Wᵀ` with W `[N, K]`: `[.., K]` → `[.., N]`.
+    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self>;
+    /// Gradient of x: `[.., N]` → `[.., K]`.
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self>;
+    /// [`Fused::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: Frozen,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
 /// What is a single pass on the CPU only: products with weights, and attention with gradients.
 #[backend_extension(Flex, Autodiff)]
 pub(crate) trait CpuFused: Fused {
@@ -82,17 +96,6 @@ pub(crate) trait CpuFused: Fused {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// `x Wᵀ` with W `[N, K]` as its file stores it: `[.., K]` → `[.., N]`.
-    fn linear_stored(x: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
-    /// Gradient of x: `[.., N]` → `[.., K]`.
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Arc<Stored>) -> FloatTensor<Self>;
-    /// [`Fused::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
-    fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
-        stored: Arc<Stored>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
     fn attend(
         q: FloatTensor<Self>,
@@ -159,12 +162,12 @@ pub(crate) trait CpuInference: Backend {
         b: FloatTensor<Self>,
         c: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-    /// [`CpuFused::linear_stored`] of one input with two weights.
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [Arc<Stored>; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// [`Stores::linear_stored`] of one input with two weights.
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [Frozen; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// With three.
     fn linear_stored_three(
         x: FloatTensor<Self>,
-        weights: [Arc<Stored>; 3],
+        weights: [Frozen; 3],
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
@@ -250,8 +253,8 @@ pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as CpuFused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
 }
 
-pub(super) fn linear_stored(x: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_stored(x.into_dispatch(), weight))
+pub(super) fn linear_stored(x: Tensor<3>, weight: Frozen) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight))
 }
 
 /// Outside autodiff only, as the next three.
@@ -266,18 +269,18 @@ pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>;
     [a, b, c].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_two(x: Tensor<3>, weights: [Arc<Stored>; 2]) -> [Tensor<3>; 2] {
+pub(super) fn linear_stored_two(x: Tensor<3>, weights: [Frozen; 2]) -> [Tensor<3>; 2] {
     let (a, b) = <Dispatch as CpuInference>::linear_stored_two(x.into_dispatch(), weights);
     [a, b].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_three(x: Tensor<3>, weights: [Arc<Stored>; 3]) -> [Tensor<3>; 3] {
+pub(super) fn linear_stored_three(x: Tensor<3>, weights: [Frozen; 3]) -> [Tensor<3>; 3] {
     let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
     [a, b, c].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_back(y: Tensor<3>, weight: Arc<Stored>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_stored_backward(y.into_dispatch(), weight))
+pub(super) fn linear_stored_back(y: Tensor<3>, weight: Frozen) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored_backward(y.into_dispatch(), weight))
 }
 
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
@@ -315,11 +318,11 @@ pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) ->
 pub(super) fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
-    stored: Arc<Stored>,
+    stored: Frozen,
     targets: Targets,
 ) -> (Tensor<1>, Tensor<1>) {
     let (hidden, learnt) = (hidden.into_dispatch(), learnt.into_dispatch());
-    let (loss, hits) = <Dispatch as CpuFused>::head_loss_stored(hidden, learnt, stored, targets);
+    let (loss, hits) = <Dispatch as Stores>::head_loss_stored(hidden, learnt, stored, targets);
     (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 

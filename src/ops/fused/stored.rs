@@ -163,31 +163,14 @@ fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; PIECE], acc: S::f32s) -> S::f3
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::super::product::rows_times_transposed;
     use super::*;
     use crate::ops::stored::Format;
 
-    /// Bytes whose values are finite in every format: scales and exponents are small.
-    pub(in crate::ops::fused) fn stored(format: Format, rows: usize, width: usize) -> Stored {
-        let one = format.row_bytes(width).unwrap();
-        let mut bytes: Vec<u8> = (0..rows * one).map(|i| (i * 7919 + i / 97) as u8).collect();
-        for block in bytes.chunks_mut(format.block_bytes()) {
-            let high: &[usize] = match format {
-                Format::F32 => &[3],
-                Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[1, 3],
-                Format::Q6_K => &[209],
-                _ => &[1],
-            };
-            high.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x38);
-        }
-        Stored::new(format, [rows, width], bytes).unwrap()
-    }
-
     #[test]
     fn products_are_those_of_the_widened_matrix_bit_for_bit() {
-        use Format::*;
-        for format in [F32, F16, Bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K] {
+        for format in Format::ALL {
             let shapes = [[1, 32, 1], [2, 96, 5], [1, 576, 130], [16, 64, 67], [7, 4096, 70], [1, 40, 9], [3, 7, 66]];
             for [m, k, n] in shapes.into_iter().chain([[1, 256, 5], [1, 1536, 130], [3, 512, 67]]) {
                 if k % format.block_len() > 0 {
@@ -195,12 +178,12 @@ pub(super) mod tests {
                 }
                 // Rows added later are floats: two formats in one product.
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9.0 - 3.0).collect();
-                let w = stored(format, n, k).with_rows(&more).unwrap();
+                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let [ours] = rows_times_stored(&x, [&w]);
                 let wide = rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2]);
                 assert_eq!(ours, wide, "{format:?}, {m}x{k}x{n}");
-                let beside = stored(Format::F32, 3, k);
+                let beside = Stored::drawn(Format::F32, 3, k);
                 let [_, among] = rows_times_stored(&x, [&beside, &w]);
                 assert_eq!(among, wide, "{format:?}, {m}x{k}x{n}, beside another matrix");
             }

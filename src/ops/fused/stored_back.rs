@@ -66,7 +66,6 @@ fn widen(part: &Part, rows: Range<usize>, columns: Range<usize>, wide: &mut [f32
 #[cfg(test)]
 mod tests {
     use super::super::product::rows_times;
-    use super::super::stored::tests::stored;
     use super::*;
     use crate::ops::stored::Format;
 
@@ -79,7 +78,7 @@ mod tests {
                 }
                 // Two parts: rows of the format, and floats behind them.
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-                let w = stored(format, n, k).with_rows(&more).unwrap();
+                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
                 let y: Vec<f32> = (0..m * (n + 2)).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let ours = rows_through_stored(&y, &w);
                 let wide = w.widened_range(0..n + 2);

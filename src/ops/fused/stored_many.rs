@@ -245,7 +245,6 @@ fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
 #[cfg(test)]
 mod tests {
     use super::super::product::rows_times_transposed;
-    use super::super::stored::tests::stored;
     use super::*;
     use crate::ops::stored::Format;
 
@@ -256,7 +255,7 @@ mod tests {
             [[1, 256, 1], [33, 41, 5], [64, 512, 130], [100, 768, 67], [37, 1025, 600], [70, 1, 20], [20, 389, 13]]
         {
             let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-            let plain = stored(Format::Bf16, n, k).with_rows(&more).unwrap();
+            let plain = Stored::drawn(Format::Bf16, n, k).with_rows(&more).unwrap();
             let w = plain.clone().rounding_inputs();
             let mut x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 10_007) as f32 / 5000.0 - 1.0).collect();
             let [[ours], [few]] = [many_rows_times_stored(&x, [&w]), rows_times_stored(&x, [&w])];
@@ -284,9 +283,9 @@ mod tests {
                     continue;
                 }
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-                let w = stored(format, n, k).with_rows(&more).unwrap();
+                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-                let [ours, beside] = many_rows_times_stored(&x, [&w, &stored(Format::F16, 9, k)]);
+                let [ours, beside] = many_rows_times_stored(&x, [&w, &Stored::drawn(Format::F16, 9, k)]);
                 let wide = w.widened_range(0..n + 2);
                 let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let expected = rows_times_transposed(&x, &wide, [k, n + 2]);

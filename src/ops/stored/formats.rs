@@ -18,7 +18,7 @@ const EIGHT: usize = 8;
 
 /// How the values of a row are stored. The names of block formats are ggml's.
 #[allow(non_camel_case_types)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     F32,
     F16,
@@ -332,6 +332,11 @@ impl Layout for Q6K {
 }
 
 impl Format {
+    pub const ALL: [Self; 11] = {
+        use Format::*;
+        [F32, F16, Bf16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K]
+    };
+
     /// Values that are stored together.
     pub fn block_len(self) -> usize {
         match self {

@@ -73,6 +73,24 @@ impl Stored {
         Ok(stored)
     }
 
+    /// Bytes without a pattern whose values are finite and of ordinary size: for checks of what reads them. A width of whole blocks.
+    #[must_use]
+    pub(crate) fn drawn(format: Format, rows: usize, width: usize) -> Self {
+        let row_bytes = format.row_bytes(width).unwrap_or_default();
+        let mut bytes: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 7919 + i / 97) as u8).collect();
+        for block in bytes.chunks_mut(format.block_bytes()) {
+            // The upper bytes of floats and scales: exponents are small.
+            let high: &[usize] = match format {
+                Format::F32 => &[3],
+                Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[1, 3],
+                Format::Q6_K => &[209],
+                _ => &[1],
+            };
+            high.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x38);
+        }
+        Self { width, parts: vec![Part { format, rows, row_bytes, bytes }], rounds_inputs: false }
+    }
+
     /// The same matrix with inputs that are rounded to bf16 before they are multiplied with it.
     #[must_use]
     pub fn rounding_inputs(self) -> Self {
@@ -108,6 +126,12 @@ impl Stored {
             Some(*at - part.rows)
         });
         starts.zip(&self.parts)
+    }
+
+    /// The same to be taken apart.
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    pub(crate) fn into_parts(self) -> Vec<Part> {
+        self.parts
     }
 
     /// The rows named, as floats, one behind the other.

@@ -1,0 +1,193 @@
+//! A frozen matrix where a model computes: on the host, or the same bytes on a GPU.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+use super::cube::Packed;
+use super::like_parts;
+use super::stored::Stored;
+
+/// `[rows, width]`, as its file stores it.
+#[derive(Clone, Debug)]
+pub enum Frozen {
+    Host(Arc<Stored>),
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    Device(Arc<Packed>),
+}
+
+/// Rows that are widened at once where all are read.
+const TOGETHER: usize = 1024;
+
+/// Runs an expression with `$matrix` standing for what holds a matrix, here or there.
+macro_rules! of {
+    ($frozen:expr, $matrix:ident => $work:expr) => {
+        match $frozen {
+            Frozen::Host($matrix) => $work,
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Frozen::Device($matrix) => $work,
+        }
+    };
+}
+
+impl Frozen {
+    /// Moves a matrix to where a model computes.
+    ///
+    /// # Errors
+    /// A GPU that does not take it, or in a build that has no kernels for it.
+    pub fn new(stored: Stored, device: &Device) -> Result<Self> {
+        if super::is_cpu(device) {
+            return Ok(Self::Host(Arc::new(stored)));
+        }
+        ensure!(!stored.rounds_inputs(), "inputs are rounded to bf16 on the CPU only");
+        #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+        return Ok(Self::Device(Arc::new(Packed::new(stored, device)?)));
+        #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+        anyhow::bail!("{device:?}: this build keeps weights as they are stored on the CPU only")
+    }
+
+    pub fn rows(&self) -> usize {
+        of!(self, matrix => matrix.rows())
+    }
+
+    pub fn width(&self) -> usize {
+        of!(self, matrix => matrix.width())
+    }
+
+    /// Whether inputs are rounded to bf16 before they are multiplied with it.
+    pub fn rounds_inputs(&self) -> bool {
+        match self {
+            Self::Host(stored) => stored.rounds_inputs(),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(_) => false,
+        }
+    }
+
+    /// Its first rows only.
+    #[must_use]
+    pub fn cut(self, rows: usize) -> Self {
+        match self {
+            Self::Host(stored) => Self::Host(Arc::new(Arc::unwrap_or_clone(stored).cut(rows))),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => Self::Device(Arc::new(Arc::unwrap_or_clone(packed).cut(rows))),
+        }
+    }
+
+    /// With more rows, kept as floats.
+    ///
+    /// # Errors
+    /// Values that are not whole rows.
+    pub fn with_rows(self, more: &[f32]) -> Result<Self> {
+        match self {
+            Self::Host(stored) => Ok(Self::Host(Arc::new(Arc::unwrap_or_clone(stored).with_rows(more)?))),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => Ok(Self::Device(Arc::new(Arc::unwrap_or_clone(packed).with_rows(more)?))),
+        }
+    }
+
+    /// Consecutive rows as floats, `[n, width]`.
+    pub fn range(&self, rows: Range<usize>, device: &Device) -> Tensor<2> {
+        match self {
+            Self::Host(stored) => {
+                let shape = [rows.len(), stored.width()];
+                Tensor::from_data(TensorData::new(stored.widened_range(rows), shape), device)
+            }
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => on(packed.range(rows), device),
+        }
+    }
+
+    /// The rows named, as floats, `[n, width]`.
+    ///
+    /// # Errors
+    /// A row that the matrix does not have.
+    pub fn select(&self, rows: &[usize], device: &Device) -> Result<Tensor<2>> {
+        if let Some(row) = rows.iter().find(|row| **row >= self.rows()) {
+            anyhow::bail!("row {row} of a matrix of {} rows", self.rows());
+        }
+        match self {
+            Self::Host(stored) => {
+                let shape = [rows.len(), stored.width()];
+                Ok(Tensor::from_data(TensorData::new(stored.widened(rows)?, shape), device))
+            }
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => {
+                let ids: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+                let ids = Tensor::from_data(TensorData::new(ids, [rows.len()]), (device, burn::tensor::DType::U32));
+                Ok(on(packed.select(ids)?, device))
+            }
+        }
+    }
+
+    /// The same of numbers on the device, all below the number of rows.
+    ///
+    /// # Errors
+    /// A matrix that lies on the host.
+    pub fn select_on_device(&self, rows: Tensor<1, Int>) -> Result<Tensor<2>> {
+        match self {
+            Self::Host(_) => anyhow::bail!("rows of a matrix on the host by numbers on a device: {:?}", rows.device()),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => packed.select(rows),
+        }
+    }
+
+    /// Whether [`Self::select_on_device`] works.
+    pub fn is_on_device(&self) -> bool {
+        !matches!(self, Self::Host(_))
+    }
+
+    /// Standard deviation of all its values.
+    pub fn spread(&self) -> f32 {
+        let (n, mut sum, mut squares) = (self.rows() as f64 * self.width() as f64, 0.0, 0.0);
+        for rows in like_parts(self.rows(), TOGETHER) {
+            match self {
+                Self::Host(stored) => {
+                    for x in stored.widened_range(rows) {
+                        let x = f64::from(x);
+                        (sum, squares) = (sum + x, squares + x * x);
+                    }
+                }
+                #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+                Self::Device(packed) => {
+                    let x = packed.range(rows);
+                    sum += f64::from(x.clone().sum().into_scalar::<f32>());
+                    squares += f64::from(x.square().sum().into_scalar::<f32>());
+                }
+            }
+        }
+        ((squares - sum * sum / n) / (n - 1.0)).max(0.0).sqrt() as f32
+    }
+
+    /// The matrix on the host.
+    ///
+    /// # Panics
+    /// Where it lies on a GPU: x on the CPU and a matrix elsewhere have no product, as in Burn.
+    pub(super) fn host(&self) -> &Stored {
+        match self {
+            Self::Host(stored) => stored,
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(_) => panic!("a product of x on the CPU with a matrix on a GPU"),
+        }
+    }
+
+    /// The matrix on a GPU.
+    ///
+    /// # Panics
+    /// Where it lies on the host.
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    pub(super) fn on_device(&self) -> &Packed {
+        match self {
+            Self::Host(_) => panic!("a product of x on a GPU with a matrix on the host"),
+            Self::Device(packed) => packed,
+        }
+    }
+}
+
+/// What a kernel made, for a model on this device.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+fn on(x: Tensor<2>, device: &Device) -> Tensor<2> {
+    if device.is_autodiff() { x.autodiff() } else { x }
+}
