@@ -57,11 +57,11 @@ for size in 0.6b 8b; do
   watched "grpo-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 1024 --prompt 64 \
     --grpo 8 --lora 32 --rounds 2 --threads 1 $peak
   rm -rf "${scratch:?}/$size"
-  # The base as a file has it, in Q8_0: half the memory of bf16.
-  step "make-$size-q8_0" 10 "$bin/probe" random-weights "$scratch/$size.json" --out "$scratch/$size.gguf" || continue
-  watched "bench-$size-stored" 10 "$bin/probe" bench "$scratch/$size.gguf" --device "$device" --dtype stored --rows 1,8,64 $peak
-  watched "train-$size-stored" 8 "$bin/probe" bench "$scratch/$size.gguf" --device "$device" --dtype stored --rows 1 --new 8 \
-    --prompt 512 --train 4 --lora 32 --rounds 5 --threads 1 $peak
-  rm -f "$scratch/$size.gguf"
 done
+# The base as a file has it, in Q8_0: half the memory of bf16.
+if step make-8b-q8_0 10 "$bin/probe" random-weights "$scratch/8b.json" --out "$scratch/8b.gguf"; then
+  watched bench-8b-stored 10 "$bin/probe" bench "$scratch/8b.gguf" --device "$device" --dtype stored --rows 1,8,64 $peak
+  watched train-8b-stored 8 "$bin/probe" bench "$scratch/8b.gguf" --device "$device" --dtype stored --rows 1 --new 8 \
+    --prompt 512 --train 4 --lora 32 --rounds 5 --threads 1 $peak
+fi
 column -t -s "$(printf '\t')" "$out/steps.tsv" | cut -c1-150

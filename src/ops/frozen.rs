@@ -22,17 +22,6 @@ pub enum Frozen {
 /// Rows that are widened at once where all are read.
 const TOGETHER: usize = 1024;
 
-/// Runs an expression with `$matrix` standing for what holds a matrix, here or there.
-macro_rules! of {
-    ($frozen:expr, $matrix:ident => $work:expr) => {
-        match $frozen {
-            Frozen::Host($matrix) => $work,
-            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-            Frozen::Device($matrix) => $work,
-        }
-    };
-}
-
 impl Frozen {
     /// Moves a matrix to where a model computes.
     ///
@@ -50,11 +39,19 @@ impl Frozen {
     }
 
     pub fn rows(&self) -> usize {
-        of!(self, matrix => matrix.rows())
+        match self {
+            Self::Host(stored) => stored.rows(),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => packed.rows(),
+        }
     }
 
     pub fn width(&self) -> usize {
-        of!(self, matrix => matrix.width())
+        match self {
+            Self::Host(stored) => stored.width(),
+            #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+            Self::Device(packed) => packed.width(),
+        }
     }
 
     /// Whether inputs are rounded to bf16 before they are multiplied with it.

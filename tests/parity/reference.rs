@@ -16,7 +16,7 @@ pub fn fixture(path: &str) -> PathBuf {
 
 /// All reference values, on the CPU.
 pub fn fixtures() -> Fixtures {
-    Fixtures { root: fixture(""), device: Device::flex(), kept: false }
+    Fixtures::new(fixture(""), Device::flex())
 }
 
 /// That every comparison is within its bound.

@@ -10,7 +10,6 @@ use switchyard::model::checkpoint::peft::Apply;
 use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder, write_random};
 use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
 use switchyard::ops::Targets;
-use switchyard::parity::Fixtures;
 use switchyard::parity::recorder::{padded, pieces, ragged, record};
 
 use super::reference::{TINY, assert_all, fixture, fixtures, read, relative, rows, values};
@@ -28,8 +27,7 @@ fn rewritten(root: &Path, name: &str, dtype: Dtype) -> PathBuf {
 
 #[test]
 fn a_kept_model_has_pytorchs_hook_points_and_decodes_as_one_row_alone() {
-    let fixtures = Fixtures { kept: true, ..fixtures() };
-    let model = fixtures.of_kept();
+    let model = fixtures().of_kept();
     let points = model.as_ref().expect("compares").iter().filter(|c| c.what.contains("every hook point")).count();
     assert_eq!(points, 7 * TINY.len(), "seven ways of running each model");
     assert_all(model);

@@ -102,7 +102,7 @@ impl Check {
         }
         let folder = tempfile::tempdir().context("a folder for runs and rows")?;
         let setting = Setting {
-            fixtures: Fixtures { root: committed(&self.fixtures), device: machine.device.clone(), kept: false },
+            fixtures: Fixtures::new(committed(&self.fixtures), machine.device.clone()),
             problems: self.problems,
             folder: folder.path().to_owned(),
         };

@@ -16,7 +16,8 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::ModelConfig;
 use crate::model::checkpoint::{Checkpoint, HostTensor, write_random};
 use crate::model::lora::LoraSettings;
-use crate::parity::{Compared, Fixtures};
+use crate::parity::Compared;
+use crate::parity::reference::values;
 use crate::recipe::Optimizer;
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
@@ -29,7 +30,7 @@ const STEPS: usize = 3;
 /// # Errors
 /// A fixture that cannot be read, and what the model refuses.
 pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
-    let mut out = Fixtures { kept: true, ..setting.fixtures.clone() }.of_kept()?;
+    let mut out = setting.fixtures.of_kept()?;
     let folder = setting.folder.join("stored");
     for (name, file) in [("qwen3_tied", "model.gguf"), ("qwen3_untied", "folder")] {
         let path = folder.join(name).join(file);
@@ -81,11 +82,23 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     for _ in 0..STEPS {
         losses.push(sft::step(&mut trainer, &step, &rows, 1e-3)?.loss as f32);
     }
-    let adapter = trainer.frozen().adapter_over_kept(&[swi, swi_end, latent])?;
+    let trained = trainer.frozen();
+    let adapter = trained.adapter_over_kept(&[swi, swi_end, latent])?;
+    let n = last as usize + 1;
+    // As decoding looks them up: by numbers that are on the device, if the table is there.
+    let looked_up = match trained.looks_up_on_host() {
+        true => trained.embed_rows(&(0..n).collect::<Vec<_>>())?,
+        false => trained.embed_on_device(Tensor::arange(0..n as i64, &trained.device()))?,
+    };
     let of = |tensors: Vec<&HostTensor>| tensors.into_iter().flat_map(|t| t.data.iter().copied()).collect();
     let (a, b) = adapter.factors.values().map(|f| (&f.a, &f.b)).unzip();
     let tokens = adapter.token_rows.iter().chain(&adapter.head_rows).collect();
-    let named = [("A of all factors", of(a)), ("B of all factors", of(b)), ("rows of tokens", of(tokens))];
+    let named = [
+        ("A of all factors", of(a)),
+        ("B of all factors", of(b)),
+        ("rows of new tokens", of(tokens)),
+        ("the embedding table, looked up", values(&looked_up)?),
+    ];
     let named = named.map(|(name, values)| (name.to_owned(), values));
     Ok([("losses".to_owned(), losses)].into_iter().chain(named).collect())
 }

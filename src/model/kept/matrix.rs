@@ -143,7 +143,7 @@ impl Kept {
                 }
             }
         };
-        Ok(self.with_factors(values, rows.map(|rows| index(rows, device))))
+        Ok(self.with_factors(values, || rows.map(|rows| index(rows, device))))
     }
 
     /// The rows of these numbers, `[n]`, that are on the device, all below the number of rows: `[n, d_in]`.
@@ -151,9 +151,14 @@ impl Kept {
     /// # Errors
     /// A matrix that lies on the host.
     pub(in crate::model) fn rows_on_device(&self, rows: Tensor<1, Int>) -> Result<Tensor<2>> {
-        let stored = rows.clone().clamp_max(self.matrix.rows() as i64 - 1);
-        let values = self.with_learnt(self.matrix.select_on_device(stored)?, rows.clone());
-        Ok(self.with_factors(values, Some(rows)))
+        let values = match self.learnt {
+            Some(_) => {
+                let stored = rows.clone().clamp_max(self.matrix.rows() as i64 - 1);
+                self.with_learnt(self.matrix.select_on_device(stored)?, rows.clone())
+            }
+            None => self.matrix.select_on_device(rows.clone())?,
+        };
+        Ok(self.with_factors(values, || Some(rows)))
     }
 
     /// Values of rows with those that are trained in their places.
@@ -164,8 +169,13 @@ impl Kept {
         values.mask_where(is_learnt, learnt.val().select(0, (rows - held).clamp_min(0)))
     }
 
-    /// Values of rows, all where none are named, with what factors add to them.
-    fn with_factors(&self, mut values: Tensor<2>, rows: Option<Tensor<1, Int>>) -> Tensor<2> {
+    /// Values of rows, all where none are named, with what factors add to them. Tables of tokens rarely have some, and are read for
+    /// every token.
+    fn with_factors(&self, mut values: Tensor<2>, rows: impl FnOnce() -> Option<Tensor<1, Int>>) -> Tensor<2> {
+        if self.factors.is_none() && self.lora.is_none() {
+            return values;
+        }
+        let rows = rows();
         let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
         for (a, b) in self.factors.iter().cloned().chain(trained) {
             let b = match &rows {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Result, anyhow, bail, ensure};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{DispatchDevice, TensorMetadata};
-use burn::tensor::{DType, Device, Int, IntDType, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, IntDType, Shape, Slice, Tensor, TensorData};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::blocks::{FOUR, LANES, SPARE, few, widen};
@@ -19,6 +19,9 @@ const FEW: usize = 32;
 
 /// Rows of x that a cube multiplies with: the matrix is read once for all of them.
 const TOGETHER: usize = 8;
+
+/// Bytes of a piece, at most: kernels count bytes, in 32 bits where a buffer has so few words.
+const PIECE: u64 = 1 << 31;
 
 /// Floats that a matrix is widened to at a time.
 const WIDE: usize = 1 << 26;
@@ -59,10 +62,10 @@ impl Words {
         Ok(Self { format, rows, row_bytes, words })
     }
 
-    /// The same in as many pieces as the device's largest buffer asks for.
+    /// The same in pieces of at most so many bytes.
     fn in_pieces(part: Part, device: &Device, most: u64) -> Result<Vec<Self>> {
         let Part { format, rows, row_bytes, bytes } = part;
-        let most = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(8 * SPARE);
+        let most = usize::try_from(most.min(PIECE)).unwrap_or(usize::MAX).saturating_sub(8 * SPARE);
         let of_piece = (most / row_bytes.max(1)).max(1);
         if rows <= of_piece {
             return Ok(vec![Self::new(format, row_bytes, bytes, device)?]);
@@ -123,13 +126,18 @@ impl Packed {
         Ok(self)
     }
 
-    /// Parts of rows whose floats fit together, of one format each: what they begin at in the matrix, and rows of the part.
-    fn shares(&self) -> impl Iterator<Item = (usize, &Words, Range<usize>)> {
+    /// Parts of one format each, and the row of the matrix that each begins at.
+    fn parts(&self) -> impl Iterator<Item = (usize, &Words)> {
         let starts = self.parts.iter().scan(0, |at, part| {
             *at += part.rows;
             Some(*at - part.rows)
         });
-        starts.zip(&self.parts).flat_map(|(start, part)| {
+        starts.zip(&self.parts)
+    }
+
+    /// Rows of a part whose floats fit together, and the row of the matrix that they begin at.
+    fn shares(&self) -> impl Iterator<Item = (usize, &Words, Range<usize>)> {
+        self.parts().flat_map(|(start, part)| {
             let most = usize::try_from(largest_buffer(&part.words.device) / 8).unwrap_or(usize::MAX);
             let most = (WIDE.min(most) / self.width).max(1);
             like_parts(part.rows, most).map(move |rows| (start + rows.start, part, rows))
@@ -138,14 +146,12 @@ impl Packed {
 
     /// Consecutive rows as floats, `[n, width]`.
     pub fn range(&self, rows: Range<usize>) -> Tensor<2> {
-        let mut start = 0;
         let mut out = vec![];
-        for part in &self.parts {
+        for (start, part) in self.parts() {
             let held = rows.start.max(start)..rows.end.min(start + part.rows);
             if !held.is_empty() {
                 out.push(self.widened(part, held.start - start..held.end - start));
             }
-            start += part.rows;
         }
         Tensor::from_primitive::<CubeBackend>(joined(out, 0))
     }
@@ -159,10 +165,8 @@ impl Packed {
         let ids = ids.map_err(|e| anyhow!("rows by number: {e:?}"))?;
         let n = ids.shape().num_elements();
         let out = sums_like(&ids, Shape::new([n, self.width]));
-        let mut start = 0;
-        for part in &self.parts {
+        for (start, part) in self.parts() {
             self.launch_widen(part, Some(ids.clone()), start, &out);
-            start += part.rows;
         }
         Ok(Tensor::from_primitive::<CubeBackend>(out))
     }
@@ -207,10 +211,8 @@ impl Packed {
         let m = flat.shape()[0];
         let out = if m <= FEW && self.width.is_multiple_of(FOUR) {
             let out = sums_like(&flat, Shape::new([m, self.rows()]));
-            let mut start = 0;
-            for part in &self.parts {
+            for (start, part) in self.parts() {
                 self.launch_few(part, &flat, start, &out);
-                start += part.rows;
             }
             out
         } else {
@@ -231,7 +233,9 @@ impl Packed {
             CubeBackend::float_matmul(CubeBackend::float_slice(flat.clone(), &slices), self.widened(part, rows))
         };
         let sum = self.shares().map(share).reduce(CubeBackend::float_add);
-        let sum = sum.unwrap_or_else(|| sums_like(&flat, Shape::new([flat.shape()[0], self.width])));
+        let none =
+            || CubeBackend::float_zeros(Shape::new([flat.shape()[0], self.width]), &flat.device, FloatDType::F32);
+        let sum = sum.unwrap_or_else(none);
         CubeBackend::float_reshape(sum, shape)
     }
 
