@@ -132,6 +132,21 @@ fn one_file_names_devices() {
     assert_eq!(found, [&Path::new(".").join("src").join("machine.rs")], "everything else is told its device");
 }
 
+/// Burn's own product rounds f32 to TF32 where a GPU has it: `ops::matmul` does not. The device check compares with Burn's.
+#[test]
+fn products_are_those_of_ops() {
+    let mut files = vec![];
+    sources(Path::new("src"), &mut files);
+    for file in files.iter().filter(|file| !file.ends_with("ops/product.rs") && !file.starts_with("src/commands/check"))
+    {
+        let text = fs::read_to_string(file).expect("a source");
+        for product in [".matmul(", "float_matmul("] {
+            let own = file.ends_with("ops/cube/matmul.rs") || file.ends_with("ops/fused/flex.rs");
+            assert!(own || !text.contains(product), "{} has {product}: use ops::matmul", file.display());
+        }
+    }
+}
+
 #[test]
 fn no_two_rooms_import_each_other() {
     let may = |room: &str| ALLOWED.iter().find(|(name, _)| *name == room).map_or("", |(_, may)| may);

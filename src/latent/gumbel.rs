@@ -18,7 +18,7 @@ use super::sampling::{self, Key};
 use super::source::LatentSource;
 use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
-use crate::ops::wide::log_softmax;
+use crate::ops::{self, wide::log_softmax};
 
 /// A mixture that was drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -190,7 +190,7 @@ fn mixed(mixtures: &[Option<&Drawn>], model: &Decoder) -> Result<Tensor<3>> {
     }
     let rows = model.embed_rows(&ids)?.reshape([b, k, d]);
     let weights = TensorData::new(weights, [b, 1, k]);
-    Ok(Tensor::<3>::from_data(weights, (&rows.device(), rows.dtype())).matmul(rows))
+    Ok(ops::matmul(Tensor::from_data(weights, (&rows.device(), rows.dtype())), rows))
 }
 
 /// `log f(g)` of drawn mixtures under a model, in its graph: hidden states after the final norm `[n, D]`, already divided by the

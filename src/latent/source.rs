@@ -5,6 +5,7 @@ use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Decoder, Span, heads};
+use crate::ops;
 
 /// Turns the hidden state before a latent position into its input.
 pub trait LatentSource: Send + Sync {
@@ -170,7 +171,7 @@ impl LatentSource for VocabularyMixture {
         let ids = ids.context("reading the most probable tokens")?;
         let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
         let rows = model.embed_rows(&ids)?.reshape([b, k, d]);
-        Ok(softmax(top, 2).matmul(rows))
+        Ok(ops::matmul(softmax(top, 2), rows))
     }
 
     fn name(&self) -> String {

@@ -29,6 +29,7 @@ use crate::latent::source::LatentSource;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, Span, Step};
+use crate::ops;
 use crate::recipe::Recipe;
 use crate::text::Sample;
 
@@ -188,7 +189,7 @@ fn compressed(model: &Decoder, slots: &[&[u32]]) -> Result<Tensor<2>> {
     let embedded = model.embed(&ids)?;
     let weights = TensorData::new(weights, [slots.len(), 1, widest]);
     let weights = Tensor::<3>::from_data(weights, (&embedded.device(), embedded.dtype()));
-    Ok(weights.matmul(embedded).squeeze_dim::<2>(1))
+    Ok(ops::matmul(weights, embedded).squeeze_dim::<2>(1))
 }
 
 /// Known slots at latent positions, as training feeds them.

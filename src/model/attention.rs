@@ -108,7 +108,7 @@ impl Attention {
         let weight = self.o_proj.floats(&z.device())?;
         let d = weight.dims()[1];
         let weight = weight.reshape([1, h, dh, d]);
-        Ok(z.swap_dims(1, 2).matmul(weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d]))
+        Ok(ops::matmul(z.swap_dims(1, 2), weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d]))
     }
 }
 

@@ -133,7 +133,7 @@ impl Linear {
     /// trained.
     pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
-            Matrix::Dense(weight) => y.matmul(weight.val().transpose().unsqueeze()),
+            Matrix::Dense(weight) => ops::matmul(y, weight.val().transpose().unsqueeze()),
             Matrix::Kept(kept) => {
                 let x = ops::linear_stored_back(y.clone(), &kept.matrix);
                 match kept.back_through_factors(y) {
@@ -201,7 +201,7 @@ impl Matrix {
     /// `y T`: `[B, L, V]` → `[B, L, D]`. Not for a table that is being trained.
     pub(crate) fn as_head_back(&self, y: Tensor<3>) -> Tensor<3> {
         match self {
-            Matrix::Dense(table) => y.matmul(table.val().unsqueeze()),
+            Matrix::Dense(table) => ops::matmul(y, table.val().unsqueeze()),
             Matrix::Kept(kept) => ops::linear_stored_back(y, &kept.matrix),
         }
     }

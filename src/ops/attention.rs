@@ -5,7 +5,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
-use super::{MASKED, fused};
+use super::{MASKED, fused, matmul};
 
 /// Query positions whose attention a GPU makes without a pattern in memory.
 pub(super) const FEW: usize = 8;
@@ -43,7 +43,7 @@ pub(crate) fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     // Scaling q costs L·dh instead of L·T products.
     let q = q.swap_dims(1, 2).mul_scalar(1.0 / (dh as f64).sqrt());
     let q = q.reshape([b, groups, (h / groups) * l, dh]);
-    q.matmul(k.swap_dims(2, 3)).reshape([b, h, l, t])
+    matmul(q, k.swap_dims(2, 3)).reshape([b, h, l, t])
 }
 
 /// Scores `[B, H, L, T]` plus the mask `[B, 1, L, T]`, as hooks see them.
@@ -71,7 +71,7 @@ pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4>
 pub(crate) fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
     let [b, h, l, t] = pattern.dims();
     let [_, groups, _, dh] = v.dims();
-    let z = pattern.reshape([b, groups, (h / groups) * l, t]).matmul(v);
+    let z = matmul(pattern.reshape([b, groups, (h / groups) * l, t]), v);
     z.reshape([b, h, l, dh]).swap_dims(1, 2)
 }
 

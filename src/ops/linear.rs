@@ -4,12 +4,15 @@ use burn::tensor::Tensor;
 use burn::tensor::module::linear as composed;
 
 use super::frozen::Frozen;
-use super::fused;
+use super::{fused, matmul};
 
 /// `x W`: x `[B, L, K]`, W `[K, N]` → `[B, L, N]`.
 pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&weight) {
         return fused::linear(x, weight);
+    }
+    if fused::rounds_products(&x) {
+        return matmul(x, weight.unsqueeze());
     }
     composed_linear(x, weight)
 }
@@ -18,6 +21,9 @@ pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
 pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&table) {
         return fused::linear_transposed(x, table);
+    }
+    if fused::rounds_products(&x) {
+        return matmul(x, table.transpose().unsqueeze());
     }
     composed_linear_transposed(x, table)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
 use super::frozen::Frozen;
-use super::{MASKED, fused, like_parts, wide};
+use super::{MASKED, fused, like_parts, matmul, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
 pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> {
@@ -48,7 +48,7 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
     if fused::is_fused(&hidden) && fused::is_fused(&head) {
         return fused::head_loss(hidden, head, targets);
     }
-    loss_of_logits(hidden.matmul(head), targets)
+    loss_of_logits(matmul(hidden, head), targets)
 }
 
 /// The same where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, in f32.

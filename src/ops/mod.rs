@@ -13,6 +13,7 @@ mod fused;
 mod linear;
 mod loss;
 mod norm;
+mod product;
 mod rope;
 pub mod stored;
 mod swiglu;
@@ -34,6 +35,7 @@ pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
 pub(crate) use loss::{head_loss_stored, loss_in_parts};
 pub use norm::rms_norm;
 pub(crate) use norm::rms_scale;
+pub use product::matmul;
 pub use rope::{Rotation, rotate};
 pub use swiglu::{geglu, swiglu};
 

@@ -39,7 +39,7 @@ impl Affine {
 
     /// `[N, n, D]`, already over s → `[N, n, D]`.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        x.clone() + x.matmul(self.weight.val()) + self.bias.val()
+        x.clone() + ops::matmul(x, self.weight.val()) + self.bias.val()
     }
 }
 

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use crate::model::checkpoint::HostTensor;
 use crate::model::checkpoint::peft::Factors;
 use crate::ops::stored::Stored;
-use crate::ops::{Frozen, linear, linear_stored, linear_transposed};
+use crate::ops::{Frozen, linear, linear_stored, linear_transposed, matmul};
 
 /// A matrix `[d_out, d_in]` as its file stores it, frozen, with what adapters add to it.
 #[derive(Module, Debug)]
@@ -182,7 +182,7 @@ impl Kept {
                 Some(rows) => b.select(1, rows.clone()),
                 None => b,
             };
-            values = values + a.matmul(b).transpose();
+            values = values + matmul(a, b).transpose();
         }
         values
     }

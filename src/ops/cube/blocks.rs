@@ -230,7 +230,9 @@ pub(super) fn widen(
     #[unroll]
     for j in 0..FOUR {
         if i + j < width {
-            out[row * width + i + j] = values.extract(j);
+            // CUDA's rows need not lie one behind the other.
+            let to = row * out.stride(0) + i + j;
+            out[to] = values.extract(j);
         }
     }
 }

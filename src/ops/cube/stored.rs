@@ -10,6 +10,7 @@ use burn::tensor::{DType, Device, FloatDType, Int, IntDType, Shape, Slice, Tenso
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::blocks::{FOUR, LANES, SPARE, few, widen};
+use super::matmul::matmul;
 use super::{UNITS, addresses, cubes, dim, largest_buffer, sums_like, units};
 use crate::ops::like_parts;
 use crate::ops::stored::{Format, Part, Stored};
@@ -217,7 +218,7 @@ impl Packed {
             out
         } else {
             let share = |(_, part, rows): (usize, &Words, Range<usize>)| {
-                CubeBackend::float_matmul(flat.clone(), CubeBackend::float_transpose(self.widened(part, rows)))
+                matmul(flat.clone(), CubeBackend::float_transpose(self.widened(part, rows)))
             };
             joined(self.shares().map(share).collect(), 1)
         };
@@ -230,7 +231,7 @@ impl Packed {
         let share = |(start, part, rows): (usize, &Words, Range<usize>)| {
             let columns = start..start + rows.len();
             let slices = [Slice::full(), Slice::from(columns)];
-            CubeBackend::float_matmul(CubeBackend::float_slice(flat.clone(), &slices), self.widened(part, rows))
+            matmul(CubeBackend::float_slice(flat.clone(), &slices), self.widened(part, rows))
         };
         let sum = self.shares().map(share).reduce(CubeBackend::float_add);
         let none =

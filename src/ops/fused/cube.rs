@@ -61,6 +61,10 @@ impl Fused for CubeBackend {
         cube::cross_entropy(logits, &targets)
     }
 
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::matmul(a, b)
+    }
+
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
         targets: Targets,

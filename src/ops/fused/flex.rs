@@ -1,6 +1,7 @@
 //! [`Fused`] on Burn's CPU backend: tensors to slices and back.
 
 use burn::backend::flex::FlexTensor;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
@@ -137,6 +138,10 @@ impl Fused for Flex {
             kernels::cross_entropy(x, &targets.ids, &mut loss, &mut hits);
         });
         (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
+    }
+
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(a, b)
     }
 
     fn cross_entropy_backward(

@@ -4,7 +4,8 @@ use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::Checkpoi
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
-use burn::backend::{Autodiff, Backend, tensor::FloatTensor};
+use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::Shape;
 
 use super::{CpuFused, Fused, Stores, Targets, head};
 use crate::ops::frozen::Frozen;
@@ -68,6 +69,27 @@ impl<B: Fused> Backward<B, 2> for SwiGlu {
         let (gate, up) = ops.state;
         register_both!(ops, grads, B::swiglu_backward(gate, up, grad));
     }
+}
+
+#[derive(Debug)]
+struct Matmul;
+
+impl<B: Fused> Backward<B, 2> for Matmul {
+    type State = (Option<FloatTensor<B>>, Option<FloatTensor<B>>, [Shape; 2]);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (a, b, [left, right]) = ops.state;
+        let first = b.map(|b| summed::<B>(B::matmul(grad.clone(), B::float_transpose(b)), &left));
+        let second = a.map(|a| summed::<B>(B::matmul(B::float_transpose(a), grad), &right));
+        register_wanted!(ops, grads, [first, second]);
+    }
+}
+
+/// A gradient summed over the axes that an operation repeated.
+fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+    let repeated = |grad: &FloatTensor<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
+    (0..shape.rank()).fold(grad, |grad, axis| if repeated(&grad, axis) { B::float_sum_dim(grad, axis) } else { grad })
 }
 
 #[derive(Debug)]
@@ -241,6 +263,16 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
     fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (loss, hits) = B::cross_entropy(logits.into_primitive(), targets);
         (constant::<B, C>(loss), constant::<B, C>(hits))
+    }
+
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [a.node(), b.node()];
+        // Each factor is kept for the other's gradient.
+        let wanted = [a.is_tracked(), b.is_tracked()];
+        let (a, b) = (a.into_primitive(), b.into_primitive());
+        let output = B::matmul(a.clone(), b.clone());
+        let shapes = [a.shape(), b.shape()];
+        finish!(Matmul, parents, output, (wanted[1].then_some(a), wanted[0].then_some(b), shapes))
     }
 
     fn cross_entropy_backward(

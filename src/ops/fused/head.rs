@@ -41,21 +41,21 @@ pub(super) trait Head<B: Backend> {
 /// Floats `[D, V]`.
 pub(super) struct Floats<'a, B: Backend>(pub &'a FloatTensor<B>);
 
-impl<B: Backend> Head<B> for Floats<'_, B> {
+impl<B: Fused> Head<B> for Floats<'_, B> {
     fn vocab(&self) -> usize {
         self.0.shape()[1]
     }
 
     fn logits(&self, hidden: FloatTensor<B>) -> FloatTensor<B> {
-        B::float_matmul(hidden, self.0.clone())
+        B::matmul(hidden, self.0.clone())
     }
 
     fn back(&self, grad: FloatTensor<B>) -> FloatTensor<B> {
-        B::float_matmul(grad, B::float_transpose(self.0.clone()))
+        B::matmul(grad, B::float_transpose(self.0.clone()))
     }
 
     fn own(&self, hidden: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B> {
-        B::float_matmul(B::float_transpose(hidden), grad)
+        B::matmul(B::float_transpose(hidden), grad)
     }
 }
 
@@ -81,18 +81,18 @@ impl<B: Stores> Head<B> for Mixed<'_, B> {
     }
 
     fn logits(&self, hidden: FloatTensor<B>) -> FloatTensor<B> {
-        let last = B::float_matmul(hidden.clone(), B::float_transpose(self.learnt.clone()));
+        let last = B::matmul(hidden.clone(), B::float_transpose(self.learnt.clone()));
         B::float_cat(vec![B::linear_stored(hidden, self.stored.clone()), last], 1)
     }
 
     fn back(&self, grad: FloatTensor<B>) -> FloatTensor<B> {
         let first = B::float_slice(grad.clone(), &[Slice::full(), Slice::from(0..self.stored.rows())]);
-        let last = B::float_matmul(self.of_learnt(grad), self.learnt.clone());
+        let last = B::matmul(self.of_learnt(grad), self.learnt.clone());
         B::float_add(B::linear_stored_backward(first, self.stored.clone()), last)
     }
 
     fn own(&self, hidden: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B> {
-        B::float_matmul(B::float_transpose(self.of_learnt(grad)), hidden)
+        B::matmul(B::float_transpose(self.of_learnt(grad)), hidden)
     }
 }
 

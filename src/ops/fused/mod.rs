@@ -65,6 +65,8 @@ pub(crate) trait Fused: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// The same of logits `[N, V]`.
     fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
     /// Gradient of the logits.
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
@@ -209,6 +211,20 @@ fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
+/// Whether Burn's own products of such tensors may round them.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn rounds_products<const R: usize>(x: &Tensor<R>) -> bool {
+    match x.device().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => x.dtype() == DType::F32 && super::cube::rounds_products(device),
+        _ => false,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn rounds_products<const R: usize>(_x: &Tensor<R>) -> bool {
+    false
+}
+
 /// Bytes of the largest tensor that a GPU computes with; no bound elsewhere, and none known where Burn fuses.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
@@ -243,6 +259,10 @@ pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64
 
 pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     Tensor::from_dispatch(<Dispatch as Fused>::swiglu(gate.into_dispatch(), up.into_dispatch()))
+}
+
+pub(super) fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as Fused>::matmul(a.into_dispatch(), b.into_dispatch()))
 }
 
 pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
