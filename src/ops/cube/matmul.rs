@@ -39,7 +39,7 @@ const CHAIN: usize = 1 << 14;
 /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`.
 pub(in crate::ops) fn matmul(a: CubeTensor, b: CubeTensor) -> CubeTensor {
     let (rank, depth) = (a.rank(), a.shape()[a.rank() - 1]);
-    if depth > CHAIN {
+    if a.dtype == DType::F32 && depth > CHAIN {
         let some = |x: &CubeTensor, axis: usize, part: &Range<usize>| {
             let slices: Vec<Slice> =
                 (0..rank).map(|i| if i == axis { part.clone().into() } else { Slice::full() }).collect();
@@ -52,16 +52,14 @@ pub(in crate::ops) fn matmul(a: CubeTensor, b: CubeTensor) -> CubeTensor {
         return CubeBackend::float_matmul(a, b);
     }
     let (left, right) = (a.shape(), b.shape());
-    let out = init_matmul_output(&a, &b, a.dtype);
-    if out.shape().num_elements() == 0 || depth == 0 {
-        return CubeBackend::float_zeros(out.shape(), &out.device, FloatDType::F32);
-    }
     // One matrix for all of a batch: one product with more rows, which reads it once.
     if right[..rank - 2].iter().all(|&n| n == 1) && left[..rank - 2].iter().any(|&n| n > 1) {
-        let rows = left.num_elements() / depth;
-        let flat = CubeBackend::float_reshape(a, Shape::new([rows, depth]));
-        let b = CubeBackend::float_reshape(b, Shape::new([right[rank - 2], right[rank - 1]]));
-        return CubeBackend::float_reshape(tuned(flat, b), out.shape());
+        let mut shape = left.clone();
+        shape[rank - 1] = right[rank - 1];
+        let rows = left[..rank - 1].iter().product();
+        let a = CubeBackend::float_reshape(a, Shape::new([rows, depth]));
+        let b = CubeBackend::float_reshape(b, Shape::new([depth, right[rank - 1]]));
+        return CubeBackend::float_reshape(tuned(a, b), shape);
     }
     tuned(a, b)
 }
@@ -71,6 +69,9 @@ type Product = (CubeTensor, CubeTensor, CubeTensor);
 fn tuned(a: CubeTensor, b: CubeTensor) -> CubeTensor {
     static TUNER: LocalTuner<MatmulAutotuneKey, CubeTuneId> = local_tuner!();
     let out = init_matmul_output(&a, &b, a.dtype);
+    if a.shape().num_elements() == 0 || b.shape().num_elements() == 0 {
+        return CubeBackend::float_zeros(out.shape(), &out.device, FloatDType::F32);
+    }
     let (id, client) = (CubeTuneId::new(&a.client, &a.device), a.client.clone());
     let candidates = TUNER.init(&id, candidates);
     TUNER.execute(&id, &client, candidates, (a, b, out.clone()));

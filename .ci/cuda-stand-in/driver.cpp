@@ -1,0 +1,632 @@
+// A stand-in for NVIDIA's driver and for NVRTC, for computers without a GPU: `libcuda.so.1` and `libnvrtc.so`.
+//
+// CubeCL's CUDA runtime writes every kernel as CUDA C++. NVRTC (NVIDIA's compiler, which needs no GPU) is asked whether it
+// takes the source; then the same source is compiled for the CPU by g++ with `device.hpp` and run, one block of threads
+// after another, so that the results can be compared with the CPU's. It shows that kernels compile and what they compute.
+// It says nothing about speed, about races between threads, or about what ptxas and the hardware make of the code.
+//
+// Environment:
+//   CUDA_STAND_IN_ARCH     compute capability, such as 75 or 90 (75 without tensor cores if unset)
+//   CUDA_STAND_IN_CACHE    a folder for compiled kernels (needed)
+//   CUDA_STAND_IN_NVRTC    path of the real libnvrtc; unset: NVRTC is not asked
+//   CUDA_STAND_IN_RUN      0: kernels are compiled and not run
+//   CUDA_STAND_IN_TENSOR   1: kernels on tensor cores seem a hundred times faster, so that autotune takes them as on a real GPU
+//   CUDA_STAND_IN_REVERSE  1: blocks, warps and threads run from the last to the first; where a barrier is missing, one of the
+//                          two orders reads what is not written yet
+//   CUDA_STAND_IN_MEMORY   memory of the device in MiB (6144 if unset)
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#include "host.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719, NOT_FOUND = 500 };
+
+std::mutex lock;
+
+const char *environment(const char *name, const char *otherwise) {
+  const char *value = getenv(name);
+  return value && *value ? value : otherwise;
+}
+
+int arch() {
+  static int value = atoi(environment("CUDA_STAND_IN_ARCH", "75"));
+  return value;
+}
+
+bool runs() {
+  static bool value = strcmp(environment("CUDA_STAND_IN_RUN", "1"), "0") != 0;
+  return value;
+}
+
+bool reversed() {
+  static bool value = strcmp(environment("CUDA_STAND_IN_REVERSE", "0"), "1") == 0;
+  return value;
+}
+
+// The i-th of n in the order in which things run.
+size_t turn(size_t i, size_t n) { return reversed() ? n - 1 - i : i; }
+
+size_t memory() {
+  static size_t value = strtoull(environment("CUDA_STAND_IN_MEMORY", "6144"), nullptr, 10) << 20;
+  return value;
+}
+
+const std::string &cache() {
+  static std::string value = [] {
+    const char *folder = getenv("CUDA_STAND_IN_CACHE");
+    if (!folder || !*folder) {
+      fprintf(stderr, "CUDA stand-in: CUDA_STAND_IN_CACHE must name a folder\n");
+      abort();
+    }
+    return std::string(folder);
+  }();
+  return value;
+}
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What events say: the time, less what tensor cores would have saved.
+double saved_ms = 0;
+
+// --- Memory -----------------------------------------------------------------------------------------------------------
+
+std::map<uintptr_t, size_t> allocations;
+size_t used = 0;
+
+// Memory of a real device holds what was there before; NaN shows what is read before it is written.
+int allocate(uintptr_t *out, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock);
+  if (used + bytes > memory()) return OUT_OF_MEMORY;
+  void *at = mmap(nullptr, bytes + 512, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return OUT_OF_MEMORY;
+  if (runs() && bytes <= (size_t(256) << 20)) memset(at, 0xff, bytes);
+  allocations[uintptr_t(at)] = bytes;
+  used += bytes;
+  *out = uintptr_t(at);
+  return SUCCESS;
+}
+
+int release(uintptr_t at) {
+  std::lock_guard<std::mutex> guard(lock);
+  auto found = allocations.find(at);
+  if (found == allocations.end()) return INVALID_VALUE;
+  munmap(reinterpret_cast<void *>(at), found->second + 512);
+  used -= found->second;
+  allocations.erase(found);
+  return SUCCESS;
+}
+
+// --- Threads of a block, each with a stack of its own -----------------------------------------------------------------
+
+extern "C" void cuda_stand_in_switch(void **save, void *to);
+asm(R"(
+.text
+.globl cuda_stand_in_switch
+.hidden cuda_stand_in_switch
+.type cuda_stand_in_switch,@function
+cuda_stand_in_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size cuda_stand_in_switch,.-cuda_stand_in_switch
+)");
+
+constexpr size_t STACK = 256 << 10;
+
+struct Fiber {
+  char *stack = nullptr;
+  void *sp = nullptr;
+  Wait wait = Wait::None;
+  bool done = true;
+};
+
+std::vector<Fiber> fibers;
+void *scheduler_sp;
+Host host;
+void (*current_kernel)(void **);
+void **current_arguments;
+
+void yield_to_scheduler(Wait wait) {
+  Fiber &fiber = fibers[host.lane];
+  fiber.wait = wait;
+  cuda_stand_in_switch(&fiber.sp, scheduler_sp);
+}
+
+void fiber_main() {
+  for (;;) {
+    current_kernel(current_arguments);
+    fibers[host.lane].done = true;
+    yield_to_scheduler(Wait::None);
+  }
+}
+
+void prepare(size_t threads) {
+  while (fibers.size() < threads) {
+    Fiber fiber;
+    fiber.stack = static_cast<char *>(mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    auto top = reinterpret_cast<void **>(fiber.stack + STACK - 64);
+    *--top = nullptr;                                     // where fiber_main would return to: it does not
+    *--top = reinterpret_cast<void *>(fiber_main);        // taken by `ret`
+    for (int i = 0; i < 6; i++) *--top = nullptr;         // saved registers
+    fiber.sp = top;
+    fibers.push_back(fiber);
+  }
+}
+
+void set_thread(size_t index, const Dim &block) {
+  host.lane = index;
+  host.thread.x = index % block.x;
+  host.thread.y = index / block.x % block.y;
+  host.thread.z = index / block.x / block.y;
+}
+
+// Runs one block. Threads go on until they wait; a warp's exchange happens when no thread of the warp can go on without
+// it (those that wait elsewhere or have ended do not take part, as `__activemask` says); a block's when no warp can.
+void run_block(size_t threads, const Dim &block) {
+  for (size_t i = 0; i < threads; i++) {
+    fibers[i].done = false;
+    fibers[i].wait = Wait::None;
+  }
+  for (;;) {
+    bool at_barrier = false;
+    size_t warps = (threads + 31) / 32;
+    for (size_t warp = 0; warp < warps; warp++) {
+      size_t first = turn(warp, warps) * 32, last = first + 32 < threads ? first + 32 : threads;
+      for (;;) {
+        for (size_t lane = 0; lane < last - first; lane++) {
+          size_t i = first + turn(lane, last - first);
+          if (!fibers[i].done && fibers[i].wait == Wait::None) {
+            set_thread(i, block);
+            cuda_stand_in_switch(&scheduler_sp, fibers[i].sp);
+          }
+        }
+        uint32_t active = 0;
+        for (size_t i = first; i < last; i++)
+          if (!fibers[i].done && fibers[i].wait == Wait::Warp) active |= 1u << (i - first);
+        if (!active) break;
+        host.active[first / 32] = active;
+        host.turn[first / 32]++;
+        for (size_t i = first; i < last; i++)
+          if (fibers[i].wait == Wait::Warp) fibers[i].wait = Wait::None;
+      }
+      for (size_t i = first; i < last; i++) at_barrier |= !fibers[i].done;
+    }
+    if (!at_barrier) return;
+    for (size_t i = 0; i < threads; i++) fibers[i].wait = Wait::None;
+  }
+}
+
+// --- Kernels ----------------------------------------------------------------------------------------------------------
+
+struct Kernel {
+  std::string name;
+  void (*run)(void **) = nullptr;
+  bool waits = false, tensor_cores = false;
+  uint64_t launches = 0;
+  double ms = 0;
+};
+
+struct Program {
+  std::string source, log, result;
+};
+
+uint64_t hash(const std::string &text) {
+  uint64_t value = 1469598103934665603ull;
+  for (unsigned char c : text) value = (value ^ c) * 1099511628211ull;
+  return value;
+}
+
+bool exists(const std::string &path) { return access(path.c_str(), R_OK) == 0; }
+
+std::string read(const std::string &path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write(const std::string &path, const std::string &text) {
+  std::string part = path + "." + std::to_string(getpid());
+  std::ofstream(part) << text;
+  rename(part.c_str(), path.c_str());
+}
+
+std::string folder_of_this_library() {
+  Dl_info info;
+  dladdr(reinterpret_cast<void *>(&hash), &info);
+  char *real = realpath(info.dli_fname, nullptr);
+  std::string path = real ? real : info.dli_fname;
+  free(real);
+  return path.substr(0, path.rfind('/'));
+}
+
+// NVRTC's word on the source; kept, because the same kernel comes back in every process.
+bool nvrtc_takes(const std::string &stem, int count, const char *const *options, std::string &log) {
+  const char *library = getenv("CUDA_STAND_IN_NVRTC");
+  if (!library || !*library) return true;
+  std::string verdict = stem + ".sm" + std::to_string(arch());
+  if (!exists(verdict)) {
+    std::string said = verdict + "." + std::to_string(getpid());
+    std::string command = "env -u LD_LIBRARY_PATH '" + folder_of_this_library() + "/nvrtc' '" + library + "' '" + stem + ".cu'";
+    for (int i = 0; i < count; i++) command += std::string(" '") + options[i] + "'";
+    int code = system((command + " > '" + said + "' 2>&1").c_str());
+    write(verdict, (code ? "refused\n" : "taken\n") + read(said));
+    unlink(said.c_str());
+  }
+  std::string text = read(verdict);
+  if (text.rfind("taken", 0) == 0) return true;
+  log += "NVRTC: " + text;
+  return false;
+}
+
+std::string entry_name(const std::string &source) {
+  size_t at = source.find("__launch_bounds__(");
+  at = source.find(')', at) + 1;
+  size_t cluster = source.find("__cluster_dims__(", at), brace = source.find('{', at);
+  if (cluster != std::string::npos && cluster < brace) at = source.find(')', cluster) + 1;
+  while (isspace(source[at])) at++;
+  size_t end = source.find('(', at);
+  std::string name = source.substr(at, end - at);
+  while (!name.empty() && isspace(name.back())) name.pop_back();
+  return name;
+}
+
+size_t end_of_string(const std::string &text, size_t at) {
+  for (at++; text[at] != '"'; at++)
+    if (text[at] == '\\') at++;
+  return at + 1;
+}
+
+// `asm volatile("mma.sync.x {%0}, ..." : "=f"(d) : "r"(a) : "memory");` as a call of a function of device.hpp that is named
+// after the instruction: `cu_mma_sync_x("...", d, a);`
+void asm_as_calls(std::string &text) {
+  for (size_t at = 0; (at = text.find("asm", at)) != std::string::npos;) {
+    size_t open = text.find('(', at);
+    bool is_asm = (at == 0 || !(isalnum(text[at - 1]) || text[at - 1] == '_')) && open != std::string::npos;
+    std::string between = is_asm ? text.substr(at + 3, open - at - 3) : "";
+    if (!is_asm || (between.find_first_not_of(' ') != std::string::npos && between.find("volatile") != 1)) {
+      at += 3;
+      continue;
+    }
+    size_t start = text.find('"', open), end = end_of_string(text, start), colons = 0;
+    std::string ptx = text.substr(start, end - start), name = "cu_", arguments;
+    size_t from = ptx.find_first_not_of("\"{ ");
+    for (size_t i = from; i < ptx.size() && !isspace(ptx[i]) && ptx[i] != ';' && ptx[i] != '"'; i++) name += isalnum(ptx[i]) ? ptx[i] : '_';
+    size_t i = end;
+    while (text[i] != ')') {
+      if (text[i] == ':') colons++;
+      if (text[i] == '"') {
+        i = end_of_string(text, i);
+        if (colons > 2) continue;  // what is clobbered
+        while (text[i] != '(') i++;
+        size_t depth = 0, first = i + 1;
+        do {
+          depth += text[i] == '(';
+          depth -= text[i] == ')';
+          i++;
+        } while (depth);
+        arguments += ", " + text.substr(first, i - 1 - first);
+        continue;
+      }
+      i++;
+    }
+    std::string call = name + "(" + ptx + arguments + ")";
+    text.replace(at, i + 1 - at, call);
+    at += call.size();
+  }
+}
+
+std::string library_of(const std::string &stem) { return stem + ".sm" + std::to_string(arch()) + ".so"; }
+
+// The same source for the CPU.
+bool host_takes(const std::string &source, const std::string &stem, std::string &log) {
+  std::string library = library_of(stem);
+  if (!runs() || exists(library)) return true;
+  std::string text = source, name = entry_name(source);
+  // extern __shared__ __align__(16) char NAME[]; is the block's memory.
+  for (size_t at = 0; (at = text.find("extern __shared__", at)) != std::string::npos;) {
+    size_t end = text.find(';', at), bracket = text.find('[', at), start = bracket;
+    while (isalnum(text[start - 1]) || text[start - 1] == '_') start--;
+    std::string declared = text.substr(start, bracket - start);
+    text.replace(at, end - at, "char *" + declared + " = cu_shared()");
+  }
+  asm_as_calls(text);
+  std::string here = folder_of_this_library();
+  text = "#include \"device.hpp\"\n" + text + "\nCU_ENTRY(" + name + ")\n";
+  std::string cpp = stem + ".cpp", part = stem + "." + std::to_string(getpid()) + ".so", errors = stem + ".errors";
+  write(cpp, text);
+  std::string command = "g++ -std=c++17 -O2 -march=native -D__CUDA_ARCH__=" + std::to_string(arch() * 10) + "  -fPIC -shared -fno-strict-aliasing -w -fmax-errors=5 -iquote '" + here + "' -I '" + here +
+                        "/include' -o '" + part + "' '" + cpp + "' 2> '" + errors + "'";
+  if (system(command.c_str()) != 0) {
+    log += "g++: " + read(errors);
+    return false;
+  }
+  rename(part.c_str(), library.c_str());
+  return true;
+}
+
+std::vector<Kernel *> loaded;
+
+void report() {
+  const char *path = getenv("CUDA_STAND_IN_REPORT");
+  if (!path || !*path) return;
+  FILE *file = fopen(path, "a");
+  if (!file) return;
+  for (auto *kernel : loaded) fprintf(file, "%llu\t%.1f\t%s\n", (unsigned long long)kernel->launches, kernel->ms, kernel->name.c_str());
+  fclose(file);
+}
+
+struct Reporter {
+  ~Reporter() { report(); }
+} reporter;
+
+}  // namespace
+
+// --- NVRTC ------------------------------------------------------------------------------------------------------------
+
+EXPORT int nvrtcCreateProgram(void **out, const char *source, const char *, int, const char *const *, const char *const *) {
+  auto *program = new Program;
+  program->source = source;
+  *out = program;
+  return 0;
+}
+
+EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *options) {
+  auto *program = static_cast<Program *>(handle);
+  char name[64];
+  snprintf(name, sizeof name, "/%016llx", (unsigned long long)hash(program->source));
+  std::string stem = cache() + name;
+  if (!exists(stem + ".cu")) write(stem + ".cu", program->source);
+  bool taken = nvrtc_takes(stem, count, options, program->log);
+  bool built = host_takes(program->source, stem, program->log);
+  program->result = "// " + stem + "\n";
+  if (!taken || !built) {
+    fprintf(stderr, "CUDA stand-in: %s.cu\n%s\n", stem.c_str(), program->log.c_str());
+    return 6;
+  }
+  return 0;
+}
+
+EXPORT int nvrtcGetPTXSize(void *handle, size_t *size) {
+  *size = static_cast<Program *>(handle)->result.size() + 1;
+  return 0;
+}
+
+EXPORT int nvrtcGetPTX(void *handle, char *out) {
+  strcpy(out, static_cast<Program *>(handle)->result.c_str());
+  return 0;
+}
+
+EXPORT int nvrtcGetProgramLogSize(void *handle, size_t *size) {
+  *size = static_cast<Program *>(handle)->log.size() + 1;
+  return 0;
+}
+
+EXPORT int nvrtcGetProgramLog(void *handle, char *out) {
+  strcpy(out, static_cast<Program *>(handle)->log.c_str());
+  return 0;
+}
+
+EXPORT int nvrtcDestroyProgram(void **handle) {
+  delete static_cast<Program *>(*handle);
+  *handle = nullptr;
+  return 0;
+}
+
+EXPORT const char *nvrtcGetErrorString(int code) { return code ? "refused" : "no error"; }
+
+// --- Driver: the device -----------------------------------------------------------------------------------------------
+
+EXPORT int cuInit(unsigned) { return SUCCESS; }
+EXPORT int cuDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
+EXPORT int cuDeviceGetCount(int *count) { return *count = 1, SUCCESS; }
+EXPORT int cuDeviceGet(int *device, int) { return *device = 0, SUCCESS; }
+EXPORT int cuDeviceGetName(char *name, int size, int) {
+  // CubeCL asks the name whether a device of capability 7.5 has tensor cores.
+  snprintf(name, size, arch() == 75 ? "stand-in GTX" : "stand-in");
+  return SUCCESS;
+}
+EXPORT int cuDeviceGetPCIBusId(char *id, int size, int) {
+  snprintf(id, size, "0000:00:00.0");
+  return SUCCESS;
+}
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = memory(), SUCCESS; }
+EXPORT int cuMemGetInfo_v2(size_t *left, size_t *total) { return *left = memory() - used, *total = memory(), SUCCESS; }
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int) {
+  switch (attribute) {
+    case 1: *value = 1024; break;                     // threads a block
+    case 2: case 3: *value = 1024; break;
+    case 4: *value = 64; break;
+    case 5: *value = 2147483647; break;               // blocks
+    case 6: case 7: *value = 65535; break;
+    case 10: *value = 32; break;                      // warp
+    case 16: *value = 8; break;                       // multiprocessors
+    case 75: *value = arch() / 10; break;
+    case 76: *value = arch() % 10; break;
+    case 97: *value = arch() >= 90 ? 232448 : arch() >= 80 ? 101376 : 65536; break;
+    case 115: *value = 1; break;                      // memory pools
+    default: *value = 0;
+  }
+  return SUCCESS;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int) { return *context = &host, SUCCESS; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+EXPORT int cuCtxSetCurrent(void *) { return SUCCESS; }
+EXPORT int cuCtxGetCurrent(void **context) { return *context = &host, SUCCESS; }
+EXPORT int cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
+EXPORT int cuCtxSynchronize() { return SUCCESS; }
+EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = 0, SUCCESS; }
+EXPORT int cuGetErrorName(int code, const char **text) {
+  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR";
+  return SUCCESS;
+}
+EXPORT int cuGetErrorString(int code, const char **text) { return cuGetErrorName(code, text); }
+
+// --- Driver: streams and events. Everything has happened when a call returns -------------------------------------------
+
+EXPORT int cuStreamCreate(void **stream, unsigned) { return *stream = new char, SUCCESS; }
+EXPORT int cuStreamCreateWithPriority(void **stream, unsigned, int) { return *stream = new char, SUCCESS; }
+EXPORT int cuStreamDestroy_v2(void *stream) { return delete static_cast<char *>(stream), SUCCESS; }
+EXPORT int cuStreamSynchronize(void *) { return SUCCESS; }
+EXPORT int cuStreamQuery(void *) { return SUCCESS; }
+EXPORT int cuStreamWaitEvent(void *, void *, unsigned) { return SUCCESS; }
+EXPORT int cuEventCreate(void **event, unsigned) { return *event = new double(0), SUCCESS; }
+EXPORT int cuEventDestroy_v2(void *event) { return delete static_cast<double *>(event), SUCCESS; }
+EXPORT int cuEventRecord(void *event, void *) { return *static_cast<double *>(event) = now_ms() - saved_ms, SUCCESS; }
+EXPORT int cuEventSynchronize(void *) { return SUCCESS; }
+EXPORT int cuEventQuery(void *) { return SUCCESS; }
+EXPORT int cuEventElapsedTime(float *ms, void *from, void *to) {
+  *ms = float(*static_cast<double *>(to) - *static_cast<double *>(from));
+  return SUCCESS;
+}
+EXPORT int cuEventElapsedTime_v2(float *ms, void *from, void *to) { return cuEventElapsedTime(ms, from, to); }
+
+// --- Driver: memory ---------------------------------------------------------------------------------------------------
+
+EXPORT int cuMemAlloc_v2(uintptr_t *at, size_t bytes) { return allocate(at, bytes); }
+EXPORT int cuMemAllocAsync(uintptr_t *at, size_t bytes, void *) { return allocate(at, bytes); }
+EXPORT int cuMemFree_v2(uintptr_t at) { return release(at); }
+EXPORT int cuMemFreeAsync(uintptr_t at, void *) { return release(at); }
+EXPORT int cuMemAllocHost_v2(void **at, size_t bytes) { return posix_memalign(at, 4096, bytes ? bytes : 1) ? OUT_OF_MEMORY : SUCCESS; }
+EXPORT int cuMemFreeHost(void *at) { return free(at), SUCCESS; }
+EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *) {
+  return memcpy(reinterpret_cast<void *>(to), from, bytes), SUCCESS;
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *) {
+  return memcpy(to, reinterpret_cast<void *>(from), bytes), SUCCESS;
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, void *) {
+  return memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes), SUCCESS;
+}
+EXPORT int cuMemsetD8Async(uintptr_t at, unsigned char value, size_t bytes, void *) {
+  return memset(reinterpret_cast<void *>(at), value, bytes), SUCCESS;
+}
+
+struct Copy2D {
+  size_t src_x, src_y;
+  unsigned src_type;
+  const void *src_host;
+  uintptr_t src_device;
+  void *src_array;
+  size_t src_pitch, dst_x, dst_y;
+  unsigned dst_type;
+  void *dst_host;
+  uintptr_t dst_device;
+  void *dst_array;
+  size_t dst_pitch, width, height;
+};
+
+EXPORT int cuMemcpy2DAsync_v2(const Copy2D *copy, void *) {
+  enum { HOST = 1 };
+  auto *from = copy->src_type == HOST ? static_cast<const char *>(copy->src_host) : reinterpret_cast<const char *>(copy->src_device);
+  auto *to = copy->dst_type == HOST ? static_cast<char *>(copy->dst_host) : reinterpret_cast<char *>(copy->dst_device);
+  for (size_t row = 0; row < copy->height; row++)
+    memcpy(to + (copy->dst_y + row) * copy->dst_pitch + copy->dst_x, from + (copy->src_y + row) * copy->src_pitch + copy->src_x, copy->width);
+  return SUCCESS;
+}
+
+// --- Driver: kernels --------------------------------------------------------------------------------------------------
+
+EXPORT int cuModuleLoadData(void **module, const void *image) {
+  std::lock_guard<std::mutex> guard(lock);
+  std::string text = static_cast<const char *>(image);
+  std::string stem = text.substr(3, text.find('\n') - 3);
+  auto *kernel = new Kernel;
+  std::string source = read(stem + ".cu");
+  kernel->name = entry_name(source) + (source.find("tf32") != std::string::npos ? " tf32 " : " ") + stem.substr(stem.rfind('/') + 1);
+  kernel->waits = source.find("_sync(") != std::string::npos || source.find("__sync") != std::string::npos || source.find("wmma") != std::string::npos ||
+                  source.find("asm volatile") != std::string::npos;
+  kernel->tensor_cores = source.find("mma_sync(") != std::string::npos || source.find("mma.sync") != std::string::npos;
+  if (runs()) {
+    void *library = dlopen(library_of(stem).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      fprintf(stderr, "CUDA stand-in: %s\n", dlerror());
+      return NOT_FOUND;
+    }
+    auto bind = reinterpret_cast<void (*)(Host *)>(dlsym(library, "cu_bind"));
+    bind(&host);
+    kernel->run = reinterpret_cast<void (*)(void **)>(dlsym(library, "cu_entry"));
+  }
+  loaded.push_back(kernel);
+  *module = kernel;
+  return SUCCESS;
+}
+
+EXPORT int cuModuleUnload(void *) { return SUCCESS; }
+EXPORT int cuModuleGetFunction(void **function, void *module, const char *) { return *function = module, SUCCESS; }
+EXPORT int cuFuncSetAttribute(void *, int attribute, int value) {
+  int most = 0;
+  cuDeviceGetAttribute(&most, 97, 0);
+  return attribute == 8 && value > most ? INVALID_VALUE : SUCCESS;
+}
+
+EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *,
+                          void **arguments, void **) {
+  auto *kernel = static_cast<Kernel *>(function);
+  size_t threads = size_t(bx) * by * bz;
+  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024) return INVALID_VALUE;
+  std::lock_guard<std::mutex> guard(lock);
+  kernel->launches++;
+  if (!runs()) return SUCCESS;
+  double start = now_ms();
+  host.yield = yield_to_scheduler;
+  host.grid = {gx, gy, gz};
+  host.block = {bx, by, bz};
+  static char *block_memory = static_cast<char *>(aligned_alloc(1024, 256 << 10));
+  host.shared = block_memory;
+  current_kernel = kernel->run;
+  current_arguments = arguments;
+  prepare(threads);
+  size_t blocks = size_t(gx) * gy * gz;
+  for (size_t number = 0; number < blocks; number++) {
+    size_t at = turn(number, blocks);
+    host.cube = {unsigned(at % gx), unsigned(at / gx % gy), unsigned(at / gx / gy)};
+    if (shared) memset(block_memory, 0xff, shared);
+    if (kernel->waits) {
+      run_block(threads, host.block);
+      continue;
+    }
+    for (size_t i = 0; i < threads; i++) {
+      set_thread(turn(i, threads), host.block);
+      kernel->run(arguments);
+    }
+  }
+  double ms = now_ms() - start;
+  kernel->ms += ms;
+  static bool tensor = strcmp(environment("CUDA_STAND_IN_TENSOR", "0"), "1") == 0;
+  if (tensor && kernel->tensor_cores) saved_ms += ms * 0.99;
+  return SUCCESS;
+}
