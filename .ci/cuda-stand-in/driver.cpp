@@ -3,7 +3,7 @@
 // CubeCL's CUDA runtime writes every kernel as CUDA C++. NVRTC (NVIDIA's compiler, which needs no GPU) is asked whether it
 // takes the source; then the same source is compiled for the CPU by g++ with `device.hpp` and run, one block of threads
 // after another, so that the results can be compared with the CPU's. It shows that kernels compile and what they compute.
-// It says nothing about speed, about races between threads, or about what ptxas and the hardware make of the code.
+// It says nothing about speed, about most races between threads, or about what ptxas and the hardware make of the code.
 //
 // Environment:
 //   CUDA_STAND_IN_ARCH     compute capability, such as 75 or 90 (75 without tensor cores if unset)
@@ -13,8 +13,8 @@
 //   CUDA_STAND_IN_TENSOR   1: kernels on tensor cores seem a hundred times faster, so that autotune takes them as on a real GPU
 //   CUDA_STAND_IN_REVERSE  1: blocks, warps and threads run from the last to the first; where a barrier is missing, one of the
 //                          two orders reads what is not written yet
+//   CUDA_STAND_IN_REPORT   a file to which launches, milliseconds and name of every kernel are added at the end
 //   CUDA_STAND_IN_MEMORY   memory of the device in MiB (6144 if unset)
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -27,9 +27,7 @@
 #include <sstream>
 #include <string>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include <unordered_map>
 #include <vector>
 
 #include "host.hpp"
@@ -38,7 +36,7 @@
 
 namespace {
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500 };
 
 std::mutex lock;
 
@@ -368,7 +366,7 @@ bool host_takes(const std::string &source, const std::string &stem, std::string 
   text = "#include \"device.hpp\"\n" + text + "\nCU_ENTRY(" + name + ")\n";
   std::string cpp = stem + ".cpp", part = stem + "." + std::to_string(getpid()) + ".so", errors = stem + ".errors";
   write(cpp, text);
-  std::string command = "g++ -std=c++17 -O2 -march=native -D__CUDA_ARCH__=" + std::to_string(arch() * 10) + "  -fPIC -shared -fno-strict-aliasing -w -fmax-errors=5 -iquote '" + here + "' -I '" + here +
+  std::string command = "g++ -std=c++17 -O2 -march=native -D__CUDA_ARCH__=" + std::to_string(arch() * 10) + " -fPIC -shared -fno-strict-aliasing -w -fmax-errors=5 -iquote '" + here + "' -I '" + here +
                         "/include' -o '" + part + "' '" + cpp + "' 2> '" + errors + "'";
   if (system(command.c_str()) != 0) {
     log += "g++: " + read(errors);
@@ -490,7 +488,7 @@ EXPORT int cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
 EXPORT int cuCtxSynchronize() { return SUCCESS; }
 EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = 0, SUCCESS; }
 EXPORT int cuGetErrorName(int code, const char **text) {
-  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR";
+  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
   return SUCCESS;
 }
 EXPORT int cuGetErrorString(int code, const char **text) { return cuGetErrorName(code, text); }
@@ -567,8 +565,8 @@ EXPORT int cuModuleLoadData(void **module, const void *image) {
   auto *kernel = new Kernel;
   std::string source = read(stem + ".cu");
   kernel->name = entry_name(source) + (source.find("tf32") != std::string::npos ? " tf32 " : " ") + stem.substr(stem.rfind('/') + 1);
-  kernel->waits = source.find("_sync(") != std::string::npos || source.find("__sync") != std::string::npos || source.find("wmma") != std::string::npos ||
-                  source.find("asm volatile") != std::string::npos;
+  // All that makes threads wait for each other is called so: barriers, shuffles, wmma, `mma.sync`.
+  kernel->waits = source.find("sync") != std::string::npos;
   kernel->tensor_cores = source.find("mma_sync(") != std::string::npos || source.find("mma.sync") != std::string::npos;
   if (runs()) {
     void *library = dlopen(library_of(stem).c_str(), RTLD_NOW | RTLD_LOCAL);
