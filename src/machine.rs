@@ -10,10 +10,13 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{DType, Device, FloatDType};
+#[cfg(feature = "gpu")]
+use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
+use crate::ops;
 use crate::world::Place;
 
 /// What the user chose, checked.
@@ -43,6 +46,9 @@ pub fn threads() -> usize {
 pub enum Compute {
     #[default]
     F32,
+    /// As `F32`, on GPUs that multiply f32 faster when both factors are rounded to TF32 (10 bits of mantissa of 23): they are. For the whole
+    /// process.
+    Tf32,
     Bf16,
     /// In f32, with matrices kept in memory as their files store them. Over them LoRA factors can be trained.
     Stored,
@@ -56,6 +62,7 @@ impl Compute {
     pub fn name(self) -> &'static str {
         match self {
             Compute::F32 => "f32",
+            Compute::Tf32 => "tf32",
             Compute::Bf16 => "bf16",
             Compute::Stored => "stored",
             Compute::StoredBf16 => "stored-bf16",
@@ -68,13 +75,14 @@ impl Compute {
             DType::BF16 => Compute::Bf16,
             _ if model.rounds_inputs() => Compute::StoredBf16,
             _ if model.is_kept() => Compute::Stored,
+            _ if ops::rounds_to_tf32() => Compute::Tf32,
             _ => Compute::F32,
         }
     }
 
     pub(crate) fn dtype(self) -> FloatDType {
         match self {
-            Compute::F32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
+            Compute::F32 | Compute::Tf32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,
         }
     }
@@ -87,6 +95,7 @@ impl Compute {
     fn runs_on(self, device: &Device) -> bool {
         let keeps = match self {
             Compute::F32 | Compute::Bf16 => true,
+            Compute::Tf32 => ops::has_tf32(device),
             // Kernels of ours, which do not go together with those that Burn fuses.
             Compute::Stored => is_cpu(device) || !cfg!(feature = "fusion"),
             Compute::StoredBf16 => is_cpu(device),
@@ -107,7 +116,7 @@ impl Compute {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
             Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
-            Compute::F32 | Compute::Bf16 => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
+            Compute::F32 | Compute::Tf32 | Compute::Bf16 => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
         }
     }
 
@@ -120,19 +129,24 @@ impl Compute {
         match self {
             Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),
             Compute::StoredBf16 => self.load(checkpoint, device),
-            Compute::F32 | Compute::Bf16 => Decoder::load_in(checkpoint, self.dtype(), device),
+            Compute::F32 | Compute::Tf32 | Compute::Bf16 => Decoder::load_in(checkpoint, self.dtype(), device),
         }
     }
 
+    /// Before anything is computed: sets what this type asks of the whole process.
+    ///
     /// # Errors
     /// A device that does not compute in this type.
-    pub fn check(self, device: &Device) -> Result<()> {
+    pub fn begin(self, device: &Device) -> Result<()> {
         ensure!(
             self.runs_on(device),
             "--dtype (optimizer.dtype) {}: {} does not compute in it; use f32",
             self.name(),
             name(device)
         );
+        if self == Compute::Tf32 {
+            ops::round_to_tf32();
+        }
         Ok(())
     }
 
@@ -160,6 +174,9 @@ fn devices() -> &'static [(String, Device)] {
     DEVICES.get_or_init(|| {
         #[cfg(feature = "fusion")]
         one_stream();
+        // Compiling hundreds of kernels takes minutes: without this every process does it again.
+        #[cfg(feature = "cuda")]
+        CubeClRuntimeConfig::try_set(settings());
         #[cfg_attr(not(feature = "gpu"), expect(unused_mut))]
         let mut devices = vec![("cpu".to_owned(), Device::flex())];
         #[cfg(feature = "cuda")]
@@ -173,6 +190,19 @@ fn devices() -> &'static [(String, Device)] {
 #[cfg(feature = "gpu")]
 fn numbered(kind: &str, devices: Vec<Device>) -> impl Iterator<Item = (String, Device)> {
     devices.into_iter().enumerate().map(move |(i, device)| (format!("{kind}:{i}"), device))
+}
+
+/// What a `cubecl.toml` says of CubeCL, and that compiled kernels are kept for the next process, where the build can
+/// (`~/.cache/cubecl`).
+#[cfg(feature = "gpu")]
+fn settings() -> CubeClRuntimeConfig {
+    #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
+    let mut settings = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    #[cfg(feature = "cuda")]
+    {
+        settings.compilation.cache = true;
+    }
+    settings
 }
 
 /// All workers on one stream of the device. With a stream a thread, fused kernels and weights that workers share do not go
@@ -269,7 +299,7 @@ fn adapter(_device: &Device) -> Option<String> {
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {
-        let types: Vec<_> = [Compute::F32, Compute::Bf16, Compute::Stored, Compute::StoredBf16]
+        let types: Vec<_> = [Compute::F32, Compute::Tf32, Compute::Bf16, Compute::Stored, Compute::StoredBf16]
             .iter()
             .filter(|t| t.runs_on(device))
             .map(|t| t.name())

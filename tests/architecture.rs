@@ -20,7 +20,7 @@ const ALLOWED: [(&str, &str); 30] = [
     ("ops", ""),
     ("model", "names nth ops random"),
     ("latent", "model ops parallel"),
-    ("machine", "model world"),
+    ("machine", "model ops world"),
     ("interventions", "latent model random schema"),
     ("recipe", "latent machine model names tasks text"),
     ("loading", "latent machine model text"),

@@ -337,6 +337,7 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
         (&["--peak-tflops", "0"], "--peak-tflops"),
         (&["--launches", "--new", "1"], "--new"),
         (&["--dtype", "stored-bf16"], "no matrix is stored in bf16"),
+        (&["--dtype", "tf32"], "cpu does not compute in it"),
     ] {
         refused(&[&["bench", &model], bad].concat(), &[why]);
     }

@@ -166,6 +166,26 @@ proptest! {
     }
 
     #[test]
+    fn attend_in_parts(b in 1_usize..4, groups in 1_usize..4, share in 1_usize..4, l in 1_usize..90, more in 0_usize..20, dh in 1_usize..40, seed in 0_u64..1000, held in prop_oneof![Just(1_usize), Just(3_000), Just(100_000), Just(1 << 26)], frozen in any::<bool>()) {
+        let t = l + more;
+        let inputs = [noise([b, l, groups * share, dh], seed, 2.0), noise([b, t, groups, dh], seed + 1, 2.0), noise([b, groups, t, dh], seed + 2, 2.0)];
+        // Its own slot and those before it, with holes between them.
+        let seen: Vec<bool> = (0..b * l * t).map(|i| {
+            let (slot, own) = (i % t, i / t % l + more);
+            slot == own || slot < own && (slot * 7 + i / (t * l) + seed as usize) % 5 > 0
+        }).collect();
+        let mask = ops::additive_mask(&seen, [b, l, t], burn::tensor::DType::F32, &Device::flex());
+        type Attend<'a> = &'a dyn Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>;
+        let with = |f: Attend| run(&inputs, |x: Vec<Tensor<4>>| {
+            // What a frozen prefix left in the cache has no gradient.
+            let v = if frozen { x[2].clone().detach() + x[2].clone().mul_scalar(0.0) } else { x[2].clone() };
+            f(x[0].clone(), x[1].clone().swap_dims(1, 2), v)
+        });
+        let ours = with(&|q, k, v| ops::attend_in_parts(q, k, v, Tensor::from_inner(mask.clone()), held));
+        same("attend_in_parts", 0.1, ours, with(&|q, k, v| composed::attend(q, k, v, Some(Tensor::from_inner(mask.clone())))))?;
+    }
+
+    #[test]
     fn linear(b in 1_usize..5, l in 1_usize..12, k in 1_usize..150, n in 1_usize..150, seed in 0_u64..1000) {
         let device = Device::flex();
         let x = Tensor::<3>::from_data(noise([b, k, l], seed, 2.0), &device).swap_dims(1, 2);

@@ -207,6 +207,7 @@ impl Bench {
         let dtype = match (machine.dtype, self.lora) {
             (Compute::Bf16, _) => Compute::Bf16,
             (Compute::Stored, Some(_)) => Compute::Stored,
+            (Compute::Tf32, _) => Compute::Tf32,
             _ => Compute::F32,
         };
         let read = if self.lora.is_some() { dtype } else { Compute::F32 };

@@ -29,7 +29,7 @@ impl log::Log for Counter {
 
 /// From now on launches are counted. What a `cubecl.toml` says otherwise stays so.
 pub(super) fn begin() -> Result<()> {
-    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    let mut config = super::settings();
     let logger = &mut config.profiling.logger;
     (logger.level, logger.log) = (ProfilingLogLevel::Minimal, Some(Default::default()));
     ensure!(

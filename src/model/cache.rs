@@ -158,6 +158,10 @@ impl KvCache {
         if width == 1 && full {
             return None;
         }
+        if width > 1 && !ops::is_cpu(device) {
+            let held: Vec<bool> = self.slots.iter().flatten().map(Option::is_some).collect();
+            return Some(ops::causal_mask(&held, [self.rows(), width, t], dtype, device));
+        }
         let mut visible = Vec::with_capacity(self.rows() * width * t);
         for row in &self.slots {
             for query in 0..width {

@@ -285,7 +285,10 @@ impl Decoder {
         span.check(b, l)?;
         cache.open(span)?;
         let (device, dtype) = (x.device(), x.dtype());
-        ops::ensure_scores_fit([b, self.config.num_attention_heads, l, cache.width()], dtype, &device)?;
+        let mut points = (0..self.layers.len())
+            .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
+        let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
+        ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
         let call = Call {
             span,
             rotation: Rotation::new(&span.positions, &self.inv_freq, dtype, &device),

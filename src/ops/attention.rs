@@ -3,15 +3,22 @@
 //! The `rep = H / Hkv` query heads of a group are folded into rows: keys and values are never copied.
 //! Query head `h` reads group `h / rep`, as in Hugging Face's `repeat_kv`.
 
-use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused, matmul};
 
 /// Query positions whose attention a GPU makes without a pattern in memory.
-pub(super) const FEW: usize = 8;
+const FEW: usize = 8;
+
+/// Bytes of a pattern that a GPU has in memory as a whole, and keeps for the backward pass. Larger ones are made in parts, and again.
+const WHOLE: usize = 1 << 24;
+
+/// Bytes of scores of such a part: about what a large GPU's cache holds.
+const HELD: usize = 1 << 26;
 
 /// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
-/// `[B, 1, L, T]` → z `[B, L, H, dh]`.
+/// `[B, 1, L, T]` → z `[B, L, H, dh]`. With a mask, query l must see no slot after `T − L + l`, which is its own: slots are in the
+/// order of time, and those after it are not always read.
 pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
     let all = |usable: fn(&Tensor<4>) -> bool| [&q, &k, &v].into_iter().chain(&mask).all(usable);
@@ -27,8 +34,21 @@ pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>)
     if !tracked && fits && of_one_type && fused::is_forward_fused(&q) {
         return fused::attend(q, k, v, mask);
     }
+    if let Some(mask) = &mask
+        && of_one_type
+        && fused::widest_head(&q).is_some()
+        && fused::is_forward_fused(&q)
+        && mask.dims()[0] * mask.dims()[2] * mask.dims()[3] * q.dims()[2] * q.dtype().size() > WHOLE
+    {
+        return attend_in_parts(q, k, v, mask.clone(), HELD);
+    }
     let pattern = grouped_pattern(grouped_scores(q, k), mask);
     grouped_values(pattern, v)
+}
+
+/// [`attend`] with the scores of some positions at a time: as many as have `held` bytes of them, or one.
+pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
+    fused::attend_in_parts(q, k, v, mask, held)
 }
 
 /// The same in Burn's operations.
@@ -79,4 +99,19 @@ pub(crate) fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
 pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
     let bias: Vec<f32> = visible.iter().map(|&seen| if seen { 0.0 } else { MASKED }).collect();
     Tensor::from_data(TensorData::new(bias, [b, 1, l, t]).convert_dtype(dtype), (device, dtype))
+}
+
+/// The mask of queries of the last `l` of `t` slots: each sees its own slot and those before it, but no hole. Made on the device from
+/// `held[b][t]`, flattened in that order: on the host a mask of long prompts takes longer than the forward.
+pub(crate) fn causal_mask(held: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
+    let count = |range: std::ops::Range<usize>, shape: [usize; 4]| {
+        Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device).reshape(shape)
+    };
+    let later =
+        count(0..t, [1, 1, 1, t]).expand([1, 1, l, t]).greater(count(t - l..t, [1, 1, l, 1]).expand([1, 1, l, t]));
+    if held.iter().all(|&held| held) {
+        return Tensor::zeros([1, 1, l, t], (device, dtype)).mask_fill(later, MASKED).expand([b, 1, l, t]);
+    }
+    let holes = additive_mask(held, [b, 1, t], dtype, device);
+    holes.expand([b, 1, l, t]).mask_fill(later.expand([b, 1, l, t]), MASKED)
 }

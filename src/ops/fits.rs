@@ -2,7 +2,6 @@
 
 use burn::tensor::{DType, Device};
 
-use super::attention::FEW;
 use super::fused;
 
 /// A tensor that a device has no place for.
@@ -26,15 +25,21 @@ pub fn ensure_fits(what: impl FnOnce() -> String, bytes: u64, device: &Device) -
     }
 }
 
-/// The same of attention's scores `[B, H, L, T]`. On the CPU they are never in memory.
+/// The same of attention: its mask `[B, 1, L, T]`, and its scores `[B, H, L, T]` where a hook is to see them. Otherwise these are never
+/// in memory as a whole.
 ///
 /// # Errors
-/// Scores that the device has no place for.
-pub fn ensure_scores_fit([b, h, l, t]: [usize; 4], dtype: DType, device: &Device) -> Result<(), TooLarge> {
-    if l <= FEW {
-        return Ok(());
-    }
-    let what =
-        || format!("attention of {l} positions to {t} in {b} rows (take shorter prompts, or fewer rows at a time)");
-    ensure_fits(what, [b, h, l, t, dtype.size()].iter().map(|&n| n as u64).product(), device)
+/// A mask, or scores, that the device has no place for.
+pub fn ensure_attention_fits(
+    [b, h, l, t]: [usize; 4],
+    seen: bool,
+    dtype: DType,
+    device: &Device,
+) -> Result<(), TooLarge> {
+    let what = || {
+        let what = if seen { "what a hook sees of attention" } else { "the mask of attention" };
+        format!("{what} of {l} positions to {t} in {b} rows (take shorter prompts, or fewer rows at a time)")
+    };
+    let heads = if seen { h } else { 1 };
+    ensure_fits(what, [b, heads, l, t, dtype.size()].iter().map(|&n| n as u64).product(), device)
 }

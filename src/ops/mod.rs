@@ -22,9 +22,9 @@ pub(crate) mod wide;
 use std::ops::Range;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{additive_mask, attend, grouped_pattern, masked};
-pub(crate) use attention::{grouped_scores, grouped_values};
-pub use fits::{TooLarge, ensure_fits, ensure_scores_fit};
+pub use attention::{additive_mask, attend, attend_in_parts, grouped_pattern, masked};
+pub(crate) use attention::{causal_mask, grouped_scores, grouped_values};
+pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
 pub use frozen::Frozen;
 pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{
@@ -36,6 +36,7 @@ pub(crate) use loss::{head_loss_stored, loss_in_parts};
 pub use norm::rms_norm;
 pub(crate) use norm::rms_scale;
 pub use product::matmul;
+pub(crate) use product::{has_tf32, round_to_tf32, rounds_to_tf32};
 pub use rope::{Rotation, rotate};
 pub use swiglu::{geglu, swiglu};
 

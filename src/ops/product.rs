@@ -1,11 +1,30 @@
 //! Products of matrices.
 
-use burn::tensor::Tensor;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::tensor::{Device, Tensor};
 
 use super::fused;
 
+static TF32: AtomicBool = AtomicBool::new(false);
+
+/// From now on products of f32 are rounded to TF32 in this process, wherever that is faster.
+pub(crate) fn round_to_tf32() {
+    TF32.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn rounds_to_tf32() -> bool {
+    TF32.load(Ordering::Relaxed)
+}
+
+/// Whether the device has such products.
+pub(crate) fn has_tf32(device: &Device) -> bool {
+    fused::has_tf32(device)
+}
+
 /// `a b` of batches of matrices, `[.., M, K]` and `[.., K, N]` → `[.., M, N]`, whose other axes are equal or 1, in the arithmetic of
-/// their type. Burn's own product rounds f32 to TF32 (10 bits of mantissa of 23) wherever that is faster on a GPU that has it.
+/// their type. Burn's own product rounds f32 to TF32 (10 bits of mantissa of 23) wherever that is faster on a GPU that has it; this one does
+/// after [`round_to_tf32`] only.
 pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     if fused::rounds_products(&a) { fused::matmul(a, b) } else { a.matmul(b) }
 }

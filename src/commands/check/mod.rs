@@ -78,8 +78,8 @@ impl Check {
     pub fn run(&self) -> Result<()> {
         ensure!(self.loosen.is_finite() && self.loosen > 0.0, "--loosen must be above 0, found {}", self.loosen);
         ensure!(
-            matches!(self.machine.dtype(), None | Some(Compute::F32)),
-            "the reference values are f32: leave --dtype out (the part `halves` has 16 bits)"
+            matches!(self.machine.dtype(), None | Some(Compute::F32 | Compute::Tf32)),
+            "the reference values are f32: leave --dtype out, or say tf32 with --loosen (the part `halves` has 16 bits)"
         );
         let parts = self.parts()?;
         self.machine.compute(|machine| self.run_on(machine, &parts))

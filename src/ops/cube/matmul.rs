@@ -2,7 +2,7 @@
 //!
 //! Burn tries several kernels for every shape and keeps the fastest. For f32, on NVIDIA's GPUs since Ampere, most of them round both
 //! factors to TF32 (10 bits of mantissa of 23): results would be off by some 1e-3, and by whichever kernel was fastest on that day.
-//! PyTorch does not do that unless asked. Here the same kernels compete, without those that round.
+//! PyTorch does not do that unless asked. Here the same kernels compete, without those that round, unless [`rounds_to_tf32`].
 
 use std::ops::Range;
 
@@ -24,10 +24,16 @@ use cubek::matmul::routine::BlueprintStrategy::Inferred;
 use cubek::matmul::tune_key::MatmulAutotuneKey;
 use cubek::std::InputBinding;
 
+use crate::ops::rounds_to_tf32;
+
 const F32: ElemType = ElemType::Float(FloatKind::F32);
 
-/// Whether Burn's products of f32 may be computed in fewer bits.
+/// Whether Burn's products of f32 may be computed in fewer bits, and must not be.
 pub(in crate::ops) fn rounds_products(device: &CubeDevice) -> bool {
+    has_tf32(device) && !rounds_to_tf32()
+}
+
+pub(in crate::ops) fn has_tf32(device: &CubeDevice) -> bool {
     device.client().properties().supports_type(ElemType::Float(FloatKind::TF32))
 }
 

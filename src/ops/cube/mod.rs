@@ -33,7 +33,7 @@ use burn_cubecl::tensor::CubeTensor;
 pub(super) use adamw::{adamw, sum_of_squares};
 pub(super) use attend::attend;
 pub(super) use loss::{cross_entropy, cross_entropy_backward};
-pub(super) use matmul::{matmul, rounds_products};
+pub(super) use matmul::{has_tf32, matmul, rounds_products};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use rope::rotate;
 pub(super) use softmax::{softmax, softmax_backward};

@@ -7,7 +7,7 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Shape;
 
-use super::{CpuFused, Fused, Stores, Targets, head};
+use super::{CpuFused, Fused, Stores, Targets, head, parts};
 use crate::ops::frozen::Frozen;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
@@ -148,6 +148,21 @@ impl<B: CpuFused> Backward<B, 3> for Attend {
     }
 }
 
+/// Keeps what it read.
+#[derive(Debug)]
+struct AttendInParts;
+
+impl<B: Fused> Backward<B, 3> for AttendInParts {
+    type State = parts::Inputs<B>;
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let wanted = [0, 1, 2].map(|i| ops.parents[i].is_some());
+        let gradients = parts::backward(&ops.state, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
+    }
+}
+
 /// Keeps its output.
 #[derive(Debug)]
 struct Softmax;
@@ -231,6 +246,20 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
         let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
         let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
         finish!(Rotate, parents, output, (cos, sin, back))
+    }
+
+    fn attend_in_parts(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        held: usize,
+    ) -> FloatTensor<Self> {
+        let parents = [q.node(), k.node(), v.node()];
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let inputs = parts::Inputs::<B> { q, k, v, mask, held };
+        let output = parts::forward(&inputs);
+        finish!(AttendInParts, parents, output, inputs)
     }
 
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {

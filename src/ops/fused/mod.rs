@@ -15,6 +15,7 @@ mod flex_products;
 mod gradient;
 mod head;
 mod kernels;
+mod parts;
 mod product;
 mod simd;
 mod stored;
@@ -51,6 +52,17 @@ pub(crate) trait Fused: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    /// Grouped attention whose scores are made for some positions at a time, `held` bytes of them: q `[B, L, H, dh]`, k and v
+    /// `[B, Hkv, T, dh]` → `[B, L, H, dh]`. By the mask `[B, 1, L, T]` query l sees no slot after `T − L + l`.
+    fn attend_in_parts(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        held: usize,
+    ) -> FloatTensor<Self> {
+        parts::forward(&parts::Inputs::<Self> { q, k, v, mask, held })
+    }
     /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
     /// Softmax over the last axis.
@@ -225,6 +237,20 @@ pub(super) fn rounds_products<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
+/// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it does so without being asked.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn has_tf32(device: &Device) -> bool {
+    match device.clone().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => super::cube::has_tf32(device),
+        _ => false,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn has_tf32(_device: &Device) -> bool {
+    false
+}
+
 /// Bytes of the largest tensor that a GPU computes with; no bound elsewhere, and none known where Burn fuses.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
@@ -313,6 +339,11 @@ pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>
         Some(mask) => <Dispatch as Fused>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
         None => <Dispatch as Fused>::row_softmax(scores.into_dispatch()),
     })
+}
+
+pub(super) fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as Fused>::attend_in_parts(q, k, v, mask.into_dispatch(), held))
 }
 
 /// With gradients, on the CPU only.

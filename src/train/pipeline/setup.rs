@@ -94,7 +94,7 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             recipe.data.max_tokens
         ));
     }
-    recipe.optimizer.dtype.check(&options.device)?;
+    recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let run = Run { recipe, options, root, corpus, device, pretrained, _lock: lock };

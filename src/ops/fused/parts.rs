@@ -1,0 +1,154 @@
+//! Attention of many queries: the scores of some positions at a time, so that no whole pattern is ever in memory. The backward
+//! pass makes them again. For devices where products of matrices are worth it; decoding has a kernel of its own.
+
+use std::ops::Range;
+
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{FloatDType, Shape, Slice};
+
+use super::Fused;
+
+/// Positions that a part has a multiple of, where it has as many: matrix products work in such tiles.
+const TILE: usize = 64;
+
+/// q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]`, by which query l of L sees no slot after `T − L + l`.
+#[derive(Clone, Debug)]
+pub(super) struct Inputs<B: Fused> {
+    pub q: FloatTensor<B>,
+    pub k: FloatTensor<B>,
+    pub v: FloatTensor<B>,
+    pub mask: FloatTensor<B>,
+    /// Bytes of scores that are held at once, unless those of a single position are more.
+    pub held: usize,
+}
+
+/// What attention of some positions reads. Slots that none of them sees are left out.
+struct Part<B: Fused> {
+    /// `[B, Hkv, H / Hkv · n, dh]`, scaled by `1 / √dh`.
+    q: FloatTensor<B>,
+    k: FloatTensor<B>,
+    v: FloatTensor<B>,
+    /// Softmax of its scores, `[B, H, n, t]`.
+    pattern: FloatTensor<B>,
+    positions: Range<usize>,
+    slots: usize,
+}
+
+fn cut<B: Fused>(x: &FloatTensor<B>, axis: usize, range: &Range<usize>) -> FloatTensor<B> {
+    let some = |i| if i == axis { Slice::from(range.clone()) } else { Slice::full() };
+    B::float_slice(x.clone(), &(0..x.shape().num_dims()).map(some).collect::<Vec<_>>())
+}
+
+fn reshaped<B: Fused>(x: FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
+    B::float_reshape(x, Shape::new(shape))
+}
+
+impl<B: Fused> Inputs<B> {
+    fn scale(&self) -> f64 {
+        1.0 / (self.q.shape()[3] as f64).sqrt()
+    }
+
+    fn parts(&self) -> Vec<Range<usize>> {
+        let ([b, l, h, _], slots) = (self.q.shape().dims(), self.k.shape()[2]);
+        let of_position = b * h * slots * self.q.dtype().size();
+        let fit = (self.held / of_position.max(1)).max(1);
+        let step = if fit > TILE { fit / TILE * TILE } else { fit };
+        (0..l).step_by(step).map(|from| from..(from + step).min(l)).collect()
+    }
+
+    /// Some positions of `[B, L, H, dh]`, the heads of a group as rows: `[B, Hkv, H / Hkv · n, dh]`.
+    fn grouped(&self, x: &FloatTensor<B>, positions: &Range<usize>) -> FloatTensor<B> {
+        let ([b, _, h, dh], groups) = (self.q.shape().dims(), self.k.shape()[1]);
+        let some = B::float_swap_dims(cut::<B>(x, 1, positions), 1, 2);
+        reshaped::<B>(some, [b, groups, h / groups * positions.len(), dh])
+    }
+
+    /// The way back: `[B, n, H, dh]`.
+    fn apart(&self, x: FloatTensor<B>, positions: &Range<usize>) -> FloatTensor<B> {
+        let [b, _, h, dh] = self.q.shape().dims();
+        B::float_swap_dims(reshaped::<B>(x, [b, h, positions.len(), dh]), 1, 2)
+    }
+
+    fn part(&self, positions: Range<usize>) -> Part<B> {
+        let ([b, l, h, _], all) = (self.q.shape().dims(), self.k.shape()[2]);
+        let slots = all - l + positions.end;
+        let [k, v] = [&self.k, &self.v].map(|x| cut::<B>(x, 2, &(0..slots)));
+        let q = B::float_mul_scalar(self.grouped(&self.q, &positions), self.scale().into());
+        let scores = B::matmul(q.clone(), B::float_swap_dims(k.clone(), 2, 3));
+        let mask = cut::<B>(&cut::<B>(&self.mask, 2, &positions), 3, &(0..slots));
+        let pattern = B::masked_softmax(reshaped::<B>(scores, [b, h, positions.len(), slots]), mask);
+        Part { q, k, v, pattern, positions, slots }
+    }
+
+    /// A pattern or its gradient as the products take it: `[B, H, n, t]` → `[B, Hkv, H / Hkv · n, t]`.
+    fn rows(&self, x: FloatTensor<B>) -> FloatTensor<B> {
+        let ([b, h, n, t], groups) = (x.shape().dims(), self.k.shape()[1]);
+        reshaped::<B>(x, [b, groups, h / groups * n, t])
+    }
+}
+
+/// `softmax(q·k / √dh + mask) v`, `[B, L, H, dh]`.
+pub(super) fn forward<B: Fused>(inputs: &Inputs<B>) -> FloatTensor<B> {
+    let z = |positions: Range<usize>| {
+        let Part { v, pattern, .. } = inputs.part(positions.clone());
+        inputs.apart(B::matmul(inputs.rows(pattern), v), &positions)
+    };
+    B::float_cat(inputs.parts().into_iter().map(z).collect(), 1)
+}
+
+/// Gradients of q, k and v, as far as they are wanted, from that of the output.
+pub(super) fn backward<B: Fused>(
+    inputs: &Inputs<B>,
+    grad: &FloatTensor<B>,
+    wanted: [bool; 3],
+) -> [Option<FloatTensor<B>>; 3] {
+    let mut of_q = vec![];
+    let [mut of_k, mut of_v] = [&inputs.k, &inputs.v].map(Sum::<B>::like);
+    for positions in inputs.parts() {
+        let Part { q, k, v, pattern, slots, positions } = inputs.part(positions);
+        let of_z = inputs.grouped(grad, &positions);
+        let rows = inputs.rows(pattern.clone());
+        if wanted[2] {
+            of_v = of_v.plus(B::matmul(B::float_swap_dims(rows, 2, 3), of_z.clone()), slots);
+        }
+        if !wanted[0] && !wanted[1] {
+            continue;
+        }
+        let of_pattern = B::matmul(of_z, B::float_swap_dims(v, 2, 3));
+        let of_scores = B::softmax_backward(pattern.clone(), reshaped::<B>(of_pattern, pattern.shape().dims()));
+        let of_scores = inputs.rows(of_scores);
+        if wanted[1] {
+            of_k = of_k.plus(B::matmul(B::float_swap_dims(of_scores.clone(), 2, 3), q), slots);
+        }
+        if wanted[0] {
+            let of_part = B::float_mul_scalar(B::matmul(of_scores, k), inputs.scale().into());
+            of_q.push(inputs.apart(of_part, &positions));
+        }
+    }
+    [wanted[0].then(|| B::float_cat(of_q, 1)), wanted[1].then(|| of_k.done()), wanted[2].then(|| of_v.done())]
+}
+
+/// A gradient `[B, Hkv, T, dh]` that parts add to the first slots of, in f32 whatever its own type.
+struct Sum<B: Fused> {
+    so_far: FloatTensor<B>,
+    dtype: FloatDType,
+}
+
+impl<B: Fused> Sum<B> {
+    fn like(x: &FloatTensor<B>) -> Self {
+        let so_far = B::float_zeros(x.shape(), &x.device(), FloatDType::F32);
+        Self { so_far, dtype: x.dtype().into() }
+    }
+
+    fn plus(self, more: FloatTensor<B>, slots: usize) -> Self {
+        let first = cut::<B>(&self.so_far, 2, &(0..slots));
+        let more = B::float_add(first, B::float_cast(more, FloatDType::F32));
+        let place: Vec<Slice> = more.shape().iter().map(|&n| Slice::from(0..n)).collect();
+        Self { so_far: B::float_slice_assign(self.so_far, &place, more), ..self }
+    }
+
+    fn done(self) -> FloatTensor<B> {
+        B::float_cast(self.so_far, self.dtype)
+    }
+}
