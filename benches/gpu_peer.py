@@ -105,8 +105,7 @@ class Peer:
                 self.wait()
                 rates.append(tokens / (time.perf_counter() - start))
         except Exception as error:
-            # The traceback holds what did not fit.
-            print(f"{name:<24} failed: {type(error).__name__}: {str(error).splitlines()[0][:150]}", flush=True)
+            self.failed(name, error)
             return False
         median, peak = statistics.median(rates), self.peak_gb()
         figure = {"name": name, "tokens_per_s": median, "rounds": rates, "peak_GB": peak}
@@ -119,6 +118,10 @@ class Peer:
         self.figures.append(figure)
         self.save()
         return True
+
+    def failed(self, name, error):
+        why = (str(error).splitlines() or [""])[0]
+        print(f"{name:<24} failed: {type(error).__name__}: {why[:150]}", flush=True)
 
     def save(self):
         if not self.a.json:
@@ -198,10 +201,11 @@ class Peer:
     def trained(self, name, tokens, flops, rounds, work_of):
         """Without gradient checkpointing, and where that fails with it. `work_of` makes the work of a step."""
         for suffix, checkpointed in (("", False), (", checkpointed", True)):
+            work = None  # The last one holds its model.
             try:
                 work = work_of(self.with_lora(checkpointed))
             except Exception as error:
-                print(f"{name}{suffix} failed: {type(error).__name__}: {error}", flush=True)
+                self.failed(name + suffix, error)
                 return
             if self.measure(name + suffix, tokens, flops, rounds, work):
                 return

@@ -4,12 +4,12 @@
 #   reports/gpu/pack.sh          CUDA through CubeCL's LLVM, which is fetched from GitHub
 #   reports/gpu/pack.sh nvrtc    CUDA through NVRTC: the GPU machine has libnvrtc and CUDA's headers
 #   reports/gpu/pack.sh cpu      without a GPU, to try the rest
-# The first build takes half an hour on two cores; CUDA_TARGET_DIR keeps it (default ~/.cache/switchyard-gpu-target).
+# The first build takes half an hour on two cores; CUDA_TARGET_DIR keeps it (default ~/.cache/switchyard-gpu-target). QUICK=1 builds
+# with less optimisation (.ci/device.toml), to try the pack: on a fast GPU decoding waits for the processor.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 kind=${1:-llvm}
-# Not .ci/device.toml, which builds quickly: on a fast GPU decoding waits for the processor.
 build=(build --example switchyard)
 case $kind in
   llvm) build+=(--features cuda) ;;
@@ -17,6 +17,7 @@ case $kind in
   cpu) ;;
   *) echo "pack.sh: expected llvm, nvrtc or cpu, found $kind" >&2; exit 2 ;;
 esac
+[ -z "${QUICK:-}" ] || build=(--config .ci/device.toml "${build[@]}")
 target=${CUDA_TARGET_DIR:-$HOME/.cache/switchyard-gpu-target}
 # The interface of CUDA 13.0, also where no nvcc says which: a newer one asks drivers for what they may not have.
 export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000}
@@ -36,7 +37,7 @@ cp benches/gpu_peer.py "$pack/benches/"
 cp reports/gpu/run.sh "$pack/reports/gpu/"
 # What `probe check`, `probe bench --launches` and `intervene` of run.sh read.
 cp -r fixtures/{tiny,latent,steps,methods,micro} "$pack/fixtures/"
-{ echo "$kind, $(git rev-parse HEAD)"; git status --short; rustc --version; } > "$pack/gpu-pack.txt"
+{ echo "$kind${QUICK:+, little optimised}, $(git rev-parse HEAD)"; git status --short; rustc --version; } > "$pack/gpu-pack.txt"
 
 du -sh --apparent-size "$pack"/bin/* "$pack"/* "$pack"
 size=$(du -sb "$pack" | cut -f 1)

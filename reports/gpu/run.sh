@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # What is to be known of a GPU, in parts (RUNBOOK.md). Goes on after a step that fails: what fails is a result too.
 #   reports/gpu/run.sh DEVICE NAME BIN [PART...]     for example: run.sh cuda:0 h100 gpu-pack/bin check
-# PART: check, 0.6b, 8b, stored, more; without one all of them. BIN: where the programs are, or switchyard.xz that is all of them.
+# PART: check, 0.6b, 8b, stored, more, compiled; without one all of them. BIN: where the programs are, or switchyard.xz that is all of them.
 # Logs, and a line a step with its exit code and seconds, go to reports/gpu/NAME/PART/. In the environment:
 #   SECONDS_LEFT=540   all parts of this call end by then: the last steps are cut short or left out
 #   PEAK_TFLOPS=989    for utilisation (H100 SXM, bf16, dense)
 #   PACKED=DIR         where NAME-PART.tar.xz of each part goes, anew after every step; by default reports/gpu
 #   PYTHON=python3     one with torch, transformers and peft
+#   KERNELS=0          in a pack: do not keep compiled kernels. They are kept in kernels/ for the next step, and as NAME-kernels.tar.xz in
+#                      PACKED for the next call: put it into the pack as kernels.tar.xz
 #   SMALL=1            small models and few rounds: every step within minutes on a CPU
 set -u
 device=${1:?device, for example cuda:0}; name=${2:?a name for the folder}; bin=$(realpath "${3:?the folder of the programs}"); shift 3
-[ $# != 0 ] || set -- check 0.6b 8b stored more
+[ $# != 0 ] || set -- check 0.6b 8b stored more compiled
 deadline=$((SECONDS + ${SECONDS_LEFT:-540})); python=${PYTHON:-python3}; packed=$(realpath "${PACKED:-$(dirname "$0")}")
 cd "$(dirname "$0")/../.." || exit 2
 out=reports/gpu/$name; scratch=$(mktemp -d "${TMPDIR:-/tmp}/switchyard-gpu.XXXXXX"); trap 'rm -rf "$scratch"' EXIT
@@ -24,13 +26,22 @@ if [ ! -e "$bin/probe" ]; then
   for program in train probe intervene report; do ln -sf switchyard "$bin/$program"; done
 fi
 
-# CUDA's compiler library and headers: those of the system, else those that came with PyTorch.
+# CUDA's compiler library and headers: those of the system, else those that came with PyTorch. PyTorch keeps its own libraries.
+libraries=${LD_LIBRARY_PATH:-}
 if [[ $device == cuda* ]]; then
-  for toolkit in "${CUDA_PATH:-}" /usr/local/cuda "$("$python" -c 'import nvidia.cu13 as n; print(list(n.__path__)[0])' 2>/dev/null)"; do
+  nvcc=$(realpath "$(command -v nvcc)" 2>/dev/null)
+  for toolkit in "${CUDA_PATH:-}" /usr/local/cuda "${nvcc%/bin/nvcc}" "$("$python" -c 'import nvidia.cu13 as n; print(list(n.__path__)[0])' 2>/dev/null)"; do
     [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda_runtime.h" ] || continue
-    export CUDA_PATH=$toolkit LD_LIBRARY_PATH="$toolkit/lib64:$toolkit/lib:${LD_LIBRARY_PATH:-}"
+    export CUDA_PATH=$toolkit LD_LIBRARY_PATH="$toolkit/lib64:$toolkit/lib:$libraries"
     break
   done
+fi
+
+# Without this every process compiles its kernels anew. In a pack only: CubeCL looks for the file in the current folder.
+if [[ $device == cuda* && -e gpu-pack.txt ]]; then
+  rm -f cubecl.toml
+  [ -d kernels ] || [ ! -e kernels.tar.xz ] || tar -xf kernels.tar.xz
+  [ "${KERNELS:-1}" = 0 ] || printf '[compilation]\ncache = true\n\n[environment]\npath = { directory = "%s/kernels" }\n' "$PWD" > cubecl.toml
 fi
 
 # step NAME SECONDS COMMAND: its output in a log, its exit code and seconds in steps.tsv. Code 124: ended for time; 125: left out.
@@ -97,7 +108,7 @@ policy() {
 # peer NAME SECONDS CONFIG ARGUMENT...: the same in PyTorch.
 peer() {
   local what=$1 most=$2 config=$3; shift 3
-  step "$what" "$most" "$python" benches/gpu_peer.py "$scratch/$config.json" --device "$device" --prompt "$prompt" --new "$new" \
+  step "$what" "$most" env LD_LIBRARY_PATH="$libraries" "$python" benches/gpu_peer.py "$scratch/$config.json" --device "$device" --prompt "$prompt" --new "$new" \
     --rounds "$rounds" --lora "$rank" --grpo-new "$written" --grpo-rounds 1 --json "$folder/$what.json" $peak "$@"
 }
 
@@ -107,6 +118,7 @@ size() {
   bench "bench-$1-bf16" 150 "$scratch/$1" bf16
   learn "train-$1" 120 "$scratch/$1" bf16 "$rounds"
   peer "peer-$1" 150 "$1" --rows "$rows" --train "$batch" --grpo "$rollouts"
+  beside=$folder/peer-$1.log
   policy "grpo-$1" 180 "$scratch/$1" bf16
 }
 
@@ -126,17 +138,14 @@ part() {
       bench bench-0.6b-f32 90 "$scratch/0.6b" f32
       # The memory that the GPU says is in use must not grow.
       learn train-0.6b-long 90 "$scratch/0.6b" bf16 "$many"
-      peer peer-0.6b-compiled 150 0.6b --compiled --rows "$rows" --train "$batch"
       ;;
-    8b)
-      size 8b
-      peer peer-8b-compiled 150 8b --compiled --rows "$rows" --train "$batch"
-      ;;
+    8b) size 8b ;;
     stored) # The base as a file has it, in Q8_0: half the memory of bf16. PyTorch's bf16 stands beside it.
       step make-8b-q8_0 150 "$bin/probe" random-weights "$scratch/8b.json" --out "$scratch/8b.gguf" || return
       bench bench-8b-stored 150 "$scratch/8b.gguf" stored
       learn train-8b-stored 120 "$scratch/8b.gguf" stored "$rounds"
-      peer peer-8b-beside-stored 90 8b --rows "$rows" --train "$batch"
+      # Of this call, if there is one.
+      if [[ ${beside:-} == *-8b.log ]]; then cp "$beside" "$folder/"; else peer peer-8b 90 8b --rows "$rows" --train "$batch"; fi
       ;;
     more)
       step intervene 120 "$bin/intervene" fixtures/micro --device "$device" --problems "$problems" --out "$scratch/intervene"
@@ -145,7 +154,10 @@ part() {
       done
       step check-memory 60 "$bin/probe" check --device "$device" --part memory
       ;;
-    *) echo "run.sh: no part $1; there are check, 0.6b, 8b, stored, more"; return 2 ;;
+    compiled) # PyTorch's other way: compiling takes most of the time.
+      for size in 0.6b 8b; do peer "peer-$size-compiled" 180 "$size" --compiled --rows "$rows" --train "$batch"; done
+      ;;
+    *) echo "run.sh: no part $1; there are check, 0.6b, 8b, stored, more, compiled"; return 2 ;;
   esac
 }
 
@@ -174,6 +186,7 @@ for part in "$@"; do
   } > "$folder/machine.txt" 2>&1
   part "$part"
 done
+[ ! -d kernels ] || XZ_OPT='-1 -T0' tar -cJf "$packed/$name-kernels.tar.xz" kernels
 for part in "$@"; do
   echo; echo "=== $part"
   awk -F '\t' '{ printf "%-24s exit %-4s %5s s\n", $1, $2, $3 }' "$out/$part/steps.tsv"
