@@ -39,6 +39,6 @@ cp reports/gpu/run.sh "$pack/reports/gpu/"
 cp -r fixtures/{tiny,latent,steps,methods,micro} "$pack/fixtures/"
 { echo "$kind${QUICK:+, little optimised}, $(git rev-parse HEAD)"; git status --short; rustc --version; } > "$pack/gpu-pack.txt"
 
-du -sh --apparent-size "$pack"/bin/* "$pack"/* "$pack"
+du -ah --apparent-size -d 1 "$pack"
 size=$(du -sb "$pack" | cut -f 1)
 [ "$size" -le $((40 << 20)) ] || { echo "pack.sh: $size bytes are more than 40 MiB" >&2; exit 1; }

@@ -13,15 +13,24 @@
 set -u
 device=${1:?device, for example cuda:0}; name=${2:?a name for the folder}; bin=$(realpath "${3:?the folder of the programs}"); shift 3
 [ $# != 0 ] || set -- check 0.6b 8b stored more compiled
-deadline=$((SECONDS + ${SECONDS_LEFT:-540})); python=${PYTHON:-python3}; packed=$(realpath "${PACKED:-$(dirname "$0")}")
+deadline=$((SECONDS + ${SECONDS_LEFT:-540})); python=${PYTHON:-python3}; results=$(realpath "${PACKED:-$(dirname "$0")}")
 cd "$(dirname "$0")/../.." || exit 2
 out=reports/gpu/$name; scratch=$(mktemp -d "${TMPDIR:-/tmp}/switchyard-gpu.XXXXXX"); trap 'rm -rf "$scratch"' EXIT
 peak=${PEAK_TFLOPS:+--peak-tflops $PEAK_TFLOPS}
 
+# packed FOLDER NAME LEVEL and unpacked FILE: Python does it, because not every machine has xz.
+packed() {
+  "$python" -c 'import os, sys, tarfile
+folder, file, level = sys.argv[1:]
+with tarfile.open(file + ".part", "w:xz", preset=int(level)) as tar:
+    tar.add(folder, os.path.basename(folder))
+os.replace(file + ".part", file)' "$1" "$results/$2.tar.xz" "$3"
+}
+unpacked() { "$python" -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$1"; }
+
 if [ ! -e "$bin/probe" ]; then
-  xz -dc "$bin/switchyard.xz" > "$bin/switchyard" 2>/dev/null ||
-    "$python" -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$bin/switchyard.xz" > "$bin/switchyard" ||
-    { echo "run.sh: cannot unpack $bin/switchyard.xz"; exit 2; }
+  [ -e "$bin/switchyard.xz" ] || { echo "run.sh: $bin has neither probe nor switchyard.xz" >&2; exit 2; }
+  unpacked "$bin/switchyard.xz" > "$bin/switchyard" || exit 2
   chmod +x "$bin/switchyard"
   for program in train probe intervene report; do ln -sf switchyard "$bin/$program"; done
 fi
@@ -40,7 +49,7 @@ fi
 # Without this every process compiles its kernels anew. In a pack only: CubeCL looks for the file in the current folder.
 if [[ $device == cuda* && -e gpu-pack.txt ]]; then
   rm -f cubecl.toml
-  [ -d kernels ] || [ ! -e kernels.tar.xz ] || tar -xf kernels.tar.xz
+  [ -d kernels ] || [ ! -e kernels.tar.xz ] || unpacked kernels.tar.xz | tar -xf -
   [ "${KERNELS:-1}" = 0 ] || printf '[compilation]\ncache = true\n\n[environment]\npath = { directory = "%s/kernels" }\n' "$PWD" > cubecl.toml
 fi
 
@@ -66,12 +75,7 @@ watched() {
 }
 
 # The part's folder as one file, complete at any time.
-pack() {
-  local file; file=$packed/$name-$(basename "$folder").tar.xz
-  tar -cJf "$scratch/packed" -C "$(dirname "$folder")" "$(basename "$folder")" 2>/dev/null ||
-    tar -czf "$scratch/packed" -C "$(dirname "$folder")" "$(basename "$folder")" # a gzip file, where there is no xz
-  mv "$scratch/packed" "$file"
-}
+pack() { packed "$folder" "$name-$(basename "$folder")" 6; }
 
 # config NAME WIDTH FFN LAYERS HEADS TIED: Qwen3's settings in these sizes.
 config() {
@@ -186,7 +190,7 @@ for part in "$@"; do
   } > "$folder/machine.txt" 2>&1
   part "$part"
 done
-[ ! -d kernels ] || XZ_OPT='-1 -T0' tar -cJf "$packed/$name-kernels.tar.xz" kernels
+[ ! -d kernels ] || packed kernels "$name-kernels" 1
 for part in "$@"; do
   echo; echo "=== $part"
   awk -F '\t' '{ printf "%-24s exit %-4s %5s s\n", $1, $2, $3 }' "$out/$part/steps.tsv"
