@@ -63,7 +63,8 @@ step() {
     tail -n 3 "$folder/$what.log"
   fi
   printf '%s\t%s\t%s\t%s\n' "$what" "$code" "$((SECONDS - start))" "$*" >> "$folder/steps.tsv"
-  pack; return $code
+  [ "$code" = 125 ] || pack
+  return $code
 }
 
 # watched NAME SECONDS COMMAND: the same, and the GPU's memory in use (MiB), every two seconds.
@@ -183,12 +184,13 @@ figures() {
     }' "$@"
 }
 
+{ date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; cat gpu-pack.txt 2>/dev/null; echo "CUDA_PATH=${CUDA_PATH:-}"
+  timeout 60 "$python" -c 'import torch, transformers, peft; print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)'
+} > "$scratch/machine.txt" 2>&1
 for part in "$@"; do
   folder=$out/$part; rm -rf "$folder"; mkdir -p "$folder"; : > "$folder/steps.tsv"
-  { date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; cat gpu-pack.txt 2>/dev/null; echo "CUDA_PATH=${CUDA_PATH:-}"
-    "$python" -c 'import torch, transformers, peft; print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)'
-  } > "$folder/machine.txt" 2>&1
-  part "$part"
+  cp "$scratch/machine.txt" "$folder/"
+  part "$part"; pack
 done
 [ ! -d kernels ] || packed kernels "$name-kernels" 1
 for part in "$@"; do
