@@ -27,6 +27,7 @@ lock=$(mktemp)
 cp Cargo.lock "$lock"
 trap 'cp "$lock" Cargo.lock; rm -f "$lock"' EXIT
 CARGO_TARGET_DIR=$target nice -n 10 cargo "${build[@]}"
+cp "$lock" Cargo.lock
 
 pack=gpu-pack
 rm -rf "$pack"
