@@ -47,9 +47,9 @@ const ALLOWED: [(&str, &str); 30] = [
     ("report", "nth schema stats store"),
     (
         "commands",
-        "calibration corpus experiments interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",
+        "calibration corpus experiments grade interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",
     ),
-    ("bin", "commands grade machine method progress recipe report train world"),
+    ("bin", "commands"),
 ];
 
 /// Rooms that hold no tensors.

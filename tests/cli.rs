@@ -330,10 +330,13 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
         assert!(rate > 0.0 && found.contains("n = 2") && found.contains("utilisation"), "{found}");
     }
     assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
+    let said = stdout(&probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]));
+    assert!(said.starts_with("train 2 x 40, f32"), "{said}");
     for (bad, why) in [
         (&["--rows", "0"][..], "--rows"),
         (&["--grpo", "1"], "advantage"),
         (&["--lora", "2"], "--train"),
+        (&["--training-only"], "--train"),
         (&["--peak-tflops", "0"], "--peak-tflops"),
         (&["--launches", "--new", "1"], "--new"),
         (&["--dtype", "stored-bf16"], "no matrix is stored in bf16"),

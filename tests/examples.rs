@@ -1,6 +1,6 @@
 //! The programs of `examples/`: what each finds, called as it is; and the calls that they are made of. Cargo builds them as
-//! examples; here each is a module, so that no test starts cargo. Numbers of the committed checkpoint are not written down: the
-//! checkpoint may be trained anew.
+//! examples; here each is a module, so that no test starts cargo, but for `switchyard`, which is all programs in one. Numbers of
+//! the committed checkpoint are not written down: the checkpoint may be trained anew.
 
 #[allow(dead_code)]
 #[path = "../examples/attribute.rs"]
@@ -14,6 +14,9 @@ mod patch;
 #[allow(dead_code)]
 #[path = "../examples/steer.rs"]
 mod steer;
+
+#[cfg(unix)]
+use std::{path::Path, process::Command};
 
 use switchyard::loading::Loaded;
 use switchyard::model::Hooks;
@@ -141,4 +144,36 @@ fn an_edit_is_what_the_model_goes_on_with() {
     assert_eq!(loaded.generate(prompt, &mut edited(1.0)).expect("a trace").visible(), normal.visible());
     let kept = loaded.run_with_cache(&rows, &[name, "blocks.0.hook_resid_post"], edited(0.0)).expect("a cache");
     assert!(kept[name].data.iter().all(|x| *x == 0.0) && own.data.iter().any(|x| *x != 0.0));
+}
+
+/// `examples/switchyard` says and does what each program says and does, under its name and with its name as the first argument.
+/// `cargo test` builds it; `cargo test --test suite` alone does not.
+#[cfg(unix)]
+#[test]
+fn one_file_is_all_four_programs() {
+    let folder = Path::new(env!("CARGO_BIN_EXE_probe")).parent().expect("a folder");
+    let all = folder.join("examples").join("switchyard");
+    if !all.exists() {
+        println!("skipped: {} is not built (cargo build --example switchyard)", all.display());
+        return;
+    }
+    let here = tempfile::tempdir().expect("a folder");
+    let said = |program: &Path, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().expect("a program");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    for name in ["train", "probe", "intervene", "report"] {
+        let link = here.path().join(name);
+        std::os::unix::fs::symlink(&all, &link).expect("a link");
+        for arguments in [&["--help"][..], &["--version"], &["--no-such-option"], &["--completions", "bash"]] {
+            let alone = said(&folder.join(name), arguments);
+            assert_eq!(said(&link, arguments), alone, "{name} {arguments:?} by its name");
+            assert_eq!(said(&all, &[&[name], arguments].concat()), alone, "{name} {arguments:?} by the first argument");
+        }
+    }
+    for wrong in [&[][..], &["prob", "check"]] {
+        let (code, out, error) = said(&all, wrong);
+        assert!(code == Some(2) && out.is_empty() && error.contains("name a program"), "{error}");
+    }
 }

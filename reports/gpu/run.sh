@@ -1,67 +1,200 @@
 #!/usr/bin/env bash
-# Everything that is to be known of a GPU, in order (RUNBOOK.md). Goes on after a step that fails.
+# What is to be known of a GPU, in parts (RUNBOOK.md). Goes on after a step that fails: what fails is a result too.
+#   reports/gpu/run.sh DEVICE NAME BIN [PART...]     for example: run.sh cuda:0 h100 gpu-pack/bin check
+# PART: check, 0.6b, 8b, stored, more, compiled; without one all of them. BIN: where the programs are, or switchyard.xz that is all of them.
+# Logs, and a line a step with its exit code and seconds, go to reports/gpu/NAME/PART/. In the environment:
+#   SECONDS_LEFT=540   all parts of this call end by then: the last steps are cut short or left out
+#   PEAK_TFLOPS=989    for utilisation (H100 SXM, bf16, dense)
+#   PACKED=DIR         where NAME-PART.tar.xz of each part goes, anew after every step; by default reports/gpu
+#   PYTHON=python3     one with torch, transformers and peft
+#   KERNELS=0          in a pack: do not keep compiled kernels. They are kept in kernels/ for the next step, and as NAME-kernels.tar.xz in
+#                      PACKED for the next call: put it into the pack as kernels.tar.xz
+#   SMALL=1            small models and few rounds: every step within minutes on a CPU
 set -u
-device=${1:?device, for example cuda:0}; name=${2:?a name for the folder}; bin=$(realpath "${3:?the folder of the programs}")
-cd "$(dirname "$0")/../.."
+device=${1:?device, for example cuda:0}; name=${2:?a name for the folder}; bin=$(realpath "${3:?the folder of the programs}"); shift 3
+[ $# != 0 ] || set -- check 0.6b 8b stored more compiled
+deadline=$((SECONDS + ${SECONDS_LEFT:-540})); python=${PYTHON:-python3}; results=$(realpath "${PACKED:-$(dirname "$0")}")
+cd "$(dirname "$0")/../.." || exit 2
 out=reports/gpu/$name; scratch=$(mktemp -d "${TMPDIR:-/tmp}/switchyard-gpu.XXXXXX"); trap 'rm -rf "$scratch"' EXIT
-mkdir -p "$out"; : > "$out/steps.tsv"
 peak=${PEAK_TFLOPS:+--peak-tflops $PEAK_TFLOPS}
 
-# step NAME MINUTES COMMAND: its output in a log, its exit code and seconds in steps.tsv.
+# packed FOLDER NAME LEVEL and unpacked FILE: Python does it, because not every machine has xz.
+packed() {
+  "$python" -c 'import os, sys, tarfile
+folder, file, level = sys.argv[1:]
+with tarfile.open(file + ".part", "w:xz", preset=int(level)) as tar:
+    tar.add(folder, os.path.basename(folder))
+os.replace(file + ".part", file)' "$1" "$results/$2.tar.xz" "$3"
+}
+unpacked() { "$python" -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$1"; }
+
+if [ ! -e "$bin/probe" ]; then
+  [ -e "$bin/switchyard.xz" ] || { echo "run.sh: $bin has neither probe nor switchyard.xz" >&2; exit 2; }
+  unpacked "$bin/switchyard.xz" > "$bin/switchyard" || exit 2
+  chmod +x "$bin/switchyard"
+  for program in train probe intervene report; do ln -sf switchyard "$bin/$program"; done
+fi
+
+# CUDA's compiler library and headers: those of the system, else those that came with PyTorch. PyTorch keeps its own libraries.
+libraries=${LD_LIBRARY_PATH:-}
+if [[ $device == cuda* ]]; then
+  nvcc=$(realpath "$(command -v nvcc)" 2>/dev/null)
+  for toolkit in "${CUDA_PATH:-}" /usr/local/cuda "${nvcc%/bin/nvcc}" "$("$python" -c 'import nvidia.cu13 as n; print(list(n.__path__)[0])' 2>/dev/null)"; do
+    [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda_runtime.h" ] || continue
+    export CUDA_PATH=$toolkit LD_LIBRARY_PATH="$toolkit/lib64:$toolkit/lib:$libraries"
+    break
+  done
+fi
+
+# Without this every process compiles its kernels anew. In a pack only: CubeCL looks for the file in the current folder.
+if [[ $device == cuda* && -e gpu-pack.txt ]]; then
+  rm -f cubecl.toml
+  [ -d kernels ] || [ ! -e kernels.tar.xz ] || unpacked kernels.tar.xz | tar -xf -
+  [ "${KERNELS:-1}" = 0 ] || printf '[compilation]\ncache = true\n\n[environment]\npath = { directory = "%s/kernels" }\n' "$PWD" > cubecl.toml
+fi
+
+# step NAME SECONDS COMMAND: its output in a log, its exit code and seconds in steps.tsv. Code 124: ended for time; 125: left out.
 step() {
-  local what=$1 minutes=$2 start=$SECONDS; shift 2
+  local what=$1 most=$2 start=$SECONDS left=$((deadline - SECONDS)) code=125; shift 2
+  [ "$most" -lt "$left" ] || most=$left
   echo "== $what: $*"
-  timeout "${minutes}m" "$@" > "$out/$what.log" 2>&1; local code=$?
-  printf '%s\t%s\t%s\t%s\n' "$what" "$code" "$((SECONDS - start))" "$*" >> "$out/steps.tsv"
-  tail -n 3 "$out/$what.log"; return $code
+  if [ "$most" -ge 5 ]; then
+    timeout -k 5 "$most" "$@" > "$folder/$what.log" 2>&1; code=$?
+    tail -n 3 "$folder/$what.log"
+  fi
+  printf '%s\t%s\t%s\t%s\n' "$what" "$code" "$((SECONDS - start))" "$*" >> "$folder/steps.tsv"
+  [ "$code" = 125 ] || pack
+  return $code
 }
 
-# watched NAME MINUTES COMMAND: the same, and the GPU's memory in use (MiB), every two seconds.
+# watched NAME SECONDS COMMAND: the same, and the GPU's memory in use (MiB), every two seconds.
 watched() {
-  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -l 2 > "$out/$1.memory" 2>/dev/null & local watch=$!
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -l 2 > "$folder/$1.memory" 2>/dev/null & local watch=$!
   step "$@"; local code=$?
   kill "$watch" 2>/dev/null; wait "$watch" 2>/dev/null
   return $code
 }
 
-# config NAME D FFN LAYERS HEADS: Qwen3's settings in these sizes.
+# The part's folder as one file, complete at any time.
+pack() { packed "$folder" "$name-$(basename "$folder")" 6; }
+
+# config NAME WIDTH FFN LAYERS HEADS TIED: Qwen3's settings in these sizes.
 config() {
+  local width=$2 ffn=$3 layers=$4 heads=$5 kv=8 head=128 vocabulary=151936
+  [ -z "${SMALL:-}" ] || { width=64 ffn=128 layers=2 heads=4 kv=2 head=16 vocabulary=512; }
   cat > "$scratch/$1.json" <<JSON
-{ "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": $2, "intermediate_size": $3,
-  "num_hidden_layers": $4, "num_attention_heads": $5, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6,
-  "rope_theta": 1000000, "tie_word_embeddings": $6, "max_position_embeddings": 40960, "hidden_act": "silu" }
+{ "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": $vocabulary, "hidden_size": $width,
+  "intermediate_size": $ffn, "num_hidden_layers": $layers, "num_attention_heads": $heads, "num_key_value_heads": $kv,
+  "head_dim": $head, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": $6, "max_position_embeddings": 40960,
+  "hidden_act": "silu" }
 JSON
 }
-
-{ date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; } > "$out/machine.txt" 2>&1
-step devices 1 "$bin/train" --list-devices
-step check 12 "$bin/probe" check --device "$device" --part reference,kernels,halves,stored ||
-  step check-loosened 6 "$bin/probe" check --device "$device" --loosen 100
-step launches 3 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
-step intervene 10 "$bin/intervene" fixtures/micro --device "$device" --problems 12 --out "$scratch/intervene"
-for threads in 1 2; do
-  step "train-$threads" 10 "$bin/train" --preset smoke --device "$device" --threads "$threads" --out "$scratch/train-$threads"
-done
 config 0.6b 1024 3072 28 16 true
 config 8b 4096 12288 36 32 false
-for size in 0.6b 8b; do
-  step "make-$size" 10 "$bin/probe" random-weights "$scratch/$size.json" --out "$scratch/$size" || continue
-  for dtype in f32 bf16; do
-    [ "$size-$dtype" = 8b-f32 ] && continue # 33 GB of floats
-    step "bench-$size-$dtype" 10 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype "$dtype" --rows 1,8,64 $peak
-  done
-  # LoRA: the base in bf16, held once. 200 rounds of the small one: the memory that the GPU says is in use must not grow.
-  rounds=200; [ "$size" = 8b ] && rounds=5
-  watched "train-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 8 --prompt 512 \
-    --train 4 --lora 32 --rounds "$rounds" --threads 1 $peak
-  watched "grpo-$size" 8 "$bin/probe" bench "$scratch/$size" --device "$device" --dtype bf16 --rows 1 --new 1024 --prompt 64 \
-    --grpo 8 --lora 32 --rounds 2 --threads 1 $peak
-  rm -rf "${scratch:?}/$size"
+
+prompt=512 new=64 rows=1,8,64 rounds=5 many=100 batch=4 rollouts=8 rank=32 problems=12 written=512
+[ -z "${SMALL:-}" ] || { prompt=16 new=4 rows=1,2 rounds=2 many=3 batch=2 rollouts=2 rank=2 problems=3 written=4; }
+
+# bench NAME SECONDS MODEL DTYPE: prefill and decoding of ours.
+bench() { step "$1" "$2" "$bin/probe" bench "$3" --device "$device" --dtype "$4" --prompt "$prompt" --new "$new" --rows "$rows" --rounds "$rounds" $peak; }
+
+# learn NAME SECONDS MODEL DTYPE ROUNDS: a LoRA step of ours.
+learn() {
+  watched "$1" "$2" "$bin/probe" bench "$3" --device "$device" --dtype "$4" --training-only --prompt "$prompt" --train "$batch" \
+    --lora "$rank" --rounds "$5" --threads 1 $peak
+}
+
+# policy NAME SECONDS MODEL DTYPE: a Switch-GRPO step of ours.
+policy() {
+  watched "$1" "$2" "$bin/probe" bench "$3" --device "$device" --dtype "$4" --training-only --new "$written" --grpo "$rollouts" \
+    --lora "$rank" --rounds 1 --threads 1 $peak
+}
+
+# peer NAME SECONDS CONFIG ARGUMENT...: the same in PyTorch.
+peer() {
+  local what=$1 most=$2 config=$3; shift 3
+  step "$what" "$most" env LD_LIBRARY_PATH="$libraries" "$python" benches/gpu_peer.py "$scratch/$config.json" --device "$device" --prompt "$prompt" --new "$new" \
+    --rounds "$rounds" --lora "$rank" --grpo-new "$written" --grpo-rounds 1 --json "$folder/$what.json" $peak "$@"
+}
+
+# Ours and PyTorch's, both in bf16, of one size, in one call on one machine.
+size() {
+  step "make-$1" 150 "$bin/probe" random-weights "$scratch/$1.json" --out "$scratch/$1" || return
+  bench "bench-$1-bf16" 150 "$scratch/$1" bf16
+  learn "train-$1" 120 "$scratch/$1" bf16 "$rounds"
+  peer "peer-$1" 150 "$1" --rows "$rows" --train "$batch" --grpo "$rollouts"
+  beside=$folder/peer-$1.log
+  policy "grpo-$1" 180 "$scratch/$1" bf16
+}
+
+part() {
+  case $1 in
+    check)
+      step devices 30 "$bin/train" --list-devices
+      step check-reference 240 "$bin/probe" check --device "$device" --part reference --out "$folder/check-reference.md" ||
+        step check-loosened 60 "$bin/probe" check --device "$device" --part reference --loosen 100
+      step check-kernels 300 "$bin/probe" check --device "$device" --part kernels --out "$folder/check-kernels.md"
+      step check-halves 180 "$bin/probe" check --device "$device" --part halves --out "$folder/check-halves.md"
+      step check-stored 180 "$bin/probe" check --device "$device" --part stored --out "$folder/check-stored.md"
+      step launches 90 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
+      ;;
+    0.6b)
+      size 0.6b
+      bench bench-0.6b-f32 90 "$scratch/0.6b" f32
+      # The memory that the GPU says is in use must not grow.
+      learn train-0.6b-long 90 "$scratch/0.6b" bf16 "$many"
+      ;;
+    8b) size 8b ;;
+    stored) # The base as a file has it, in Q8_0: half the memory of bf16. PyTorch's bf16 stands beside it.
+      step make-8b-q8_0 150 "$bin/probe" random-weights "$scratch/8b.json" --out "$scratch/8b.gguf" || return
+      bench bench-8b-stored 150 "$scratch/8b.gguf" stored
+      learn train-8b-stored 120 "$scratch/8b.gguf" stored "$rounds"
+      # Of this call, if there is one.
+      if [[ ${beside:-} == *-8b.log ]]; then cp "$beside" "$folder/"; else peer peer-8b 90 8b --rows "$rows" --train "$batch"; fi
+      ;;
+    more)
+      step intervene 120 "$bin/intervene" fixtures/micro --device "$device" --problems "$problems" --out "$scratch/intervene"
+      for threads in 1 2; do
+        step "train-smoke-$threads" 120 "$bin/train" --preset smoke --device "$device" --threads "$threads" --out "$scratch/train-$threads"
+      done
+      step check-memory 60 "$bin/probe" check --device "$device" --part memory
+      ;;
+    compiled) # PyTorch's other way: compiling takes most of the time.
+      for size in 0.6b 8b; do peer "peer-$size-compiled" 180 "$size" --compiled --rows "$rows" --train "$batch"; done
+      ;;
+    *) echo "run.sh: no part $1; there are check, 0.6b, 8b, stored, more, compiled"; return 2 ;;
+  esac
+}
+
+# What was measured: each line of ours, with what share of PyTorch's it is where that is of the same size and figure, and PyTorch's.
+figures() {
+  awk -F '  +' '
+    /tokens\/s/ {
+      file = FILENAME; sub(/.*\//, "", file); sub(/\.log$/, "", file); split(file, of, "-")
+      figure = $1; sub(/, stored$/, ", bf16", figure); sub(/, checkpointed$/, "", figure)
+      line[++n] = file ": " $0; key[n] = of[3] == "f32" ? "" : of[2] " " figure; rate[n] = $2 + 0; ours[n] = of[1] != "peer"
+      if (!ours[n]) theirs[of[2] " " figure] = $2 + 0
+    }
+    END {
+      for (i = 1; i <= n; i++) if (ours[i]) {
+        if (theirs[key[i]] > 0) line[i] = line[i] sprintf("  %.2f of PyTorch", rate[i] / theirs[key[i]])
+        print line[i]
+      }
+      for (i = 1; i <= n; i++) if (!ours[i]) print line[i]
+    }' "$@"
+}
+
+{ date -u; uname -a; nvidia-smi 2>/dev/null; grep -m1 'model name' /proc/cpuinfo; "$bin/probe" --version; cat gpu-pack.txt 2>/dev/null; echo "CUDA_PATH=${CUDA_PATH:-}"
+  timeout 60 "$python" -c 'import torch, transformers, peft; print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)'
+} > "$scratch/machine.txt" 2>&1
+for part in "$@"; do
+  folder=$out/$part; rm -rf "$folder"; mkdir -p "$folder"; : > "$folder/steps.tsv"
+  cp "$scratch/machine.txt" "$folder/"
+  part "$part"; pack
 done
-# The base as a file has it, in Q8_0: half the memory of bf16.
-if step make-8b-q8_0 10 "$bin/probe" random-weights "$scratch/8b.json" --out "$scratch/8b.gguf"; then
-  watched bench-8b-stored 10 "$bin/probe" bench "$scratch/8b.gguf" --device "$device" --dtype stored --rows 1,8,64 $peak
-  watched train-8b-stored 8 "$bin/probe" bench "$scratch/8b.gguf" --device "$device" --dtype stored --rows 1 --new 8 \
-    --prompt 512 --train 4 --lora 32 --rounds 5 --threads 1 $peak
-fi
-column -t -s "$(printf '\t')" "$out/steps.tsv" | cut -c1-150
+[ ! -d kernels ] || packed kernels "$name-kernels" 1
+for part in "$@"; do
+  echo; echo "=== $part"
+  awk -F '\t' '{ printf "%-24s exit %-4s %5s s\n", $1, $2, $3 }' "$out/$part/steps.tsv"
+  logs=("$out/$part"/*.log); [ ! -e "${logs[0]}" ] || figures "${logs[@]}"
+done

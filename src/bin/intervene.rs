@@ -1,4 +1,4 @@
-//! `intervene`: does the latent step do work? Parses, calls, prints.
+//! `intervene`: does the latent step do work?
 
 use std::process::ExitCode;
 
@@ -9,6 +9,5 @@ use switchyard::commands::{completions, exit, intervene::Intervene};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = completions::parse::<Intervene>();
-    exit(args.run())
+    exit(completions::parse::<Intervene>().run())
 }

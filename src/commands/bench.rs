@@ -47,6 +47,9 @@ pub struct Bench {
     /// file has them, and the last three rows of the tables of tokens learn too
     #[arg(long, value_name = "RANK")]
     lora: Option<usize>,
+    /// Measure --train and --grpo alone, without prefill and decoding before them
+    #[arg(long)]
+    training_only: bool,
     /// Rounds of each figure
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
@@ -118,6 +121,10 @@ impl Bench {
             self.lora.is_none() || self.train.or(self.grpo).is_some(),
             "--lora is for --train and --grpo: name one"
         );
+        ensure!(
+            !self.training_only || self.train.or(self.grpo).is_some(),
+            "--training-only leaves nothing to measure: name --train or --grpo"
+        );
         let peak = self.peak_tflops.unwrap_or(1.0);
         ensure!(peak.is_finite() && peak > 0.0, "--peak-tflops must be above 0, found {peak}");
         ensure!(
@@ -139,6 +146,23 @@ impl Bench {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
+        if !self.training_only {
+            self.examined(machine)?;
+        }
+        if let Some(rows) = self.train {
+            print(&self.training(machine, rows)?)?;
+        }
+        if let Some(rollouts) = self.grpo {
+            print(&self.policy_step(machine, rollouts)?)?;
+        }
+        if let Some(peak) = peak_resident() {
+            print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;
+        }
+        Ok(())
+    }
+
+    /// Prefill and decoding: a model of its own, gone before one is trained.
+    fn examined(&self, machine: &Machine) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
         let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
@@ -154,16 +178,6 @@ impl Bench {
         print(&self.prefill(&model)?)?;
         for &rows in &self.rows {
             print(&self.decoding(&model, rows)?)?;
-        }
-        drop(model);
-        if let Some(rows) = self.train {
-            print(&self.training(machine, rows)?)?;
-        }
-        if let Some(rollouts) = self.grpo {
-            print(&self.policy_step(machine, rollouts)?)?;
-        }
-        if let Some(peak) = peak_resident() {
-            print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;
         }
         Ok(())
     }
@@ -261,8 +275,8 @@ impl Bench {
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
         let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, last, 0) };
         let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
-        // A rollout is one forward, its replay a forward and a backward.
-        let times = if self.lora.is_some() { 3.0 } else { 4.0 };
+        // A rollout is one forward; each inner epoch replays it, a forward and a backward.
+        let times = 1.0 + grpo.inner_epochs as f64 * if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
         let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
         self.measured(&what, rollouts * self.new, flops, || {

@@ -1,4 +1,4 @@
-//! What the binaries do: arguments checked, calls made, results printed. One file per subcommand.
+//! What the binaries do: arguments checked, calls made, results printed. One file per program and per subcommand.
 
 pub mod activations;
 pub mod adapter;
@@ -19,14 +19,17 @@ pub mod intervene;
 pub mod merge;
 mod pairs;
 mod places;
+pub mod probe;
 pub mod random_weights;
 mod reached;
 mod render;
+pub mod report;
 pub mod results;
 pub mod shard;
 mod table;
 pub mod targets;
 mod tensors;
+pub mod train;
 mod unknown;
 
 use std::io::Write;

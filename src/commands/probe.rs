@@ -1,0 +1,59 @@
+//! `probe`: look into a model. Without a subcommand it runs the observational experiments.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use super::activations::Activations;
+use super::adapter::AdapterArgs;
+use super::bench::Bench;
+use super::calibrate::Calibrate;
+use super::check::Check;
+use super::experiments::Experiments;
+use super::generate::Generate;
+use super::random_weights::RandomWeights;
+
+/// Look into models: run the observational experiments, continue a prompt, write activations to a file.
+#[derive(Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
+                  probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
+                  probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
+                  probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
+                  probe calibrate                           how often are the verdicts themselves right?"
+)]
+pub struct Probe {
+    #[command(flatten)]
+    experiments: Experiments,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Activations(Activations),
+    Adapter(AdapterArgs),
+    Bench(Bench),
+    Calibrate(Calibrate),
+    Check(Check),
+    Generate(Generate),
+    RandomWeights(RandomWeights),
+}
+
+impl Probe {
+    /// # Errors
+    /// As the subcommand's.
+    pub fn run(self) -> Result<()> {
+        match self.what {
+            None => self.experiments.run(),
+            Some(What::Activations(activations)) => activations.run(),
+            Some(What::Adapter(adapter)) => adapter.run(),
+            Some(What::Bench(bench)) => bench.run(),
+            Some(What::Calibrate(calibrate)) => calibrate.run(),
+            Some(What::Check(check)) => check.run(),
+            Some(What::Generate(generate)) => generate.run(),
+            Some(What::RandomWeights(random)) => random.run(),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `report`: from files to verdicts, tables, figures and a page; needs no model.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+
+use super::chosen::REPORTS;
+use super::merge::Merge;
+use super::print;
+use crate::grade::pairs;
+use crate::progress::show;
+use crate::report::folder::Folder;
+use crate::report::{compare, curves, render};
+
+/// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
+///
+/// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
+#[derive(Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
+                  report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
+                  report runs/reports/SmolLM2 --paper                 the paper's tables beside a model of one's own\n  \
+                  report merge runs/x/shard-*-of-4 --out runs/x   what one process would have written\n  \
+                  report grade --pairs pairs.jsonl --out graded.jsonl"
+)]
+pub struct Report {
+    /// Folders of rows; by default all under runs/reports/
+    #[arg(value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// The page; by default index.html beside the first folder
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// The checkpoint that stands where the paper says "after SFT"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "sft")]
+    sft: String,
+    /// The checkpoint that stands where the paper says "after Switch-GRPO"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]
+    grpo: String,
+    /// The checkpoint that Switch-GRPO started from, for claims about RL
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo_start")]
+    grpo_start: String,
+    /// Show the paper's tables and claims also beside a model that stands for none of its own
+    #[arg(long)]
+    paper: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Grade pairs (JSON lines with "gold" and "pred"); adds "verdict" and "rule" to each.
+    Grade {
+        /// The pairs to read, one JSON object a line.
+        #[arg(long)]
+        pairs: PathBuf,
+        /// Where to write the graded pairs; replaced only once it is complete.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Checkpoints of several folders side by side, one row each: what interventions and probes say of their latents.
+    Compare {
+        /// Folders of rows.
+        #[arg(required = true, value_name = "FOLDER")]
+        folders: Vec<PathBuf>,
+        /// Also write the table: STEM.md, STEM.csv and STEM.tex.
+        #[arg(long, value_name = "STEM")]
+        out: Option<PathBuf>,
+    },
+    Merge(Merge),
+    /// Draw a run's training curves from its rows, into its folder `figures`.
+    Curves {
+        /// A run folder of `train`.
+        run: PathBuf,
+    },
+}
+
+impl Report {
+    /// # Errors
+    /// A folder or file that cannot be read, or a place that cannot be written.
+    pub fn run(&self) -> Result<()> {
+        match &self.command {
+            None => report(self),
+            Some(Command::Grade { pairs, out }) => grade(pairs, out),
+            Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
+            Some(Command::Merge(merge)) => merge.run(),
+            Some(Command::Curves { run }) => draw(run),
+        }
+    }
+}
+
+fn report(args: &Report) -> Result<()> {
+    let started = Instant::now();
+    let paths =
+        if args.folders.is_empty() { render::default_folders(Path::new(REPORTS))? } else { args.folders.clone() };
+    let named =
+        |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
+    let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");
+    let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;
+    let seconds = started.elapsed().as_secs_f64();
+    print(&format!("{}\n{}  ({seconds:.1} s; open it in a browser)\n", done.summary, done.page.display()))
+}
+
+fn grade(pairs: &Path, out: &Path) -> Result<()> {
+    let s = pairs::grade_file(pairs, out)?;
+    show(&format!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display()));
+    if s.labelled > 0 {
+        show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));
+    }
+    Ok(())
+}
+
+fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
+    let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    let table = compare::table(&folders)?;
+    if let Some(stem) = out {
+        table.save(stem)?;
+    }
+    print(&table.markdown())
+}
+
+fn draw(run: &Path) -> Result<()> {
+    let figures = curves::draw(run)?;
+    ensure!(!figures.is_empty(), "{}: holds no training rows to draw", run.display());
+    for figure in figures {
+        show(&format!("{}\n{}", figure.svg.display(), figure.png.display()));
+    }
+    Ok(())
+}
