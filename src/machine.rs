@@ -116,7 +116,9 @@ impl Compute {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
             Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
-            Compute::F32 | Compute::Tf32 | Compute::Bf16 => Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?)),
+            Compute::F32 | Compute::Tf32 | Compute::Bf16 => {
+                Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?))
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 #   PEAK_TFLOPS=989    for utilisation (H100 SXM, bf16, dense)
 #   PACKED=DIR         where NAME-PART.tar.xz of each part goes, anew after every step; by default reports/gpu
 #   PYTHON=python3     one with torch, transformers and peft
-#   KERNELS=0          in a pack: do not keep compiled kernels. They are kept in kernels/ for the next step, and as NAME-kernels.tar.xz in
+#   KERNELS=0          in a pack: compiled kernels stay in CubeCL's own folder. Otherwise they are in kernels/, and as NAME-kernels.tar.xz in
 #                      PACKED for the next call: put it into the pack as kernels.tar.xz
 #   SMALL=1            small models and few rounds: every step within minutes on a CPU
 set -u
@@ -46,11 +46,11 @@ if [[ $device == cuda* ]]; then
   done
 fi
 
-# Without this every process compiles its kernels anew. In a pack only: CubeCL looks for the file in the current folder.
+# Compiled kernels, and what autotune found, in a folder that goes back. In a pack only: CubeCL looks for the file in the current folder.
 if [[ $device == cuda* && -e gpu-pack.txt ]]; then
   rm -f cubecl.toml
   [ -d kernels ] || [ ! -e kernels.tar.xz ] || unpacked kernels.tar.xz | tar -xf -
-  [ "${KERNELS:-1}" = 0 ] || printf '[compilation]\ncache = true\n\n[environment]\npath = { directory = "%s/kernels" }\n' "$PWD" > cubecl.toml
+  [ "${KERNELS:-1}" = 0 ] || printf '[environment]\npath = { directory = "%s/kernels" }\n' "$PWD" > cubecl.toml
 fi
 
 # step NAME SECONDS COMMAND: its output in a log, its exit code and seconds in steps.tsv. Code 124: ended for time; 125: left out.
