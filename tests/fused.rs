@@ -287,3 +287,18 @@ fn gradients_are_the_slopes() {
         assert!((dot - slope).abs() < 2e-3 * slope.abs().max(1.0), "{name}: {dot} along, slope {slope}");
     }
 }
+
+#[test]
+fn a_mask_made_on_the_device_is_the_hosts() {
+    use burn::tensor::DType;
+    let device = Device::flex();
+    let [b, l, t] = [2, 3, 7];
+    for holes in [&[][..], &[1, 6, 9]] {
+        let held: Vec<bool> = (0..b * t).map(|slot| !holes.contains(&slot)).collect();
+        let sees = |i: usize| held[i / (l * t) * t + i % t] && i % t <= t - l + i / t % l;
+        let visible: Vec<bool> = (0..b * l * t).map(sees).collect();
+        let host = ops::additive_mask(&visible, [b, l, t], DType::F32, &device);
+        let made = ops::causal_mask(&held, [b, l, t], DType::F32, &device);
+        assert_eq!(values(&made), values(&host), "holes {holes:?}");
+    }
+}

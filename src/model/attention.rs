@@ -107,8 +107,10 @@ impl Attention {
         let [b, l, h, dh] = z.dims();
         let weight = self.o_proj.floats(&z.device())?;
         let d = weight.dims()[1];
-        let weight = weight.reshape([1, h, dh, d]);
-        Ok(ops::matmul(z.swap_dims(1, 2), weight.expand([b, h, dh, d])).swap_dims(1, 2).reshape([b, l, h, d]))
+        // A product a head, with the rows of all of the batch: no matrix is repeated.
+        let z = z.swap_dims(1, 2).swap_dims(0, 1).reshape([h, b * l, dh]);
+        let result = ops::matmul(z, weight.reshape([h, dh, d])).reshape([h, b, l, d]);
+        Ok(result.swap_dims(0, 1).swap_dims(1, 2))
     }
 }
 

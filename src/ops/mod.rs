@@ -22,8 +22,8 @@ pub(crate) mod wide;
 use std::ops::Range;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{additive_mask, attend, attend_in_parts, grouped_pattern, masked};
-pub(crate) use attention::{causal_mask, grouped_scores, grouped_values};
+pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped_pattern, masked};
+pub(crate) use attention::{grouped_scores, grouped_values};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
 pub use frozen::Frozen;
 pub(crate) use fused::{is_cpu, is_fused};
