@@ -73,6 +73,48 @@ static inline bool __all_sync(unsigned mask, bool value) {
   return yes == cu_host->active[cu_host->lane / 32];
 }
 
+// One thread of those that run together.
+static inline void cu_elect_sync(const char *, unsigned &elected) {
+  cu_leave(0);
+  elected = (cu_host->lane & 31) == (unsigned)__builtin_ctz(cu_host->active[cu_host->lane / 32]);
+}
+
+// --- Barriers in shared memory, and copies that end phases of them: see driver.cpp --------------------------------------
+
+namespace std {
+template <class T> static inline T &&move(T &value) { return (T &&)value; }
+}  // namespace std
+
+namespace cuda {
+enum thread_scope { thread_scope_block };
+template <thread_scope> struct barrier {
+  unsigned long long place;
+  struct arrival_token { unsigned long phase; };
+  arrival_token arrive() { return {cu_host->arrive(this, 1, 0)}; }
+  void wait(arrival_token &&token) { cu_host->await(this, token.phase); }
+  void wait_parity(bool parity) {
+    unsigned long phase = cu_host->phase(this);
+    if ((phase & 1) == parity) cu_host->await(this, phase);
+  }
+  void arrive_and_wait() { wait(arrive()); }
+};
+typedef barrier<thread_scope_block> cu_barrier;
+static inline void init(cu_barrier *barrier, unsigned arrivals) { cu_host->init(barrier, arrivals); }
+
+namespace device {
+static inline cu_barrier::arrival_token barrier_arrive_tx(cu_barrier &barrier, unsigned arrivals, unsigned bytes) {
+  return {cu_host->arrive(&barrier, arrivals, bytes)};
+}
+namespace experimental {
+static inline void fence_proxy_async_shared_cta() {}
+static inline void cp_async_bulk_tensor_3d_global_to_shared(void *to, const void *map, int x, int y, int z, cu_barrier &barrier) {
+  int at[] = {x, y, z};
+  cu_host->copy_box(to, map, at, &barrier);
+}
+}  // namespace experimental
+}  // namespace device
+}  // namespace cuda
+
 // --- Arithmetic --------------------------------------------------------------------------------------------------------
 
 template <class T, class F> struct cu_same { static constexpr bool value = false; };
