@@ -147,6 +147,13 @@ cuda_stand_in_switch:
 
 constexpr size_t STACK = 256 << 10;
 
+// Some bytes on their way to shared memory, and zeros behind them.
+struct Piece {
+  char *to;
+  const char *from;
+  unsigned bytes, from_bytes;
+};
+
 struct Fiber {
   char *stack = nullptr;
   void *sp = nullptr;
@@ -155,6 +162,8 @@ struct Fiber {
   // For Wait::Phase.
   void *barrier = nullptr;
   unsigned long phase = 0;
+  // `cp.async` since the last barrier that it was bound to.
+  std::vector<Piece> pieces;
 };
 
 std::vector<Fiber> fibers;
@@ -213,12 +222,14 @@ struct Barrier {
   unsigned long phase;
 };
 
-// The copy of a box, under way.
+// A copy under way: pieces, whose end is an arrival, or a box, whose bytes the barrier counts.
 struct Copy {
-  TensorMap map;
-  int at[5];
-  char *to;
   void *barrier;
+  std::vector<Piece> pieces;
+  bool is_box = false;
+  TensorMap map{};
+  int at[5] = {};
+  char *to = nullptr;
 };
 
 std::map<void *, Barrier> barriers;
@@ -268,7 +279,13 @@ size_t swizzled(size_t at, unsigned mode) {
   return at ^ (at >> 7 & masks[mode]) << 4;
 }
 
-void perform(const Copy &copy) {
+void perform(const Piece &piece) {
+  memcpy(piece.to, piece.from, piece.from_bytes);
+  memset(piece.to + piece.from_bytes, 0, piece.bytes - piece.from_bytes);
+}
+
+// How many bytes.
+long perform_box(const Copy &copy) {
   const TensorMap &map = copy.map;
   size_t rows = 1, bytes = map.box[0] * map.bytes, start = copy.to - host.shared;
   for (int axis = 1; axis < map.rank; axis++) rows *= map.box[axis];
@@ -296,24 +313,56 @@ void perform(const Copy &copy) {
       }
     }
   }
+  return long(rows * bytes);
+}
+
+void perform(const Copy &copy) {
   Barrier &barrier = barrier_at(copy.barrier);
-  barrier.bytes -= long(rows * bytes);
+  for (auto &piece : copy.pieces) perform(piece);
+  if (copy.is_box)
+    barrier.bytes -= perform_box(copy);
+  else
+    barrier.missing--;
   settle(copy.barrier, barrier);
 }
 
 // A GPU copies when it likes: here as late as can be, or at once.
+void begin(Copy &&copy) {
+  if (reversed())
+    perform(copy);
+  else
+    copies.push_back(std::move(copy));
+}
+
+void copy_piece(void *to, const void *from, unsigned bytes, unsigned from_bytes) {
+  if (from_bytes > bytes) fail("cp.async reads more than it writes");
+  if (uintptr_t(to) % bytes || (from_bytes && uintptr_t(from) % bytes)) fail("cp.async of an address that is not aligned to its bytes");
+  Piece piece = {static_cast<char *>(to), static_cast<const char *>(from), bytes, from_bytes};
+  if (reversed())
+    perform(piece);
+  else
+    fibers[host.lane].pieces.push_back(piece);
+}
+
+// The arrival comes on top of those that the barrier expects.
+void arrive_after_copies(void *at) {
+  barrier_at(at).missing++;
+  Copy copy;
+  copy.barrier = at;
+  copy.pieces.swap(fibers[host.lane].pieces);
+  begin(std::move(copy));
+}
+
 void copy_box(void *to, const void *map, const int *at, void *barrier) {
   Copy copy;
+  copy.is_box = true;
   memcpy(&copy.map, map, sizeof copy.map);
   memcpy(copy.at, at, copy.map.rank * sizeof(int));
   copy.to = static_cast<char *>(to);
   copy.barrier = barrier;
   barrier_at(barrier);
   if ((copy.to - host.shared) % 128) fail("a box is copied to an address that is not aligned to 128 bytes");
-  if (reversed())
-    perform(copy);
-  else
-    copies.push_back(copy);
+  begin(std::move(copy));
 }
 
 // --- A block ----------------------------------------------------------------------------------------------------------
@@ -356,6 +405,7 @@ void run_block(size_t threads, const Dim &block) {
   for (size_t i = 0; i < threads; i++) {
     fibers[i].done = false;
     fibers[i].wait = Wait::None;
+    fibers[i].pieces.clear();
   }
   size_t warps = (threads + 31) / 32;
   auto run = [&](bool hurry) {
@@ -806,6 +856,8 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
   host.arrive = barrier_arrive;
   host.phase = barrier_phase;
   host.await = barrier_await;
+  host.copy = copy_piece;
+  host.arrive_after_copies = arrive_after_copies;
   host.copy_box = copy_box;
   host.grid = {gx, gy, gz};
   host.block = {bx, by, bz};

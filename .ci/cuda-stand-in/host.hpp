@@ -28,6 +28,8 @@ struct Host {
   unsigned long (*arrive)(void *barrier, unsigned arrivals, unsigned bytes);
   unsigned long (*phase)(void *barrier);
   void (*await)(void *barrier, unsigned long phase);
+  void (*copy)(void *to, const void *from, unsigned bytes, unsigned from_bytes);
+  void (*arrive_after_copies)(void *barrier);
   void (*copy_box)(void *to, const void *map, const int *at, void *barrier);
   // Of each warp: its exchanges so far, and the threads that took part in the last one.
   unsigned turn[32], active[32];
