@@ -73,6 +73,49 @@ static inline bool __all_sync(unsigned mask, bool value) {
   return yes == cu_host->active[cu_host->lane / 32];
 }
 
+// One thread of those that run together.
+static inline void cu_elect_sync(const char *, unsigned &elected) {
+  cu_leave(0);
+  elected = (cu_host->lane & 31) == (unsigned)__builtin_ctz(cu_host->active[cu_host->lane / 32]);
+}
+
+// --- Barriers in shared memory, and copies that end phases of them: see driver.cpp --------------------------------------
+
+namespace std {
+template <class T> static inline T &&move(T &value) { return (T &&)value; }
+}  // namespace std
+
+namespace cuda {
+enum thread_scope { thread_scope_block };
+template <thread_scope> struct barrier {
+  unsigned long long place;
+  struct arrival_token { unsigned long phase; };
+  arrival_token arrive() { return {cu_host->arrive(this, 1, 0)}; }
+  void wait(arrival_token &&token) { cu_host->await(this, token.phase); }
+  void wait_parity(bool parity) {
+    unsigned long phase = cu_host->phase(this);
+    if ((phase & 1) == parity) cu_host->await(this, phase);
+  }
+  void arrive_and_wait() { wait(arrive()); }
+};
+typedef barrier<thread_scope_block> cu_barrier;
+static inline void init(cu_barrier *barrier, unsigned arrivals) { cu_host->init(barrier, arrivals); }
+
+namespace device {
+static inline cu_barrier *barrier_native_handle(cu_barrier &barrier) { return &barrier; }
+static inline cu_barrier::arrival_token barrier_arrive_tx(cu_barrier &barrier, unsigned arrivals, unsigned bytes) {
+  return {cu_host->arrive(&barrier, arrivals, bytes)};
+}
+namespace experimental {
+static inline void fence_proxy_async_shared_cta() {}
+static inline void cp_async_bulk_tensor_3d_global_to_shared(void *to, const void *map, int x, int y, int z, cu_barrier &barrier) {
+  int at[] = {x, y, z};
+  cu_host->copy_box(to, map, at, &barrier);
+}
+}  // namespace experimental
+}  // namespace device
+}  // namespace cuda
+
 // --- Arithmetic --------------------------------------------------------------------------------------------------------
 
 template <class T, class F> struct cu_same { static constexpr bool value = false; };
@@ -392,6 +435,50 @@ template <bool T> static inline unsigned cu_ldmatrix(unsigned own, int i) {
   }
 CU_LDMATRIX(_shared__cta_b16, false)
 CU_LDMATRIX(_trans_shared__cta_b16, true)
+template <bool T> static inline void cu_stmatrix(unsigned own, int i, unsigned word) {
+  unsigned lane = cu_host->lane & 31;
+  for (unsigned h = 0; h < 2; h++) {
+    unsigned row = T ? lane % 4 * 2 + h : lane / 4, column = T ? lane / 4 : lane % 4 * 2 + h;
+    unsigned short bits = word >> (16 * h);
+    __builtin_memcpy(cu_host->shared + cu_take(own, i * 8 + row) + column * 2, &bits, 2);
+  }
+}
+#define CU_STMATRIX(suffix, transposed)                                                                                               \
+  static inline void cu_stmatrix_sync_aligned_m8n8_x1##suffix(const char *, unsigned at, unsigned a) {                                \
+    cu_leave(at);                                                                                                                     \
+    cu_stmatrix<transposed>(at, 0, a);                                                                                                \
+  }                                                                                                                                   \
+  static inline void cu_stmatrix_sync_aligned_m8n8_x2##suffix(const char *, unsigned at, unsigned a, unsigned b) {                    \
+    cu_leave(at);                                                                                                                     \
+    cu_stmatrix<transposed>(at, 0, a), cu_stmatrix<transposed>(at, 1, b);                                                             \
+  }                                                                                                                                   \
+  static inline void cu_stmatrix_sync_aligned_m8n8_x4##suffix(const char *, unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) { \
+    cu_leave(at);                                                                                                                     \
+    cu_stmatrix<transposed>(at, 0, a), cu_stmatrix<transposed>(at, 1, b);                                                             \
+    cu_stmatrix<transposed>(at, 2, c), cu_stmatrix<transposed>(at, 3, d);                                                             \
+  }
+CU_STMATRIX(_shared__cta_b16, false)
+CU_STMATRIX(_trans_shared__cta_b16, true)
+
+// `cp.async [to], [from], 16, 16;`: how many bytes is in the text; the rest of what is not copied becomes zero.
+static inline unsigned cu_bytes(const char *ptx) {
+  for (int commas = 0; commas < 2; ptx++) commas += *ptx == ',';
+  unsigned bytes = 0;
+  for (ptx++; *ptx >= '0' && *ptx <= '9'; ptx++) bytes = bytes * 10 + (*ptx - '0');
+  return bytes;
+}
+#define CU_CP_ASYNC(name)                                                                                    \
+  static inline void name(const char *ptx, unsigned to, const void *from) {                                  \
+    cu_host->copy(cu_host->shared + to, from, cu_bytes(ptx), cu_bytes(ptx));                                 \
+  }                                                                                                          \
+  static inline void name(const char *ptx, unsigned to, const void *from, unsigned long from_bytes) {        \
+    cu_host->copy(cu_host->shared + to, from, cu_bytes(ptx), from_bytes);                                    \
+  }
+CU_CP_ASYNC(cu_cp_async_ca_shared__cta_global)
+CU_CP_ASYNC(cu_cp_async_cg_shared__cta_global)
+static inline void cu_cp_async_mbarrier_arrive_shared__cta_b64(const char *, unsigned barrier) {
+  cu_host->arrive_after_copies(cu_host->shared + barrier);
+}
 
 // Atomics on halves name their registers by bits.
 static inline void cu_atom_relaxed_add_noftz_f16(const char *, unsigned short &out, const void *at, unsigned short x) {

@@ -21,7 +21,8 @@ const VALUES: f64 = 1e-5;
 const GRADIENTS: f64 = 2e-5;
 
 /// Of values and gradients in 16 bits, for which inputs are rounded first: what rounding an output costs, and some.
-const HALVES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 1e-3), (FloatDType::BF16, "bf16", 8e-3)];
+pub(super) const HALVES: [(FloatDType, &str, f64); 2] =
+    [(FloatDType::F16, "f16", 1e-3), (FloatDType::BF16, "bf16", 8e-3)];
 
 /// Below this, f16 has fewer digits.
 const SMALL: f32 = 1e-4;
@@ -150,16 +151,24 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
     let mut all: Vec<Compared> = found.into_iter().map(compared).collect();
     for (dtype, name, bound) in HALVES {
         if device.supports_dtype(dtype) {
-            all.extend(in_halves(device, &cpu, dtype, name, bound)?);
+            let cases = kernel_cases::all().into_iter().filter(Case::runs_in_halves).collect();
+            all.extend(in_one_type(cases, device, &cpu, dtype, name, bound)?);
         }
     }
     Ok(all)
 }
 
-/// The operations of a forward in 16 bits against the CPU in f32 on the same inputs.
-fn in_halves(device: &Device, cpu: &Device, dtype: FloatDType, name: &str, bound: f64) -> Result<Vec<Compared>> {
+/// Operations in one type, mostly of 16 bits, against the CPU in f32 on the same inputs.
+pub(super) fn in_one_type(
+    cases: Vec<Case>,
+    device: &Device,
+    cpu: &Device,
+    dtype: FloatDType,
+    name: &str,
+    bound: f64,
+) -> Result<Vec<Compared>> {
     let mut found: BTreeMap<&str, (f64, usize, String)> = BTreeMap::new();
-    for case in kernel_cases::all().into_iter().filter(Case::runs_in_halves) {
+    for case in cases {
         let case = case.rounded(dtype);
         let (ours, theirs) = (computed(&case, device, dtype, Way::Halves)?, computed(&case, cpu, F32, Way::Halves)?);
         let (worst, values, at) = found.entry(case.operation).or_default();

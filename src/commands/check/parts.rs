@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use burn::tensor::Device;
 use clap::{Args, Parser};
 
-use super::{halves, kernels, memory, rows, stored};
+use super::{halves, kernels, memory, products, rows, stored};
 use crate::commands::experiments::Experiments;
 use crate::commands::intervene::Intervene;
 use crate::machine::{self, Machine};
@@ -32,9 +32,10 @@ pub(super) struct Part {
     pub run: fn(&Setting) -> Result<Vec<Compared>>,
 }
 
-pub(super) const PARTS: [Part; 10] = [
+pub(super) const PARTS: [Part; 11] = [
     Part { name: "reference", run: |setting| setting.fixtures.all() },
     Part { name: "kernels", run: |setting| kernels::against_the_cpu_and_the_composition(&setting.fixtures.device) },
+    Part { name: "products", run: |setting| products::against_the_cpu(&setting.fixtures.device) },
     Part { name: "halves", run: |setting| halves::against_f32(&setting.fixtures) },
     Part { name: "stored", run: stored::on_the_device },
     Part { name: "training", run: training },

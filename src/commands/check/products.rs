@@ -1,0 +1,74 @@
+//! Products of matrices, which a device computes by whichever of Burn's kernels was the fastest there: odd and even sizes, vectors,
+//! batches, one matrix for several, views. Values and gradients in f32, f16 and bf16.
+
+use anyhow::Result;
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use super::kernel_cases::tracked;
+use super::kernels::{Case, HALVES, in_one_type, noise};
+use crate::machine::Machine;
+use crate::ops;
+use crate::parity::Compared;
+
+/// Of sums of f32 in another order.
+const BOUND: f64 = 1e-5;
+
+/// Every product in every type that the device computes in, against the CPU in f32 on the same inputs.
+///
+/// # Errors
+/// A gradient that is missing.
+pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Compared>> {
+    let cpu = Machine::default().device;
+    let mut out = vec![];
+    for (dtype, name, bound) in [(FloatDType::F32, "f32", BOUND)].into_iter().chain(HALVES) {
+        if device.supports_dtype(dtype) {
+            out.extend(in_one_type(cases(), device, &cpu, dtype, name, bound)?);
+        }
+    }
+    Ok(out)
+}
+
+type View = fn(Tensor<4>) -> Tensor<4>;
+
+fn cases() -> Vec<Case> {
+    let as_it_is: View = |x| x;
+    let transposed: View = |x| x.swap_dims(2, 3);
+    let of_heads: View = |x| x.swap_dims(1, 2);
+    let fewer_matrices: View = |x| x.narrow(1, 1, 2);
+    let fewer_rows: View = |x| x.narrow(2, 3, 40);
+    let fewer_columns: View = |x| x.narrow(3, 8, 48);
+    // At an address that is a multiple of nothing.
+    let odd_columns: View = |x| x.narrow(3, 3, 48);
+    let expanded: View = |x| x.expand([2, 3, 40, 64]);
+    let case = |operation, (left, a): ([usize; 4], View), (right, b): ([usize; 4], View)| {
+        let shape = format!("{left:?} by {right:?}");
+        tracked(operation, shape, vec![noise(left, 31, 1.0), noise(right, 32, 1.0)], move |x, _| {
+            ops::matmul(a(x[0].clone()), b(x[1].clone()))
+        })
+    };
+    let plain = |operation, left, right| case(operation, (left, as_it_is), (right, as_it_is));
+    vec![
+        plain("matrices", [1, 1, 5, 67], [1, 1, 67, 33]),
+        plain("matrices", [1, 1, 64, 128], [1, 1, 128, 96]),
+        plain("matrices", [1, 1, 130, 200], [1, 1, 200, 72]),
+        plain("matrices", [1, 1, 70, 600], [1, 1, 600, 40]),
+        plain("vectors", [1, 1, 1, 256], [1, 1, 256, 64]),
+        plain("vectors", [1, 1, 64, 256], [1, 1, 256, 1]),
+        plain("batches", [2, 3, 40, 64], [2, 3, 64, 48]),
+        plain("batches by one", [2, 3, 40, 64], [1, 1, 64, 48]),
+        plain("one by batches", [1, 1, 40, 64], [2, 3, 64, 48]),
+        plain("batches by some", [2, 3, 40, 64], [2, 1, 64, 48]),
+        plain("batches by some", [2, 3, 40, 64], [1, 3, 64, 48]),
+        plain("some by some", [2, 1, 40, 64], [1, 3, 64, 48]),
+        case("transposed", ([2, 3, 64, 40], transposed), ([2, 3, 64, 48], as_it_is)),
+        case("transposed", ([2, 3, 40, 64], as_it_is), ([2, 3, 48, 64], transposed)),
+        case("transposed", ([2, 3, 64, 40], transposed), ([2, 3, 48, 64], transposed)),
+        case("heads", ([2, 40, 3, 64], of_heads), ([2, 64, 3, 48], of_heads)),
+        case("expanded", ([1, 3, 40, 64], expanded), ([2, 3, 64, 48], as_it_is)),
+        case("some matrices of more", ([2, 3, 40, 64], fewer_matrices), ([2, 3, 64, 48], fewer_matrices)),
+        case("some rows of more", ([2, 3, 45, 64], fewer_rows), ([2, 3, 64, 48], as_it_is)),
+        case("some columns of more", ([2, 3, 40, 64], as_it_is), ([2, 3, 64, 64], fewer_columns)),
+        case("some columns of more", ([2, 3, 40, 64], as_it_is), ([2, 3, 64, 64], odd_columns)),
+        case("some columns of more", ([2, 3, 40, 64], odd_columns), ([2, 3, 48, 48], as_it_is)),
+    ]
+}
