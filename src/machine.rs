@@ -194,8 +194,8 @@ fn numbered(kind: &str, devices: Vec<Device>) -> impl Iterator<Item = (String, D
     devices.into_iter().enumerate().map(move |(i, device)| (format!("{kind}:{i}"), device))
 }
 
-/// What a `cubecl.toml` says of CubeCL, and that compiled kernels are kept for the next process, where the build can
-/// (`~/.cache/cubecl`).
+/// What a `cubecl.toml` says of CubeCL, and that compiled kernels are kept for the next process, where the build can: in
+/// `target/environment` below a `Cargo.toml`, elsewhere in the user's cache.
 #[cfg(feature = "gpu")]
 fn settings() -> CubeClRuntimeConfig {
     #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
