@@ -172,7 +172,7 @@ proptest! {
         // Its own slot and those before it, with holes between them.
         let seen: Vec<bool> = (0..b * l * t).map(|i| {
             let (slot, own) = (i % t, i / t % l + more);
-            slot == own || slot < own && (slot * 7 + i / (t * l) + seed as usize) % 5 > 0
+            slot == own || slot < own && !(slot * 7 + i / (t * l) + seed as usize).is_multiple_of(5)
         }).collect();
         let mask = ops::additive_mask(&seen, [b, l, t], burn::tensor::DType::F32, &Device::flex());
         type Attend<'a> = &'a dyn Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>;

@@ -7,10 +7,20 @@ use super::stored_cases;
 use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
 
 pub(super) fn all() -> Vec<Case> {
-    [norms(), gates(), rotations(), patterns(), attentions(), long_attentions(), losses(), stored_cases::all(), steps()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        norms(),
+        gates(),
+        rotations(),
+        patterns(),
+        attentions(),
+        attentions_in_parts(),
+        losses(),
+        stored_cases::all(),
+        steps(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// A case whose gradients are compared too.
@@ -182,11 +192,12 @@ fn attentions() -> Vec<Case> {
 }
 
 /// Attention whose pattern is not in memory as a whole, with gradients.
-fn long_attentions() -> Vec<Case> {
-    // Rows, key/value heads, query heads of each, positions, slots before them, width. The second has several parts.
-    let sizes = [[2, 2, 3, 700, 0, 24], [2, 4, 4, 1000, 75, 16]];
-    let case = |[b, groups, share, l, before, dh]: [usize; 6]| {
+fn attentions_in_parts() -> Vec<Case> {
+    // Rows, key/value heads, query heads of each, positions, slots before them, width, positions of a part.
+    let sizes = [[2, 2, 3, 70, 5, 24, 16], [1, 2, 2, 40, 0, 16, 64]];
+    let case = |[b, groups, share, l, before, dh, part]: [usize; 7]| {
         let t = before + l;
+        let held = part * b * groups * share * t * size_of::<f32>();
         let shape = format!("{b} rows, {groups}x{share} heads, {l} positions, {t} slots, width {dh}");
         let inputs = vec![
             noise([b, l, groups * share, dh], 21, 2.0),
@@ -194,16 +205,19 @@ fn long_attentions() -> Vec<Case> {
             noise([b, groups, t, dh], 23, 2.0),
         ];
         let run = move |x: &[Tensor<4>], way| {
-            let seen = |i: usize| i % t == before + i / t % l || i % t < before + i / t % l && (i % t) % 5 > 0;
+            let seen = |i: usize| {
+                let (slot, own) = (i % t, before + i / t % l);
+                slot == own || slot < own && !slot.is_multiple_of(5)
+            };
             let seen: Vec<bool> = (0..b * l * t).map(seen).collect();
             let mask = ops::additive_mask(&seen, [b, l, t], x[0].dtype(), &x[0].device().inner());
             let (q, k, v) = (x[0].clone(), x[1].clone().swap_dims(1, 2), x[2].clone());
             match way {
-                Way::Fused | Way::Halves => ops::attend(q, k, v, Some(mask)),
+                Way::Fused | Way::Halves => ops::attend_in_parts(q, k, v, mask, held),
                 Way::Composed => composed::attend(q, k, v, Some(mask)),
             }
         };
-        Case { there: false, ..tracked("attend in parts", shape, inputs, run) }
+        Case { there: false, ..tracked("attend_in_parts", shape, inputs, run) }
     };
     sizes.map(case).into()
 }
