@@ -280,15 +280,9 @@ impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
         let in_f32 = [EMBED, HEAD].contains(&name) || name.starts_with(HEADS);
         let dtype = DType::from(if in_f32 { FloatDType::F32 } else { self.dtype });
         ops::ensure_fits(|| format!("`{name}`"), (host.data.len() * dtype.size()) as u64, &self.device)?;
-        let there =
-            |host: HostTensor| Tensor::<R>::from_data(TensorData::new(host.data, host.shape), (&self.device, dtype));
-        Ok(match R == 2 && name != EMBED {
-            false => there(host),
-            // On the host: Burn's products bring a transposed view into order again.
-            true if ops::is_cpu(&self.device) => there(host.transposed()),
-            // A GPU's products of few rows read what is added up side by side: rows of the file. From columns they make a copy first.
-            true => there(host).transpose(),
-        })
+        // On the host: a transposed view would be brought into order again by every matrix product.
+        let host = if R == 2 && name != EMBED { host.transposed() } else { host };
+        Ok(Tensor::<R>::from_data(TensorData::new(host.data, host.shape), (&self.device, dtype)))
     }
 }
 
