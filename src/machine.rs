@@ -176,7 +176,7 @@ fn devices() -> &'static [(String, Device)] {
     DEVICES.get_or_init(|| {
         #[cfg(feature = "fusion")]
         one_stream();
-        // Compiling hundreds of kernels takes minutes: without this every process does it again.
+        // Without this every process compiles its kernels again.
         #[cfg(feature = "cuda")]
         CubeClRuntimeConfig::try_set(settings());
         #[cfg_attr(not(feature = "gpu"), expect(unused_mut))]

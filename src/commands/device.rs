@@ -16,7 +16,7 @@ pub struct MachineArgs {
     #[arg(long, default_value = "cpu")]
     device: String,
     /// What the model computes in; weights that are trained stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
-    /// bits of mantissa, several times as fast (PyTorch's `allow_tf32`). `stored` computes in f32 and keeps what is not trained in
+    /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 and keeps what is not trained in
     /// memory, the computer's or the GPU's, as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and
     /// the base that `train` learns LoRA factors over. `stored-bf16`, on the CPU and not for `train`, does the same and rounds what is
     /// multiplied to bf16, as PyTorch does in bf16: three digits instead of seven, and where the processor multiplies in bf16 long

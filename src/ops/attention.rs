@@ -102,7 +102,7 @@ pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, devi
 }
 
 /// The mask of queries of the last `l` of `t` slots: each sees its own slot and those before it, but no hole. Made on the device from
-/// `held[b][t]`, flattened in that order: on the host a mask of long prompts takes longer than the forward.
+/// `held[b][t]`, flattened in that order, so that no L × T values are made on the host and moved.
 pub fn causal_mask(held: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
     let count = |range: std::ops::Range<usize>, shape: [usize; 4]| {
         Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device).reshape(shape)

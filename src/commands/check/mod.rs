@@ -42,9 +42,9 @@ pub struct Check {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     loosen: f64,
     /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), products
-    /// (of matrices, in f32, f16 and bf16), halves (whole models in bf16 and f16), where the device computes
-    /// in them, stored (models whose matrices stay as their files have them), training, grpo, intervene,
-    /// probe, verdicts (of what intervene and probe wrote), memory; or `all`
+    /// (of matrices) and halves (whole models) in bf16 and f16 where the device computes in them, stored
+    /// (models whose matrices stay as their files have them), training, grpo, intervene, probe, verdicts (of
+    /// what intervene and probe wrote), memory; or `all`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
     /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few
