@@ -1,7 +1,5 @@
 //! Attention without keeping scores: slices in, slices out.
 
-use std::array::from_fn;
-
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -178,52 +176,120 @@ where
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for (pattern, out) in self.pattern.zip(self.outs) {
-            let (mut at, lanes) = (0, S::F32_LANES);
-            while at + 4 * lanes <= out.len() {
-                mix::<S, 4>(simd, pattern, &self.v[at..], self.step, &mut out[at..]);
-                at += 4 * lanes;
-            }
-            while at + lanes <= out.len() {
-                mix::<S, 1>(simd, pattern, &self.v[at..], self.step, &mut out[at..]);
-                at += lanes;
-            }
-            for (at, out) in out.iter_mut().enumerate().skip(at) {
-                *out = pattern.iter().enumerate().fold(0.0, |sum, (t, p)| p.mul_add(self.v[t * self.step + at], sum));
+        let mut queries = self.pattern.zip(self.outs);
+        loop {
+            // Queries that are worked on together read v once. Each has the sums that it has alone.
+            let three = [queries.next(), queries.next(), queries.next()];
+            match three {
+                [Some((a, x)), Some((b, y)), Some((c, z))] => mix_all(simd, [a, b, c], self.v, self.step, [x, y, z]),
+                three => {
+                    for (pattern, out) in three.into_iter().flatten() {
+                        mix_all(simd, [pattern], self.v, self.step, [out]);
+                    }
+                    return;
+                }
             }
         }
     }
 }
 
-/// V vectors of the mixture, in four interleaved sums: one would wait for itself.
+/// All columns of the mixtures of Q queries.
 #[inline(always)]
-fn mix<S: Simd, const V: usize>(simd: S, pattern: &[f32], v: &[f32], step: usize, out: &mut [f32]) {
+fn mix_all<S: Simd, const Q: usize>(simd: S, pattern: [&[f32]; Q], v: &[f32], step: usize, out: [&mut [f32]; Q]) {
+    let (mut at, lanes, width) = (0, S::F32_LANES, out.first().map_or(0, |out| out.len()));
+    let mut out = out;
+    while Q == 1 && at + 4 * lanes <= width {
+        mix::<S, Q, 4>(simd, pattern, &v[at..], step, &mut out, at);
+        at += 4 * lanes;
+    }
+    while S::REGISTER_COUNT >= 32 && at + 2 * lanes <= width {
+        mix::<S, Q, 2>(simd, pattern, &v[at..], step, &mut out, at);
+        at += 2 * lanes;
+    }
+    while at + lanes <= width {
+        mix::<S, Q, 1>(simd, pattern, &v[at..], step, &mut out, at);
+        at += lanes;
+    }
+    for (pattern, out) in pattern.into_iter().zip(out) {
+        for (at, out) in out.iter_mut().enumerate().skip(at) {
+            *out = pattern.iter().enumerate().fold(0.0, |sum, (t, p)| p.mul_add(v[t * step + at], sum));
+        }
+    }
+}
+
+/// V vectors of Q mixtures from column `from` on, each in four interleaved sums: one would wait for itself.
+#[inline(always)]
+fn mix<S: Simd, const Q: usize, const V: usize>(
+    simd: S,
+    pattern: [&[f32]; Q],
+    v: &[f32],
+    step: usize,
+    out: &mut [&mut [f32]; Q],
+    from: usize,
+) {
     let width = V * S::F32_LANES;
-    let mut sums = [[simd.splat_f32s(0.0); V]; 4];
-    let mut at = 0;
-    let (fours, rest) = pattern.as_chunks::<4>();
-    for p in fours {
+    let mut sums = [[[simd.splat_f32s(0.0); V]; 4]; Q];
+    let split = pattern.map(|pattern| pattern.as_chunks::<4>());
+    let fours = split[0].0.len();
+    let pattern = split.map(|(pattern, _)| &pattern[..fours]);
+    for t in 0..fours {
         for i in 0..4 {
-            let (row, _) = S::as_simd_f32s(&v[at..at + width]);
-            let p = simd.splat_f32s(p[i]);
-            for j in 0..V {
-                sums[i][j] = simd.mul_add_f32s(p, row[j], sums[i][j]);
+            let (row, _) = S::as_simd_f32s(&v[(4 * t + i) * step..][..width]);
+            for q in 0..Q {
+                let p = simd.splat_f32s(pattern[q][t][i]);
+                for j in 0..V {
+                    sums[q][i][j] = simd.mul_add_f32s(p, row[j], sums[q][i][j]);
+                }
             }
-            at += step;
         }
     }
-    for p in rest {
-        let (row, _) = S::as_simd_f32s(&v[at..at + width]);
-        let p = simd.splat_f32s(*p);
+    for t in 0..split[0].1.len() {
+        let (row, _) = S::as_simd_f32s(&v[(4 * fours + t) * step..][..width]);
+        for q in 0..Q {
+            let p = simd.splat_f32s(split[q].1[t]);
+            for j in 0..V {
+                sums[q][0][j] = simd.mul_add_f32s(p, row[j], sums[q][0][j]);
+            }
+        }
+    }
+    for q in 0..Q {
+        let (held, _) = S::as_mut_simd_f32s(&mut out[q][from..from + width]);
         for j in 0..V {
-            sums[0][j] = simd.mul_add_f32s(p, row[j], sums[0][j]);
+            let [a, b, c, d] = [sums[q][0][j], sums[q][1][j], sums[q][2][j], sums[q][3][j]];
+            held[j] = simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d));
         }
-        at += step;
     }
-    let total: [S::f32s; V] = from_fn(|j| {
-        let (a, b) = (simd.add_f32s(sums[0][j], sums[1][j]), simd.add_f32s(sums[2][j], sums[3][j]));
-        simd.add_f32s(a, b)
-    });
-    let (held, _) = S::as_mut_simd_f32s(&mut out[..width]);
-    held[..V].copy_from_slice(&total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_that_share_keys_and_values_have_the_bits_they_have_alone() {
+        let drawn =
+            |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
+        for [heads, slots, width] in [[1, 1, 1], [2, 3, 33], [3, 40, 64], [4, 17, 70], [5, 70, 48], [8, 129, 128]] {
+            let (q, v) = (drawn(heads * width, 3), drawn(slots * width, 5));
+            let k = drawn(width * padded(slots), 7);
+            let keys = Heads { values: &k, start: 0, steps: [0, 0, padded(slots)] };
+            let values = Heads { values: &v, start: 0, steps: [0, 0, width] };
+            let attended = |q: &[f32]| {
+                let sizes = Sizes { positions: 1, heads: q.len() / width, groups: 1, slots, width };
+                let (mut out, mut scales) = (vec![0.0; q.len()], vec![[0.0; 2]; q.len() / width]);
+                attend(q, &keys, &values, &[], sizes, &mut out, &mut scales);
+                (out, scales)
+            };
+            let (all, scales) = attended(&q);
+            for (head, q) in q.chunks(width).enumerate() {
+                let (alone, scale) = attended(q);
+                assert_eq!(
+                    alone,
+                    all[head * width..][..width],
+                    "{heads} heads, {slots} slots, width {width}: head {head}"
+                );
+                assert_eq!(scale, [scales[head]]);
+            }
+        }
+    }
 }

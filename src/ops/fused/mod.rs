@@ -22,6 +22,7 @@ mod stored;
 mod stored_back;
 mod stored_bf16;
 mod stored_many;
+mod turn;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Tensor};

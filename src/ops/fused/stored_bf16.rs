@@ -57,6 +57,23 @@ pub(super) fn is_there() -> bool {
     false
 }
 
+/// Whether it is faster than widening to f32: a prompt took 0.75 of the time with it on AMD's Zen 5, 1.6 times as long on an Intel Xeon
+/// (benches/README.md, benches/PROFILE.md).
+pub(super) fn is_fast() -> bool {
+    is_there() && !is_intel()
+}
+
+/// Whether Intel made the processor, by what it says of itself.
+fn is_intel() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let name = std::arch::x86_64::__cpuid(0);
+        [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Adds the products of `rows`, each of `row_bytes` bytes of bf16, with a panel of pairs `[ceil(K / 2), step]` to `out` `[n, step]`.
 /// Fast where the instruction [`is_there`].
 pub(super) fn add(rows: &[u8], row_bytes: usize, panel: &[u32], out: &mut [f32]) {

@@ -6,12 +6,14 @@
 //! inputs, whatever the number of rows.
 
 use std::array::from_fn;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::stored_bf16;
+use super::turn::turn;
 use crate::ops::stored::{Format, Part, Stored};
 
 /// Values of the matrix that a thread holds as floats at once: they stay in its cache.
@@ -41,7 +43,9 @@ pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Store
     }
     let rounds = weights.iter().any(|w| w.rounds_inputs());
     let panels = Panels::new(x, depth, rounds, &pieces);
-    pieces.into_par_iter().for_each(|piece| piece.fill(&panels));
+    // A thread takes the next piece when it has done one, large ones first: pieces of q, k and v are of several sizes.
+    pieces.sort_by_key(|piece| Reverse(piece.rows.len()));
+    pieces.into_iter().par_bridge().for_each_init(Held::default, |held, piece| piece.fill(&panels, held));
     outs
 }
 
@@ -81,19 +85,28 @@ struct Piece<'a, 'o> {
     out: Vec<&'o mut [f32]>,
 }
 
+/// What a thread holds while it works on a piece.
+#[derive(Default)]
+struct Held {
+    /// Rows of the matrix as floats.
+    wide: Vec<f32>,
+    /// Their products with a panel.
+    out: Vec<f32>,
+}
+
 impl Piece<'_, '_> {
-    fn fill(self, panels: &Panels) {
+    fn fill(self, panels: &Panels, held: &mut Held) {
         let Self { part, depth, rows, in_pairs, mut out } = self;
-        let mut held = vec![0.0; rows.len() * PANEL];
-        let wide = if in_pairs { vec![] } else { part.widened(rows.clone(), depth) };
+        let wide = if in_pairs { &[] } else { part.widened(rows.clone(), depth, &mut held.wide) };
+        held.out.resize(rows.len() * PANEL, 0.0);
         for (i, out) in out.chunks_mut(PANEL).enumerate() {
             let step = out.len().next_multiple_of(VECTOR);
-            let held = &mut held[..rows.len() * step];
-            held.fill(0.0);
+            let held = &mut held.out[..rows.len() * step];
             if in_pairs {
+                held.fill(0.0);
                 stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
             } else {
-                Arch::new().dispatch(Product { wide: &wide, panel: &panels.floats[i], depth, out: held });
+                Arch::new().dispatch(Product { wide, panel: &panels.floats[i], depth, out: held });
             }
             turn(held, step, out);
         }
@@ -104,13 +117,14 @@ impl Piece<'_, '_> {
 fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a Stored) -> Vec<Piece<'a, 'o>> {
     let depth = weight.width();
     let share = weight.rows().div_ceil(rayon::current_num_threads());
-    let most = (WIDE / depth).min(share).max(1).next_multiple_of(ROWS);
+    let most = (WIDE / depth).min(share).max(1);
     let mut left = rows_of(out, weight.rows());
     let mut pieces = vec![];
     for (_, part) in weight.parts() {
-        let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_there();
-        for from in (0..part.rows).step_by(most) {
-            let rows = from..(from + most).min(part.rows);
+        let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_fast();
+        let size = part.rows.div_ceil(part.rows.div_ceil(most).max(1)).max(1).next_multiple_of(ROWS);
+        for from in (0..part.rows).step_by(size) {
+            let rows = from..(from + size).min(part.rows);
             pieces.push(Piece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
         }
     }
@@ -132,28 +146,14 @@ pub(super) fn taken<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o 
 }
 
 /// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
-fn turned<T: Copy + Default>(x: &[T], depth: usize) -> Vec<T> {
+fn turned(x: &[f32], depth: usize) -> Vec<f32> {
     let step = (x.len() / depth).next_multiple_of(VECTOR);
-    let mut across = vec![T::default(); depth * step];
+    let mut across = vec![0.0; depth * step];
     turn(x, depth, &mut rows_of(&mut across, step));
     across
 }
 
-/// Writes the first columns of x `[R, width]` as rows, each of R values or longer.
-fn turn<T: Copy>(x: &[T], width: usize, out: &mut [&mut [T]]) {
-    let rows = x.len() / width;
-    // A few rows of x at a time, from end to end: what is read next lies beside what was read.
-    for from in (0..rows).step_by(VECTOR) {
-        let to = (from + VECTOR).min(rows);
-        for (column, out) in out.iter_mut().enumerate() {
-            for (row, out) in (from..to).zip(&mut out[from..to]) {
-                *out = x[row * width + column];
-            }
-        }
-    }
-}
-
-/// Adds wide `[n, K]` · panel `[K, step]` to `out` `[n, step]`.
+/// Writes wide `[n, K]` · panel `[K, step]` to `out` `[n, step]`.
 struct Product<'a, 'o> {
     wide: &'a [f32],
     panel: &'a [f32],
@@ -168,33 +168,33 @@ impl WithSimd for Product<'_, '_> {
     fn with_simd<S: Simd>(self, simd: S) {
         // With 32 registers a row of the panel is held whole; with 16 two vectors of it.
         match (self.panel.len() / self.depth / VECTOR, S::REGISTER_COUNT >= 32) {
-            (4, true) => self.add::<S, 4, 64>(simd),
-            (3, true) => self.add::<S, 3, 48>(simd),
-            (2, true) => self.add::<S, 2, 32>(simd),
-            (1, true) => self.add::<S, 1, 16>(simd),
-            (4, false) => self.add::<S, 2, 64>(simd),
-            (3, false) => self.add::<S, 2, 48>(simd),
-            (2, false) => self.add::<S, 2, 32>(simd),
-            _ => self.add::<S, 2, 16>(simd),
+            (4, true) => self.write::<S, 4, 64>(simd),
+            (3, true) => self.write::<S, 3, 48>(simd),
+            (2, true) => self.write::<S, 2, 32>(simd),
+            (1, true) => self.write::<S, 1, 16>(simd),
+            (4, false) => self.write::<S, 2, 64>(simd),
+            (3, false) => self.write::<S, 2, 48>(simd),
+            (2, false) => self.write::<S, 2, 32>(simd),
+            _ => self.write::<S, 2, 16>(simd),
         }
     }
 }
 
 impl Product<'_, '_> {
     #[inline(always)]
-    fn add<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
+    fn write<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
         let Self { wide, panel, depth, out } = self;
         let (panel, _) = panel.as_chunks::<STEP>();
         for start in (0..depth).step_by(SLAB) {
             let end = (start + SLAB).min(depth);
-            let panel = &panel[start..end];
+            let (panel, first) = (&panel[start..end], start == 0);
             for (wide, out) in wide.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * STEP)) {
                 let (out, _) = out.as_chunks_mut::<STEP>();
                 let row = |r: usize| &wide[r * depth + start..r * depth + end];
                 match out {
-                    [a, b, c, d, e, f] => tiles::<S, 6, T, STEP>(simd, from_fn(row), panel, [a, b, c, d, e, f]),
+                    [a, b, c, d, e, f] => tiles::<S, 6, T, STEP>(simd, from_fn(row), panel, [a, b, c, d, e, f], first),
                     out => out.iter_mut().enumerate().for_each(|(r, out)| {
-                        tiles::<S, 1, T, STEP>(simd, [row(r)], panel, [out]);
+                        tiles::<S, 1, T, STEP>(simd, [row(r)], panel, [out], first);
                     }),
                 }
             }
@@ -202,19 +202,24 @@ impl Product<'_, '_> {
     }
 }
 
-/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time.
+/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time. Nothing is in the outputs
+/// before the first slab.
 #[inline(always)]
 fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
     simd: S,
     rows: [&[f32]; R],
     panel: &[[f32; STEP]],
     out: [&mut [f32; STEP]; R],
+    first: bool,
 ) {
     let (eights, rest) = (rows.map(|row| row.as_chunks::<EIGHT>().0), rows.map(|row| row.as_chunks::<EIGHT>().1));
     let (panels, left) = panel.as_chunks::<EIGHT>();
     let out = out.map(|out| S::as_mut_simd_f32s(out).0);
     for at in (0..STEP / S::F32_LANES).step_by(T) {
-        let mut acc: [[S::f32s; T]; R] = from_fn(|r| from_fn(|t| out[r][at + t]));
+        let mut acc: [[S::f32s; T]; R] = from_fn(|_| [simd.splat_f32s(0.0); T]);
+        if !first {
+            acc = from_fn(|r| from_fn(|t| out[r][at + t]));
+        }
         for (i, panel) in panels.iter().enumerate() {
             let x: [&[f32; EIGHT]; R] = from_fn(|r| &eights[r][i]);
             for k in 0..EIGHT {

@@ -29,13 +29,13 @@ impl Part {
         &self.bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
     }
 
-    /// Consecutive rows of `width` values as floats.
-    pub fn widened(&self, rows: Range<usize>, width: usize) -> Vec<f32> {
-        let mut out = vec![0.0; rows.len() * width];
-        for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
+    /// Consecutive rows of `width` values as floats in `held`, whose memory is used again.
+    pub fn widened<'h>(&self, rows: Range<usize>, width: usize, held: &'h mut Vec<f32>) -> &'h [f32] {
+        held.resize(rows.len() * width, 0.0);
+        for (row, out) in rows.zip(held.chunks_exact_mut(width)) {
             self.format.widen(self.row(row), out);
         }
-        out
+        held
     }
 }
 
