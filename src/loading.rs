@@ -2,6 +2,9 @@
 //! vocabularies; knows nothing of command lines or of what the model is used for.
 
 mod by_hand;
+mod lens;
+
+pub use lens::Reading;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Every command that README, `--help` and the recipes of `experiments/` show is typed as it stands there, in a folder that is not
+//! Every command that README, docs/, `--help` and the recipes of `experiments/` show is typed as it stands there, in a folder that is not
 //! the repository's: with fewer problems and steps, and with small files of the same form where it names a user's own. A command
 //! that is added there is run here, without a line more.
 
@@ -55,7 +55,7 @@ const UNFIT: [(&str, &str); 3] = [
     ("math500.jsonl --only layer_probe", "layer_probe"),
 ];
 
-/// README also shows `cargo test`, `pip` and `curl`: not ours.
+/// The pages also show `cargo test`, `pip` and `curl`: not ours.
 fn is_ours(line: &str) -> bool {
     PROGRAMS.iter().any(|(name, _)| line.split_whitespace().next() == Some(name))
 }
@@ -74,7 +74,7 @@ fn shorter(line: &str) -> String {
     let (program, second) = (words[0], words.get(1).copied().unwrap_or_default());
     let mut line = line.replace(" --device cuda", "").replace(" --draws 20", "");
     match (program, second) {
-        ("probe" | "intervene", "generate" | "activations" | "pairs") | ("report", _) => {}
+        ("probe" | "intervene", "generate" | "activations" | "lens" | "patterns" | "pairs") | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
         ("probe" | "intervene", _) => {
             if let Some((before, after)) = line.clone().split_once(" --problems ") {
@@ -273,9 +273,15 @@ fn run_all(lines: impl IntoIterator<Item = String>, at_least: usize) {
     assert!(failed.is_empty(), "{} commands failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-fn of_readme() -> Vec<String> {
-    let readme = std::fs::read_to_string(repository("README.md")).expect("README");
-    let blocks = readme.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
+/// What README and the pages of docs/ show.
+fn of_pages() -> Vec<String> {
+    let mut pages = vec![repository("README.md")];
+    for folder in ["docs/tutorial", "docs/how-to", "docs/explanation"] {
+        let files = std::fs::read_dir(repository(folder)).expect("pages");
+        pages.extend(files.map(|entry| entry.expect("an entry").path()));
+    }
+    let text: String = pages.iter().map(|page| std::fs::read_to_string(page).expect("a page")).collect();
+    let blocks = text.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
     blocks.flat_map(|block| block.lines().map(typed)).collect()
 }
 
@@ -292,19 +298,19 @@ fn of_help() -> Vec<String> {
 }
 
 #[test]
-fn every_command_of_the_readme_runs() {
-    run_all(of_readme(), 12);
+fn every_command_of_the_pages_runs() {
+    run_all(of_pages(), 16);
 }
 
 #[test]
 fn every_example_of_the_help_runs() {
-    let readme = of_readme();
-    run_all(of_help().into_iter().filter(|line| !readme.contains(line)), 20);
+    let pages = of_pages();
+    run_all(of_help().into_iter().filter(|line| !pages.contains(line)), 20);
 }
 
 #[test]
 fn every_command_of_the_recipes_runs() {
-    let others = [of_readme(), of_help()].concat();
+    let others = [of_pages(), of_help()].concat();
     let lines = all().expect("recipes").into_iter().flat_map(|(_, r)| [r.command, r.at_scale].concat());
     run_all(lines.map(|line| typed(&line)).filter(|line| !others.contains(line)), 30);
 }

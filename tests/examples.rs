@@ -1,6 +1,6 @@
 //! The programs of `examples/`: what each finds, called as it is; and the calls that they are made of. Cargo builds them as
-//! examples; here each is a module, so that no test starts cargo, but for `switchyard`, which is all programs in one. Numbers of
-//! the committed checkpoint are not written down: the checkpoint may be trained anew.
+//! examples; here each is a module, so that no test starts cargo. Numbers of the committed checkpoint are not written down: the
+//! checkpoint may be trained anew. And the program `switchyard`, which is all four in one.
 
 #[allow(dead_code)]
 #[path = "../examples/attribute.rs"]
@@ -146,17 +146,12 @@ fn an_edit_is_what_the_model_goes_on_with() {
     assert!(kept[name].data.iter().all(|x| *x == 0.0) && own.data.iter().any(|x| *x != 0.0));
 }
 
-/// `examples/switchyard` says and does what each program says and does, under its name and with its name as the first argument.
-/// `cargo test` builds it; `cargo test --test suite` alone does not.
+/// `switchyard` says and does what each program says and does, under its name and with its name as the first argument.
 #[cfg(unix)]
 #[test]
 fn one_file_is_all_four_programs() {
-    let folder = Path::new(env!("CARGO_BIN_EXE_probe")).parent().expect("a folder");
-    let all = folder.join("examples").join("switchyard");
-    if !all.exists() {
-        println!("skipped: {} is not built (cargo build --example switchyard)", all.display());
-        return;
-    }
+    let all = Path::new(env!("CARGO_BIN_EXE_switchyard"));
+    let folder = all.parent().expect("a folder");
     let here = tempfile::tempdir().expect("a folder");
     let said = |program: &Path, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().expect("a program");
@@ -165,15 +160,24 @@ fn one_file_is_all_four_programs() {
     };
     for name in ["train", "probe", "intervene", "report"] {
         let link = here.path().join(name);
-        std::os::unix::fs::symlink(&all, &link).expect("a link");
+        std::os::unix::fs::symlink(all, &link).expect("a link");
         for arguments in [&["--help"][..], &["--version"], &["--no-such-option"], &["--completions", "bash"]] {
-            let alone = said(&folder.join(name), arguments);
-            assert_eq!(said(&link, arguments), alone, "{name} {arguments:?} by its name");
-            assert_eq!(said(&all, &[&[name], arguments].concat()), alone, "{name} {arguments:?} by the first argument");
+            assert_eq!(said(&link, arguments), said(&folder.join(name), arguments), "{name} {arguments:?} by its name");
         }
+        let (code, help, _) = said(all, &[name, "--help"]);
+        let usage = format!("Usage: switchyard {name}");
+        assert!(code == Some(0) && help.contains(&usage), "{help}");
+        let (alone, through) =
+            (said(&folder.join(name), &["--help"]).1, help.replace(&format!("switchyard {name}"), name));
+        assert_eq!(through, alone, "{name} says the same through the door");
+        let wrong = said(all, &[name, "--no-such-option"]);
+        assert!(wrong.0 == Some(2) && wrong.2.contains("--no-such-option"), "{wrong:?}");
     }
-    for wrong in [&[][..], &["prob", "check"]] {
-        let (code, out, error) = said(&all, wrong);
-        assert!(code == Some(2) && out.is_empty() && error.contains("name a program"), "{error}");
-    }
+    let (code, out, _) = said(all, &[]);
+    assert!(
+        code == Some(0) && ["train", "probe", "intervene", "report"].iter().all(|name| out.contains(name)),
+        "{out}"
+    );
+    let (code, out, error) = said(all, &["prob", "check"]);
+    assert!(code == Some(2) && out.is_empty() && error.contains("probe"), "{error}");
 }

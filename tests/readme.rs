@@ -1,11 +1,11 @@
-//! The README's trace, findings and table are what the committed rows say.
+//! The README's trace, findings and picture are what the committed rows say.
 //!
 //! After rows changed: `SWITCHYARD_WRITE_README=1 cargo test --test suite readme::` writes them anew.
 
 use std::path::Path;
 
 use switchyard::report::folder::Folder;
-use switchyard::report::front::{filled, parts};
+use switchyard::report::front::{filled, parts, picture};
 
 #[test]
 fn the_readme_says_what_the_rows_say() {
@@ -19,6 +19,26 @@ fn the_readme_says_what_the_rows_say() {
     }
     let first = readme.lines().zip(wanted.lines()).find(|(a, b)| a != b);
     assert!(readme == wanted, "the README and reports/micro disagree, first at {first:?}");
+}
+
+#[test]
+fn the_picture_shows_what_the_rows_say() {
+    let folder = Folder::open(&Path::new(".").join("reports/micro")).expect("the committed rows");
+    let wanted = picture(&folder).expect("rows for the picture");
+    let file = Path::new("docs/img/first-look.svg");
+    if std::env::var_os("SWITCHYARD_WRITE_README").is_some() {
+        std::fs::write(file, &wanted).expect("the picture is written");
+        return;
+    }
+    assert!(std::fs::read_to_string(file).expect("the picture") == wanted, "docs/img/first-look.svg is of other rows");
+}
+
+/// One screen, plain words: what the issue on the door asks of it.
+#[test]
+fn the_readme_is_short() {
+    let readme = std::fs::read_to_string("README.md").expect("the README");
+    let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
+    assert!(lines <= 90 && words <= 700, "{lines} lines, {words} words");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every estimate with an interval in README.md and RESULTS.md is one of the committed rows or tables, to the digits that it
+//! Every estimate with an interval in README.md and docs/results.md is one of the committed rows or tables, to the digits that it
 //! is written with. What was measured without its rows being committed stands between `<!-- no rows -->` and
 //! `<!-- /no rows -->`, where the text names its command.
 
@@ -81,7 +81,7 @@ fn every_interval_of_the_texts_is_in_the_committed_rows() {
     let committed = committed();
     let mut wrong = vec![];
     let mut seen = 0;
-    for file in ["README.md", "RESULTS.md"] {
+    for file in ["README.md", "docs/results.md"] {
         let text = with_rows(&std::fs::read_to_string(file).expect("a text"));
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for (words, triple, decimals) in written(&text) {

@@ -11,6 +11,7 @@ mod commands;
 mod common;
 mod compare;
 mod coverage;
+mod docs;
 mod drawn;
 mod edges;
 mod edits;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What training and sweeps cost beyond one machine, and how long a step of several processes takes. Standard library only.
 
-  scaling.py plan [--tokens 800] [--mfu 0.35] [--dollars 3]      the table of SCALING.md
+  scaling.py plan [--tokens 800] [--mfu 0.35] [--dollars 3]      the table of docs/scaling.md
   scaling.py check WHOLE PART SEVERAL --exchange 0.6              run folders of `train`: a step predicted and measured
 
 `plan` counts: nothing in it was measured. Its assumptions are its arguments, and it prints them.

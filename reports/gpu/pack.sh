@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 kind=${1:-llvm}
-build=(build --example switchyard)
+build=(build --bin switchyard)
 case $kind in
   llvm) build+=(--features cuda) ;;
   nvrtc) build=(--config "patch.crates-io.cubecl-llvm.path=\"$PWD/.ci/cuda-stand-in/cubecl-llvm\"" "${build[@]}" --features "cuda,cuda-cpp") ;;
@@ -32,7 +32,7 @@ cp "$lock" Cargo.lock
 pack=gpu-pack
 rm -rf "$pack"
 mkdir -p "$pack"/{bin,benches,fixtures,reports/gpu}
-strip -o "$pack/bin/switchyard" "$target/debug/examples/switchyard"
+strip -o "$pack/bin/switchyard" "$target/debug/switchyard"
 xz -T 0 -6 "$pack/bin/switchyard"
 cp benches/gpu_peer.py "$pack/benches/"
 cp reports/gpu/run.sh "$pack/reports/gpu/"

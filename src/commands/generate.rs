@@ -213,7 +213,8 @@ impl Generate {
 /// What a row did.
 fn taken(trace: &Trace) -> String {
     let (tokens, latents, blocks) = (trace.visible_tokens(), trace.latent_calls(), trace.blocks().len());
-    format!("{tokens} tokens, {latents} latent steps in {blocks} blocks")
+    let s = if blocks == 1 { "" } else { "s" };
+    format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
 /// Decodes one prompt; Ctrl-C ends it with what it has.

@@ -10,17 +10,21 @@ use super::calibrate::Calibrate;
 use super::check::Check;
 use super::experiments::Experiments;
 use super::generate::Generate;
+use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
+use super::session::Session;
 
 /// Look into models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
 #[command(
+    name = "probe",
     version,
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
                   probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
                   probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
+                  probe lens fixtures/micro --phase sft --prompt '<bos> a = 5 ; h = a + 4'\n  \
                   probe calibrate                           how often are the verdicts themselves right?"
 )]
 pub struct Probe {
@@ -38,7 +42,10 @@ enum What {
     Calibrate(Calibrate),
     Check(Check),
     Generate(Generate),
+    Lens(LensArgs),
+    Patterns(PatternArgs),
     RandomWeights(RandomWeights),
+    Session(Session),
 }
 
 impl Probe {
@@ -53,7 +60,10 @@ impl Probe {
             Some(What::Calibrate(calibrate)) => calibrate.run(),
             Some(What::Check(check)) => check.run(),
             Some(What::Generate(generate)) => generate.run(),
+            Some(What::Lens(lens)) => lens.run(),
+            Some(What::Patterns(patterns)) => patterns.run(),
             Some(What::RandomWeights(random)) => random.run(),
+            Some(What::Session(session)) => session.run(),
         }
     }
 }

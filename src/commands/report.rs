@@ -19,6 +19,7 @@ use crate::report::{compare, curves, render};
 /// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
 #[derive(Parser)]
 #[command(
+    name = "report",
     version,
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \

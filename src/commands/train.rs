@@ -20,6 +20,7 @@ use crate::world::{Launched, World, spent};
 /// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
 #[derive(Parser)]
 #[command(
+    name = "train",
     version,
     after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]

@@ -13,6 +13,7 @@
 //! | `dependence` | methods under the same interventions: do answers depend on what is in the latents |
 //! | `findings` | what a checkpoint's rows say in a sentence and a number: the page's cards |
 //! | `places` | named places of rows, in the order in which a reader meets them |
+//! | [`front`], `picture` | what the README shows |
 //! | [`recipes`] | which commands make which table and figure |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 
@@ -34,6 +35,7 @@ pub mod own;
 pub mod page;
 mod paired;
 pub mod paper;
+mod picture;
 mod places;
 pub mod recipes;
 pub mod render;

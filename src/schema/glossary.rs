@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 /// Column, unit, description.
-type Column = (&'static str, &'static str, &'static str);
+pub type Column = (&'static str, &'static str, &'static str);
 
 /// Of which checkpoint and problems.
 const WHO: &[Column] = &[
@@ -322,8 +322,20 @@ pub fn described<'a>(rows: &str, columns: impl Iterator<Item = &'a String>) -> V
     Value::Object(out)
 }
 
+/// Every column by what it is about, for the reference.
+pub fn all() -> [(&'static str, &'static [Column]); 6] {
+    [
+        ("Of which checkpoint and problems", WHO),
+        ("Answers and their cost", ANSWERS),
+        ("Distributions of tokens", DISTRIBUTIONS),
+        ("What can be read", READINGS),
+        ("What changes do", CAUSES),
+        ("How often verdicts are right", CALIBRATION),
+    ]
+}
+
 fn of(rows: &str, name: &str) -> Option<(&'static str, &'static str)> {
-    let all = || [WHO, ANSWERS, DISTRIBUTIONS, READINGS, CAUSES, CALIBRATION].into_iter().flatten();
+    let all = || all().into_iter().flat_map(|(_, columns)| columns);
     let own = format!("{rows}.{name}");
     let found = all().find(|(column, ..)| *column == own).or_else(|| all().find(|(column, ..)| *column == name));
     found.map(|(_, unit, about)| (*unit, *about))

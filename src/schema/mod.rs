@@ -11,7 +11,7 @@ mod calibration;
 mod circuits;
 mod entropy;
 mod exits;
-mod glossary;
+pub mod glossary;
 mod identity;
 mod intervention;
 mod lens;

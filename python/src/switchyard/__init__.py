@@ -1,6 +1,7 @@
 """Reads what Switchyard writes (rows, activations, traces) and runs its program `probe`."""
 
 from .activations import Activations, activations, save
+from .live import Lens, Model, load
 from .names import new_name, old_name
 from .rows import columns, manifest, rows
 from .running import Run, add, run, scale, swap
@@ -8,11 +9,14 @@ from .traces import Trace, traces
 
 __all__ = [
     "Activations",
+    "Lens",
+    "Model",
     "Run",
     "Trace",
     "activations",
     "add",
     "columns",
+    "load",
     "manifest",
     "new_name",
     "old_name",

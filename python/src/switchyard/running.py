@@ -62,13 +62,12 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
     `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words.
     """
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(_program(probe)), "generate", "--model", str(model), "--json", *_prompt(prompt), *_flags(flags)]
-        for number, (hook, change) in enumerate((hooks or {}).items()):
-            words += ["--hook", f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"]
+        words = [str(program(probe)), "generate", "--model", str(model), "--json", *_prompt(prompt), *flags_of(flags)]
+        for change in changes(hooks, folder):
+            words += ["--hook", change]
         recording = Path(folder) / "recording.safetensors"
         if record is not None:
-            named = record if isinstance(record, str) else ",".join(record)
-            words += ["--record", _old(named), "--out", str(recording)]
+            words += ["--record", names_of(record), "--out", str(recording)]
         done = subprocess.run(words, capture_output=True, text=True, encoding="utf-8", check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip() or f"{words[0]} ended with code {done.returncode}")
@@ -87,7 +86,7 @@ def _prompt(prompt):
     return ["--prompt", prompt] if isinstance(prompt, str) else ["--ids", ",".join(str(int(token)) for token in prompt)]
 
 
-def _flags(flags):
+def flags_of(flags):
     words = []
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
@@ -96,6 +95,19 @@ def _flags(flags):
         elif value not in (None, False):
             words.append(f"{flag}={value}")
     return words
+
+
+def names_of(hooks):
+    """Hooks as one text, by the names that the program knows."""
+    return _old(hooks if isinstance(hooks, str) else ",".join(hooks))
+
+
+def changes(hooks, folder):
+    """Changes as `--hook` takes them; their arrays go into files of the folder."""
+    return [
+        f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"
+        for number, (hook, change) in enumerate((hooks or {}).items())
+    ]
 
 
 def _old(names):
@@ -120,7 +132,7 @@ def _change(change, hook, file):
     return f"{change.what}:{file}"
 
 
-def _program(named):
+def program(named):
     checkout = Path(__file__).resolve().parents[3]
     target = Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target"))
     candidates = [named, os.environ.get("SWITCHYARD_PROBE"), shutil.which("probe"), target / "debug" / "probe"]
@@ -129,4 +141,4 @@ def _program(named):
             return candidate
         if candidate in (named, os.environ.get("SWITCHYARD_PROBE")):
             raise FileNotFoundError(f"{candidate}: no such program")
-    raise FileNotFoundError("no program `probe`: `cargo install --path .`, or set SWITCHYARD_PROBE to its path")
+    raise FileNotFoundError("no program `probe`: `cargo build`, or set SWITCHYARD_PROBE to its path")

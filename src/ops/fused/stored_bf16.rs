@@ -58,7 +58,7 @@ pub(super) fn is_there() -> bool {
 }
 
 /// Whether it is faster than widening to f32: a prompt took 0.75 of the time with it on AMD's Zen 5, 1.6 times as long on an Intel Xeon
-/// (benches/README.md, benches/PROFILE.md).
+/// (docs/speed.md, benches/PROFILE.md).
 pub(super) fn is_fast() -> bool {
     is_there() && !is_intel()
 }

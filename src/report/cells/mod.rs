@@ -57,13 +57,6 @@ pub fn sources(label: &str) -> &'static [&'static str] {
     }
 }
 
-impl<'a> Cells<'a> {
-    /// Cells where "after SFT" is the finished phase.
-    pub fn of(folder: &'a Folder, checkpoint: &'a str) -> Self {
-        Self { folder, checkpoint, sft: &folder.sft }
-    }
-}
-
 impl Cells<'_> {
     /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {

@@ -1,7 +1,7 @@
 //! Text into HTML. Knows the characters that HTML reads as its own.
 
 /// Safe between tags and inside quoted attributes.
-pub(super) fn text(raw: &str) -> String {
+pub(in crate::report) fn text(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     for c in raw.chars() {
         match c {

@@ -8,7 +8,7 @@
 mod attention;
 mod cards;
 mod claims;
-mod escape;
+pub(super) mod escape;
 mod explorer;
 mod figures;
 mod heads;

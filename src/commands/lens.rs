@@ -1,0 +1,195 @@
+//! `probe lens` and `probe patterns`: one text of the user's own, read layer by layer; nothing is generated.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::json;
+
+use super::device::MachineArgs;
+use super::hooks::HookArgs;
+use super::table::{WIDTH, fitted};
+use super::unknown::warn_of_unknown;
+use super::{ModelArgs, parse_ids, print};
+use crate::latent::Sequence;
+use crate::loading::{Loaded, Opened, Reading};
+use crate::model::Hooks;
+
+/// A text, or the ids of one.
+#[derive(Args, Debug)]
+struct TextArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text, as it is: no chat template is put around it
+    #[arg(long, conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids in its place: 1,2,3
+    #[arg(long, allow_hyphen_values = true)]
+    ids: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    edit: HookArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Read the logit lens of a text: what the output of each layer would say as the next token.
+#[derive(Args, Debug)]
+pub struct LensArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// Most probable tokens of each layer and position
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    top: u16,
+}
+
+/// Show the attention patterns of a text: where each head looks from one position.
+#[derive(Args, Debug)]
+pub struct PatternArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// The position that looks; -1 is the last
+    #[arg(long, default_value_t = -1, value_name = "POSITION", allow_negative_numbers = true)]
+    from: i64,
+    /// The most attended positions of each head
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    top: u16,
+}
+
+/// A text that has been run.
+struct Ran<T> {
+    tokens: Vec<String>,
+    row: Sequence,
+    found: T,
+}
+
+impl TextArgs {
+    /// Loads the model and runs the text under its hooks.
+    fn run<T: Send>(&self, work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync) -> Result<Ran<T>> {
+        self.machine.compute(|machine| {
+            let opened = self.model.open()?;
+            let ids = self.row(&opened)?;
+            opened.check_ids(&ids)?;
+            let prompt = ids.len();
+            let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
+            let edits = self.edit.edits(&opened)?;
+            super::reached::check(edits.specs(), opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let mut hooks = Hooks::none();
+            edits.attach(&mut hooks, loaded.layers())?;
+            let found = work(&loaded, &row, hooks)?;
+            edits.fired("no position of this text reached it")?;
+            let tokens = row.ids.iter().map(|id| token(&loaded, *id)).collect();
+            Ok(Ran { tokens, row, found })
+        })
+    }
+
+    fn row(&self, opened: &Opened) -> Result<Vec<u32>> {
+        match (&self.prompt, &self.ids) {
+            (Some(prompt), _) => {
+                ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+                let vocabulary = opened.text()?;
+                warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
+                vocabulary.encode_row(prompt)
+            }
+            (None, Some(ids)) => parse_ids(ids),
+            (None, None) => bail!("nothing to read: give --prompt or --ids"),
+        }
+    }
+}
+
+impl LensArgs {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read; trouble with standard output.
+    pub fn run(&self) -> Result<()> {
+        let top = usize::from(self.top);
+        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
+            let readings = loaded.lens(row, top, hooks)?;
+            Ok(readings.iter().map(|layer| named(loaded, layer)).collect::<Vec<_>>())
+        })?;
+        if self.text.json {
+            return print(&format!("{}\n", json!({ "ids": row.ids, "tokens": tokens, "layers": found })));
+        }
+        let mut out = "| position | token |".to_owned();
+        (0..found.len()).for_each(|layer| out += &format!(" {layer} |"));
+        out += &format!("\n|{}\n", " --- |".repeat(found.len() + 2));
+        for (position, token) in tokens.iter().enumerate() {
+            out += &format!("| {position} | {} |", shown(token));
+            for layer in &found {
+                let cells = layer[position].iter().map(|(token, p)| format!("{} {p:.2}", shown(token)));
+                out += &format!(" {} |", cells.collect::<Vec<_>>().join(", "));
+            }
+            out.push('\n');
+        }
+        print(&format!(
+            "What the output of each layer would say as the next token, and its probability (logit lens).\n\n{}",
+            fitted(&out, WIDTH)
+        ))
+    }
+}
+
+impl PatternArgs {
+    /// # Errors
+    /// As [`LensArgs::run`], and a position that the text does not have.
+    pub fn run(&self) -> Result<()> {
+        let names = ["blocks.*.attn.hook_pattern"];
+        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
+            let from = self.position(row.ids.len())?;
+            let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
+            let heads = loaded.model.config().num_attention_heads;
+            let mut all: Vec<Vec<Vec<f32>>> = vec![];
+            for layer in 0..loaded.layers() {
+                let name = format!("blocks.{layer}.attn.hook_pattern");
+                let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
+                all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
+            }
+            Ok((from, all))
+        })?;
+        let (from, patterns) = found;
+        if self.text.json {
+            let all = json!({ "ids": row.ids, "tokens": tokens, "from": from, "patterns": patterns });
+            return print(&format!("{all}\n"));
+        }
+        let mut out = "| head | looks at |\n| --- | --- |\n".to_owned();
+        for (layer, heads) in patterns.iter().enumerate() {
+            for (head, weights) in heads.iter().enumerate() {
+                let mut order: Vec<usize> = (0..=from.min(weights.len() - 1)).collect();
+                order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+                let best = order.iter().take(usize::from(self.top));
+                let best: Vec<String> =
+                    best.map(|at| format!("{at} {} {:.2}", shown(&tokens[*at]), weights[*at])).collect();
+                out += &format!("| L{layer}H{head} | {} |\n", best.join(", "));
+            }
+        }
+        print(&format!(
+            "Where each head looks from position {from}, {}: position, token, weight.\n\n{}",
+            shown(&tokens[from]),
+            fitted(&out, WIDTH)
+        ))
+    }
+
+    fn position(&self, length: usize) -> Result<usize> {
+        let at = if self.from < 0 { self.from + length as i64 } else { self.from };
+        let found = usize::try_from(at).ok().filter(|at| *at < length);
+        found.with_context(|| format!("--from {}: the text has positions 0 to {}", self.from, length - 1))
+    }
+}
+
+/// Readings with the tokens' texts.
+pub(super) fn named(loaded: &Loaded, layer: &[Reading]) -> Vec<Vec<(String, f64)>> {
+    let position = |reading: &Reading| reading.iter().map(|(id, p)| (token(loaded, *id), *p)).collect();
+    layer.iter().map(position).collect()
+}
+
+/// A token's text; without a vocabulary its id.
+pub(super) fn token(loaded: &Loaded, id: u32) -> String {
+    let text = loaded.vocabulary.as_ref().and_then(|vocabulary| vocabulary.decode(&[id]).ok());
+    text.filter(|text| !text.is_empty())
+        .or_else(|| loaded.vocabulary.as_ref()?.token(id))
+        .unwrap_or_else(|| id.to_string())
+}
+
+/// A token in a table: blanks can be seen, and no bar ends the cell.
+fn shown(token: &str) -> String {
+    token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
+}

@@ -1,0 +1,274 @@
+//! `probe session`: one loaded model, many requests. What a notebook talks to (`python/src/switchyard/live.py`).
+//!
+//! A request is one line of JSON on standard input, its answer one line on standard output: `{"ok": …}` or `{"error": "…"}`,
+//! in the order of the requests. The session ends with its input, or with Ctrl-C.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::device::MachineArgs;
+use super::edits::Edits;
+use super::hooks::Reach;
+use super::lens::{named, token};
+use super::{ModelArgs, print, reached, tensors};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, decode};
+use crate::loading::Loaded;
+use crate::model::hooks::{Recording, parse_specs};
+use crate::model::{HookPoint, Hooks};
+use crate::progress::say;
+
+/// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
+#[derive(Args, Debug)]
+pub struct Session {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// A text, or its ids.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// One line of the input.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum Ask {
+    /// What the model is.
+    About,
+    /// Continue prompts, one after the other or together.
+    Generate {
+        prompts: Vec<Prompt>,
+        #[serde(default)]
+        hooks: Vec<String>,
+        #[serde(default)]
+        settings: Settings,
+        /// Hooks to record, and the file for them.
+        record: Option<String>,
+        out: Option<PathBuf>,
+    },
+    /// The activations of known texts, into a file.
+    Cache {
+        prompts: Vec<Prompt>,
+        names: String,
+        #[serde(default)]
+        hooks: Vec<String>,
+        #[serde(default)]
+        logits: bool,
+        out: PathBuf,
+    },
+    /// The logit lens of a text.
+    Lens {
+        prompt: Prompt,
+        #[serde(default = "five")]
+        top: usize,
+        #[serde(default)]
+        hooks: Vec<String>,
+    },
+}
+
+fn five() -> usize {
+    5
+}
+
+/// How to decode; what is left out is as the checkpoint was trained.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    max_new_tokens: Option<usize>,
+    temperature: f64,
+    seed: u64,
+    top_k: usize,
+    top_p: Option<f64>,
+    k_min: Option<usize>,
+    k_cap: Option<usize>,
+    ignore_eos: bool,
+}
+
+impl Session {
+    /// # Errors
+    /// A model that cannot be opened. What is wrong with a request is its answer.
+    pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| {
+            let opened = self.model.open()?;
+            let name = self.model.named()?;
+            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let room = Room { name, loaded };
+            say(&format!("{}: loaded; one request a line", room.name));
+            for line in std::io::stdin().lock().lines() {
+                let line = line.context("standard input")?;
+                if !line.trim().is_empty() {
+                    print(&format!("{}\n", room.answer(&line)))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A loaded model that is asked.
+struct Room {
+    name: String,
+    loaded: Loaded,
+}
+
+impl Room {
+    fn answer(&self, line: &str) -> Value {
+        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask));
+        match asked {
+            Ok(answer) => json!({ "ok": answer }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        }
+    }
+
+    fn ask(&self, ask: Ask) -> Result<Value> {
+        match ask {
+            Ask::About => Ok(self.about()),
+            Ask::Generate { prompts, hooks, settings, record, out } => {
+                self.generate(&prompts, &hooks, &settings, record.as_deref(), out.as_deref())
+            }
+            Ask::Cache { prompts, names, hooks, logits, out } => self.cache(&prompts, &names, &hooks, logits, &out),
+            Ask::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
+        }
+    }
+
+    fn about(&self) -> Value {
+        let config = self.loaded.model.config();
+        let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers).iter().map(ToString::to_string).collect();
+        json!({
+            "model": self.name, "layers": config.num_hidden_layers, "width": config.hidden_size,
+            "heads": config.num_attention_heads, "vocabulary": config.vocab_size,
+            "switches": self.loaded.switch.is_some(), "hooks": hooks,
+        })
+    }
+
+    fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let ids = match prompt {
+            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Text(text) => {
+                let vocabulary = self.loaded.vocabulary.as_ref();
+                vocabulary.context("the model brings no tokenizer: give token ids")?.encode_row(text)?
+            }
+        };
+        let rows = self.loaded.model.config().vocab_size;
+        ensure!(!ids.is_empty(), "a prompt is empty: give at least one token");
+        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
+            bail!("token id {id} is outside the embedding of {rows} rows");
+        }
+        Ok(ids)
+    }
+
+    fn row(&self, prompt: &Prompt) -> Result<Sequence> {
+        let ids = self.ids(prompt)?;
+        let length = ids.len();
+        Sequence::new(0, ids, length, self.loaded.switch.map(|ids| ids.latent))
+    }
+
+    fn edits(&self, hooks: &[String]) -> Result<Edits> {
+        Edits::read(hooks, self.loaded.model.config())
+    }
+
+    fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
+        let own = self.loaded.settings();
+        let k_min = asked.k_min.unwrap_or_else(|| own.k_min.min(asked.k_cap.unwrap_or(own.k_cap)));
+        let settings = DecodeSettings {
+            sampling: Sampling {
+                temperature: asked.temperature,
+                top_k: asked.top_k,
+                top_p: asked.top_p.unwrap_or(1.0),
+                seed: asked.seed,
+            },
+            k_min,
+            k_cap: asked.k_cap.unwrap_or_else(|| own.k_cap.max(k_min)),
+            max_new_tokens: asked.max_new_tokens.unwrap_or(own.max_new_tokens),
+            stop: if asked.ignore_eos { vec![] } else { own.stop.clone() },
+            ..own
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn generate(
+        &self,
+        prompts: &[Prompt],
+        hooks: &[String],
+        settings: &Settings,
+        record: Option<&str>,
+        out: Option<&Path>,
+    ) -> Result<Value> {
+        ensure!(!prompts.is_empty(), "no prompts");
+        ensure!(record.is_some() == out.is_some(), "`record` and `out` go together");
+        let (settings, edits) = (self.settings(settings)?, self.edits(hooks)?);
+        let specs = record.map(parse_specs).transpose()?.unwrap_or_default();
+        let layers = self.loaded.layers();
+        let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| self.ids(prompt)).collect::<Result<_>>()?;
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
+        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), &settings, longest);
+        specs.iter().chain(edits.specs()).try_for_each(|spec| reach.check(spec, layers))?;
+        out.map_or(Ok(()), tensors::check_out)?;
+        let recording = Recording::of(&specs, layers)?;
+        let requests = prompts.into_iter().enumerate();
+        let requests: Vec<Request> =
+            requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+        let mut attached = Hooks::none();
+        edits.attach(&mut attached, layers)?;
+        recording.attach(&mut attached, layers)?;
+        let decoding: Decode = self.loaded.decode(&settings);
+        let traces = decode(decoding, &requests, 1, &mut attached)?;
+        drop(attached);
+        ensure!(
+            traces.iter().all(|trace| trace.end != End::NonFinite),
+            "the logits are not finite: the weights hold or produce NaN"
+        );
+        let fired = edits.fired("no row reached it")?;
+        if let Some(out) = out {
+            let rows: Vec<Sequence> = traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
+            let recorded = recording.tensors(rows.len())?;
+            tensors::check_finite(&recorded)?;
+            tensors::write(out, &self.name, &rows, &recorded)?;
+        }
+        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
+        let rows: Vec<Value> = traces
+            .iter()
+            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
+            .collect::<Result<_>>()?;
+        Ok(json!({ "rows": rows, "hooks": fired }))
+    }
+
+    fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
+        ensure!(!prompts.is_empty(), "no prompts");
+        let (specs, edits, layers) = (parse_specs(names)?, self.edits(hooks)?, self.loaded.layers());
+        let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
+        reached::check(specs.iter().chain(edits.specs()), layers, &rows)?;
+        tensors::check_out(out)?;
+        let mut attached = Hooks::none();
+        edits.attach(&mut attached, layers)?;
+        let recorded = self.loaded.record(&rows, &specs, logits, attached)?;
+        let fired = edits.fired("no position of these rows reached it")?;
+        tensors::check_finite(&recorded)?;
+        tensors::write(out, &self.name, &rows, &recorded)?;
+        Ok(json!({ "hooks": fired }))
+    }
+
+    fn lens(&self, prompt: &Prompt, top: usize, hooks: &[String]) -> Result<Value> {
+        ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
+        let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
+        reached::check(edits.specs(), self.loaded.layers(), std::slice::from_ref(&row))?;
+        let mut attached = Hooks::none();
+        edits.attach(&mut attached, self.loaded.layers())?;
+        let layers = self.loaded.lens(&row, top, attached)?;
+        let fired = edits.fired("no position of this text reached it")?;
+        let tokens: Vec<String> = row.ids.iter().map(|id| token(&self.loaded, *id)).collect();
+        let layers: Vec<_> = layers.iter().map(|layer| named(&self.loaded, layer)).collect();
+        Ok(json!({ "tokens": tokens, "layers": layers, "hooks": fired }))
+    }
+}

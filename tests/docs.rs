@@ -1,0 +1,126 @@
+//! The pages of docs/reference are what the programs say of themselves; every link between pages leads somewhere.
+//!
+//! After a change: `SWITCHYARD_WRITE_DOCS=1 cargo test --test suite docs::` writes them anew.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use switchyard::schema::glossary;
+
+const PROGRAMS: [(&str, &str); 4] = [
+    ("train", env!("CARGO_BIN_EXE_train")),
+    ("probe", env!("CARGO_BIN_EXE_probe")),
+    ("intervene", env!("CARGO_BIN_EXE_intervene")),
+    ("report", env!("CARGO_BIN_EXE_report")),
+];
+
+const HEAD: &str = "<!-- Written by tests/docs.rs from the programs: do not edit. -->\n\n";
+
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).env("COLUMNS", "100").output().expect("a program");
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The subcommands that a help lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let Some((_, commands)) = help.split_once("\nCommands:\n") else { return vec![] };
+    let names = commands.lines().take_while(|line| line.starts_with("  "));
+    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+fn programs() -> String {
+    let mut page = format!("{HEAD}# Programs\n\nWhat `--help` prints. `switchyard train …` is `train …`.\n");
+    for (name, program) in PROGRAMS {
+        let help = said(program, &["--help"]);
+        page += &format!("\n## {name}\n\n```text\n{help}```\n");
+        for under in subcommands(&help) {
+            page += &format!("\n### {name} {under}\n\n```text\n{}```\n", said(program, &[&under, "--help"]));
+        }
+    }
+    page
+}
+
+fn rows() -> String {
+    let mut page = format!(
+        "{HEAD}# Columns of rows\n\nEvery experiment writes rows as Parquet. `x.value`, `x.low`, `x.high` and `x.n` are one estimate: the value, \
+         its 95 % interval, and the number of independent units behind it. They are listed once, as `x`. `rows.column` is the \
+         column's meaning in those rows only.\n"
+    );
+    for (about, columns) in glossary::all() {
+        page += &format!("\n## {about}\n\n| column | unit | meaning |\n| --- | --- | --- |\n");
+        for (name, unit, about) in columns {
+            page += &format!("| `{name}` | {unit} | {} |\n", about.replace('|', "\\|").replace('<', "\\<"));
+        }
+    }
+    page
+}
+
+fn hooks() -> String {
+    let list = said(PROGRAMS[1].1, &["generate", "--model", "fixtures/micro/sft/checkpoint", "--list-hooks"]);
+    format!(
+        "{HEAD}# Hooks\n\nThe hooks of `fixtures/micro`, as `probe generate --list-hooks` prints them. \
+         [How to name a place](../how-to/hooks.md).\n\n```text\n{list}```\n"
+    )
+}
+
+#[test]
+fn the_reference_is_what_the_programs_say() {
+    let mut stale = vec![];
+    for (name, wanted) in [("programs", programs()), ("rows", rows()), ("hooks", hooks())] {
+        let file = PathBuf::from(format!("docs/reference/{name}.md"));
+        if std::env::var_os("SWITCHYARD_WRITE_DOCS").is_some() {
+            std::fs::write(&file, &wanted).expect("written");
+        } else if std::fs::read_to_string(&file).expect("a page") != wanted {
+            stale.push(file);
+        }
+    }
+    assert!(stale.is_empty(), "not what the programs say: {stale:?}; SWITCHYARD_WRITE_DOCS=1 writes them anew");
+}
+
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            pages(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "md") {
+            found.push(entry);
+        }
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut files =
+        vec!["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].into_iter().map(PathBuf::from).collect();
+    pages(Path::new("docs"), &mut files);
+    let mut dead = vec![];
+    let mut seen = 0;
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            if link.is_empty() || link.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let there = file.parent().expect("a folder").join(link);
+            if !there.exists() {
+                dead.push(format!("{}: {link}", file.display()));
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} links were found");
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn every_page_stands_in_the_summary() {
+    let summary = std::fs::read_to_string("docs/SUMMARY.md").expect("the summary");
+    let mut files = vec![];
+    pages(Path::new("docs"), &mut files);
+    for file in files {
+        let name = file.strip_prefix("docs").expect("below docs").display().to_string();
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name} is not in docs/SUMMARY.md");
+    }
+}
