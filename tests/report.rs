@@ -8,8 +8,9 @@ use switchyard::recipe::Recipe;
 use switchyard::report::folder::Folder;
 use switchyard::report::paper::Paper;
 use switchyard::report::render::{default_folders, report};
+use switchyard::report::tables::{Cell, Table};
 use switchyard::report::verdicts::{self, Verdict, shown_p};
-use switchyard::report::{beside, own};
+use switchyard::report::{beside, exhibits};
 use switchyard::schema::{
     AccuracyRow, ExitRow, InterventionRow, LensRow, Named, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
     ResponseRow, TeacherForcedRow, WindowRow,
@@ -174,7 +175,7 @@ fn committed_tables_are_what_the_committed_rows_give() {
     assert_eq!(folder.unreadable, Vec::<String>::new());
     let tables = beside::tables(&paper, &folder).unwrap().into_iter().map(|b| b.table);
     let mut compared = 0;
-    for table in tables.chain(own::tables(&folder).unwrap()) {
+    for table in tables.chain(exhibits::tables(&folder).unwrap()) {
         let stem = committed.join("tables").join(table.label.replace(':', "-"));
         for (ending, text) in [("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())] {
             let file = stem.with_extension(ending);
@@ -185,6 +186,47 @@ fn committed_tables_are_what_the_committed_rows_give() {
         }
     }
     assert!(compared >= 30, "{compared} files");
+}
+
+/// A table of ours by its label.
+fn own(folder: &Path, label: &str) -> Option<Table> {
+    let tables = exhibits::tables(&Folder::open(folder).unwrap()).unwrap();
+    tables.into_iter().find(|table| table.label == label)
+}
+
+#[test]
+fn checkpoints_are_compared_problem_by_problem() {
+    let outcomes = |of: &dyn Fn(usize) -> (bool, bool)| -> Vec<Value> {
+        let row = |problem| {
+            let (correct, switched) = of(problem);
+            json!({"problem": problem, "id": format!("p{problem}"), "level": 1, "subject": "x", "correct": correct, "switched": switched,
+                "blocks": 0, "visible_tokens": 3, "latent_calls": 0, "truncated": false, "gold": "1", "answer": "1"})
+        };
+        (0..30).map(row).collect()
+    };
+    let rows = tempfile::tempdir().unwrap();
+    save::<OutcomeRow>(rows.path(), "sft", &outcomes(&|i| (i < 24, i < 20)));
+    assert!(own(rows.path(), "tab:versus").is_none(), "one checkpoint is compared with nothing");
+    save::<OutcomeRow>(rows.path(), "no_cot", &outcomes(&|i| (i % 10 == 0 || i == 25, false)));
+    let table = own(rows.path(), "tab:versus").expect("two checkpoints");
+    let counts: Vec<_> = table.rows().iter().map(|row| (row[2].clone(), row[6].clone(), row[7].clone())).collect();
+    let of = |problems: &str, better, worse| (Cell::Text(problems.into()), Cell::Count(better), Cell::Count(worse));
+    // Right in no_cot: 0, 10, 20, 25. Of 24 right ones 21 are gained, 25 is lost; of the 20 switched, 18.
+    assert_eq!(counts, [of("all", 21, 1), of("where it switches", 18, 0)]);
+    let Cell::Measured(difference) = table.rows()[0][5] else { panic!("no estimate") };
+    assert!((difference.value - 20.0 / 30.0).abs() < 1e-12 && difference.n == 30, "{difference:?}");
+}
+
+#[test]
+fn a_checkpoint_is_averaged_over_the_runs_that_have_it() {
+    let table = own(Path::new("reports/micro"), "tab:seeds").expect("three seeds");
+    let sft = table.rows().iter().find(|row| row[0] == Cell::Text("sft".into())).expect("in every run");
+    // SciPy's interval of .928, .912 and .892, as in `mean_of_runs`.
+    let Cell::Measured(accuracy) = sft[1] else { panic!("{sft:?}") };
+    assert!((accuracy.value - 0.910_667).abs() < 1e-5 && (accuracy.low - 0.865_860).abs() < 1e-5, "{accuracy:?}");
+    assert_eq!((accuracy.n, &sft[2]), (3, &Cell::Text("0.892, 0.928".into())));
+    // `summary-sequential` is another way of training with seed 0, not another seed.
+    assert!(table.rows().iter().all(|row| matches!(&row[1], Cell::Measured(e) if e.n == 3)));
 }
 
 #[test]

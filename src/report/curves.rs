@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
+use super::folder::number;
 use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
 use crate::store::{FlatRow, parquet, read_flat};
 
@@ -36,7 +37,7 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
             curve("training loss", "cross-entropy (nats per token)", &borrowed, loss, true),
             curve("training accuracy", "token accuracy", &borrowed, accuracy, false),
         ];
-        files.push(save(&out.join("training"), &panels)?);
+        files.extend(saved(&out.join("training"), panels)?);
     }
     let grpo = metrics(run, "grpo");
     if grpo.exists() {
@@ -50,7 +51,7 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
             curve("Switch-GRPO: latent calls", "per rollout", &rows, latent_calls, false),
             curve("Switch-GRPO: visible tokens", "per rollout", &rows, visible_tokens, false),
         ];
-        files.push(save(&out.join("grpo"), &panels)?);
+        files.extend(saved(&out.join("grpo"), panels)?);
     }
     let entropies = run.join("annotate").join("entropies.parquet");
     if entropies.exists() {
@@ -59,33 +60,34 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     Ok(files)
 }
 
+/// The panels that there are, if any.
+fn saved<const N: usize>(stem: &Path, panels: [Option<Figure>; N]) -> Result<Option<FigureFiles>> {
+    let panels: Vec<Figure> = panels.into_iter().flatten().collect();
+    if panels.is_empty() { Ok(None) } else { save(stem, &panels).map(Some) }
+}
+
 fn metrics(run: &Path, phase: &str) -> PathBuf {
     run.join(phase).join(format!("{METRICS}.parquet"))
 }
 
-pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &str, log: bool) -> Figure {
-    let mut lines = vec![];
-    for (phase, rows) in phases {
-        let points: Vec<(f64, f64)> = rows
-            .iter()
-            .filter_map(|row| Some((row.get("step")?.as_f64()?, row.get(key)?.as_f64()?)))
+/// A metric over the steps of the phases that have it, of a single one with its batches; none where no phase has.
+pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &str, log: bool) -> Option<Figure> {
+    let values = |rows: &[FlatRow]| -> Vec<(f64, f64)> {
+        rows.iter()
+            .filter_map(|row| Some((number(row, "step")?, number(row, key)?)))
             .filter(|(_, y)| y.is_finite() && (!log || *y > 0.0))
-            .collect();
-        if phases.len() == 1 {
-            let raw = points.iter().map(|&(x, y)| Point::bare(x, y)).collect();
-            lines.push(Line::scatter("each batch", raw));
-        }
-        lines.push(Line::band(phase, rolling(&points)));
+            .collect()
+    };
+    let curves: Vec<(&str, Vec<(f64, f64)>)> =
+        phases.iter().map(|(phase, rows)| (*phase, values(rows))).filter(|(_, points)| !points.is_empty()).collect();
+    let mut lines = vec![];
+    if let [(_, points)] = curves.as_slice() {
+        lines.push(Line::scatter("each batch", points.iter().map(|&(x, y)| Point::bare(x, y)).collect()));
     }
+    lines.extend(curves.iter().map(|(phase, points)| Line::band(phase, rolling(points))));
     let axis = Axis::new(y);
-    Figure::Lines(LineChart {
-        title: title.into(),
-        x: Axis::new("optimiser step"),
-        y: if log { axis.log() } else { axis },
-        lines,
-        marks: vec![],
-        levels: vec![],
-    })
+    let y = if log { axis.log() } else { axis };
+    Figure::lines(LineChart { title: title.into(), x: Axis::new("optimiser step"), y, lines, ..LineChart::default() })
 }
 
 /// Mean of the last [`ROLLING`] values at every fifth step, with ± 1.96 standard errors.

@@ -258,6 +258,11 @@ impl Folder {
         self.checkpoints(R::NAME)
     }
 
+    /// Rows of a kind, checkpoint by checkpoint.
+    pub(super) fn all<R: Named>(&self) -> impl Iterator<Item = (&str, &R)> {
+        self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
+    }
+
     /// Checkpoints that an experiment has rows of.
     pub fn checkpoints(&self, experiment: &str) -> Vec<&str> {
         let mut found: Vec<&str> =
@@ -302,6 +307,16 @@ impl Folder {
         names.sort_unstable();
         names.dedup();
         if names.is_empty() { self.name.clone() } else { names.join(", ") }
+    }
+}
+
+/// A checkpoint as a reader calls it.
+pub(super) fn called(checkpoint: &str) -> String {
+    match checkpoint {
+        "sft" => "after SFT".into(),
+        "grpo_start" => "where GRPO starts".into(),
+        "grpo" => "after Switch-GRPO".into(),
+        other => other.into(),
     }
 }
 

@@ -2,13 +2,12 @@
 //! Knows `fixtures/paper_tables.toml`; knows nothing of what we measured. A cell is named `label/row/column`.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::cells::OWN;
 pub use super::claims::{Claim, Comparison, Op, Scale, Term};
+use super::exhibits;
 
 /// The fixture compiled in, so that a binary reports beside the paper wherever it runs.
 const EMBEDDED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/paper_tables.toml"));
@@ -110,12 +109,6 @@ impl Paper {
         Self::parse(EMBEDDED).context("fixtures/paper_tables.toml")
     }
 
-    /// Another file of the same form.
-    pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in {}", path.display()))
-    }
-
     /// Parses and checks: unique names, rows as long as their columns, every named cell and label there.
     pub fn parse(text: &str) -> Result<Self> {
         let paper: Self = toml::from_str(text)?;
@@ -190,7 +183,7 @@ impl Paper {
     /// The unit of `label/row/column`; cells of ours are not scaled.
     pub fn unit(&self, name: &str) -> Result<Unit> {
         let [label, _, column] = parts(name)?;
-        if OWN.iter().any(|(own, ..)| *own == label) {
+        if label.starts_with("ours:") && exhibits::of(label).is_some() {
             return Ok(Unit::Share);
         }
         let block = self.block(label)?;

@@ -9,10 +9,9 @@ use rayon::prelude::*;
 
 use super::beside::{self, Beside};
 use super::claims_list::{self, counted};
-use super::drawings::{self, Drawing, Undrawn};
+use super::exhibits::{self, Drawing, Undrawn};
 use super::figures::{FigureFiles, save_beside};
 use super::folder::Folder;
-use super::own;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
@@ -114,7 +113,7 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
     let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
     let paper_tables = if ours_alone { vec![] } else { beside::tables(paper, folder)? };
-    let own_tables = own::tables(folder)?;
+    let own_tables = exhibits::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let mut made = BTreeSet::new();
     for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
@@ -126,8 +125,8 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
     }
     let (drawings, undrawn) = match ours_alone {
         _ if folder.is_calibration() => (vec![], vec![]),
-        true => (drawings::all(&silent, folder).0, vec![]),
-        false => drawings::all(paper, folder),
+        true => (exhibits::drawings(&silent, folder).0, vec![]),
+        false => exhibits::drawings(paper, folder),
     };
     let figures: Result<Vec<Drawn>> = drawings
         .into_par_iter()

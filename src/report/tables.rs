@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use super::paper::Block;
 use super::render_table;
 use crate::stats::Estimate;
 use crate::store::write_atomic;
@@ -116,29 +115,6 @@ impl Table {
 
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
-    }
-
-    /// One of the paper's tables with ours beside it: per paper column *paper* and *ours*. `ours(row, column)` answers by the
-    /// paper's keys, in shares where the paper prints percent (they are scaled here).
-    pub fn beside(block: &Block, ours: impl Fn(&str, &str) -> Option<Estimate>) -> Result<Self> {
-        let mut columns = vec![Heading::new("", ColumnKind::Text)];
-        for column in &block.columns {
-            let digits = column.unit.digits();
-            columns.push(Heading::new(&format!("{} (paper)", column.name), ColumnKind::Published(digits)));
-            columns.push(Heading::new(&format!("{} (ours)", column.name), ColumnKind::Measured(digits)));
-        }
-        let mut table = Self::new(&block.label, &block.title, columns);
-        for row in &block.rows {
-            let name = if row.group.is_empty() { row.name.clone() } else { format!("{}: {}", row.group, row.name) };
-            let mut cells = vec![Cell::Text(name)];
-            for (column, &value) in block.columns.iter().zip(&row.values) {
-                cells.push(Cell::Published(value));
-                let estimate = ours(&row.key, &column.key).map(|e| e.scaled(column.unit.per_share()));
-                cells.push(Cell::measured(estimate));
-            }
-            table.push(cells)?;
-        }
-        Ok(table)
     }
 
     /// A GitHub table: `0.872 [0.840, 0.898]`, n in a column of its own.

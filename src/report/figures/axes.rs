@@ -3,7 +3,7 @@
 use super::fonts::width;
 use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene};
-use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, TITLE, WIDTH};
+use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, WIDTH};
 use super::ticks::{ticks, whole_ticks, wrap};
 use anyhow::{Result, ensure};
 
@@ -92,12 +92,8 @@ impl Plot {
         let ticks_y = ticks(y0, y1, y.log);
         let widest = ticks_y.iter().map(|t| width(&t.1, TICK, false)).fold(0.0, f64::max);
         let mut scene = Scene::new(WIDTH, 0.0);
-        let mut top = PAD;
-        for line in wrap(title, WIDTH - 2.0 * PAD, TITLE, true) {
-            scene.text((PAD, top + 0.5 * TITLE), &line, TITLE, true, Anchor::Left);
-            top += TITLE * 1.1;
-        }
-        top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
+        let top = scene.title(title);
+        let top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
         let left = PAD + 1.35 * LABEL + widest + 14.0;
         // The last number under the x axis is centred on its tick and may reach past the axis.
         let ticks_x = if names.is_some() { Vec::new() } else { ticks_of(x, x0, x1) };

@@ -6,8 +6,7 @@ use plotters::style::colors::colormaps::{ColorMap, ViridisRGB};
 
 use super::fonts::width;
 use super::scene::{Anchor, Scene, Shape};
-use super::style::{INK, LABEL, MISSING, PAD, PAPER_WHITE, PLOT_HEIGHT, TICK, TITLE, WIDTH};
-use super::ticks::wrap;
+use super::style::{INK, LABEL, MISSING, PAD, PAPER_WHITE, PLOT_HEIGHT, TICK, WIDTH};
 
 /// Cells `[row][column]`, first row at the top; `None` is drawn grey. Colours are viridis, even in lightness and safe for the
 /// colour-blind.
@@ -32,12 +31,7 @@ impl HeatMap {
         super::fonts::register()?;
         let (low, high) = self.check()?;
         let mut scene = Scene::new(WIDTH, 0.0);
-        let mut top = PAD;
-        for line in wrap(&self.title, WIDTH - 2.0 * PAD, TITLE, true) {
-            scene.text((PAD, top + 0.5 * TITLE), &line, TITLE, true, Anchor::Left);
-            top += TITLE * 1.1;
-        }
-        top += 12.0;
+        let top = scene.title(&self.title) + 12.0;
         let widest = |names: &[String]| names.iter().map(|n| width(n, TICK, false)).fold(0.0, f64::max);
         let left = PAD + 1.35 * LABEL + widest(&self.rows) + 12.0;
         let ends = [format(low, low, high), format(high, low, high)];

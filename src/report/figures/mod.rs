@@ -56,6 +56,12 @@ pub struct FigureFiles {
 }
 
 impl Figure {
+    /// A chart of the lines that have points; none where no line has.
+    pub(crate) fn lines(mut chart: LineChart) -> Option<Self> {
+        chart.lines.retain(|line| !line.points.is_empty());
+        (!chart.lines.is_empty()).then_some(Self::Lines(chart))
+    }
+
     fn title(&self) -> &str {
         match self {
             Self::Lines(chart) => &chart.title,

@@ -5,8 +5,7 @@ use anyhow::{Result, ensure};
 use super::fonts::width;
 use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene, Shape};
-use super::style::{GRID, INK, PAD, PAPER_WHITE, TITLE, WIDTH, colour};
-use super::ticks::wrap;
+use super::style::{GRID, INK, PAD, PAPER_WHITE, WIDTH, colour};
 
 /// A node. Nodes of one place (column and row) stand beside one another, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,12 +57,8 @@ impl Network {
         super::fonts::register()?;
         self.check()?;
         let mut scene = Scene::new(WIDTH, 0.0);
-        let mut top = PAD;
-        for line in wrap(&self.title, WIDTH - 2.0 * PAD, TITLE, true) {
-            scene.text((PAD, top + 0.5 * TITLE), &line, TITLE, true, Anchor::Left);
-            top += TITLE * 1.1;
-        }
-        top = legend::draw(&mut scene, &self.legend(), top + 4.0) + 12.0;
+        let top = scene.title(&self.title);
+        let top = legend::draw(&mut scene, &self.legend(), top + 4.0) + 12.0;
         let widest = |names: &[String]| names.iter().map(|n| width(n, TEXT, false)).fold(0.0, f64::max);
         let left = PAD + widest(&self.rows) + 14.0;
         let bottom = top + ROW_HEIGHT * self.rows.len() as f64;

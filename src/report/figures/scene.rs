@@ -2,6 +2,9 @@
 
 use plotters::style::RGBColor;
 
+use super::style::{PAD, TITLE, WIDTH};
+use super::ticks::wrap;
+
 /// A place in pixels from the top left.
 pub(super) type At = (f64, f64);
 
@@ -55,6 +58,16 @@ impl Scene {
     pub fn text(&mut self, at: At, text: &str, height: f64, bold: bool, anchor: Anchor) {
         let colour = super::style::INK;
         self.shapes.push(Shape::Text { at, text: text.to_string(), height, bold, anchor, colour });
+    }
+
+    /// A heading at the top left; returns where it ends.
+    pub fn title(&mut self, title: &str) -> f64 {
+        let mut top = PAD;
+        for line in wrap(title, WIDTH - 2.0 * PAD, TITLE, true) {
+            self.text((PAD, top + 0.5 * TITLE), &line, TITLE, true, Anchor::Left);
+            top += TITLE * 1.1;
+        }
+        top
     }
 
     /// Puts another scene into this one, its top left corner at `to`; this one grows to hold it.

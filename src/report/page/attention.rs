@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape::text;
-use crate::report::drawings::called;
-use crate::report::folder::Folder;
+use crate::report::folder::{Folder, called};
 use crate::schema::{AttentionRow, Form};
 
 const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; darker: \

@@ -8,8 +8,7 @@ use super::escape::{text, token};
 use super::pattern::{self, CELL, NAMES, Name};
 use super::trace::pairs;
 use crate::nth::Nth;
-use crate::report::drawings::called;
-use crate::report::folder::Folder;
+use crate::report::folder::{Folder, called};
 use crate::schema::{PatternRow, PositionKind, TokenLensRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token by token (latent steps pink). First what each layer would say next at \

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape::text;
-use crate::report::drawings::called;
-use crate::report::folder::{Folder, sound};
+use crate::report::folder::{Folder, called, sound};
 use crate::report::places;
 use crate::schema::{AttributionRow, Component, Form, HeadPatchRow, Named, PatchMode};
 use crate::stats::Estimate;

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::escape::{text, token};
 use super::trace::pairs;
-use crate::report::drawings::{called, lens_rows};
-use crate::report::folder::{Folder, sound};
+use crate::report::exhibits::lens_rows;
+use crate::report::folder::{Folder, called, sound};
 use crate::schema::{Lens, LensRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \

@@ -5,8 +5,7 @@ use std::fmt::Write;
 
 use super::escape::{text, token};
 use super::steps;
-use crate::report::drawings::called;
-use crate::report::folder::Folder;
+use crate::report::folder::{Folder, called};
 use crate::schema::{OutcomeRow, PositionKind, PositionRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">A chip is a latent block: what the model would say next at each latent step, filled \

@@ -2,8 +2,9 @@
 
 use super::calibration::line;
 use super::contrast::{Contrast, Evidence, shown_p};
-use crate::report::cells::{Cells, per_checkpoint, sources};
+use crate::report::cells::Cells;
 use crate::report::claims::{Comparison, Op, Term};
+use crate::report::exhibits::{self, sources};
 use crate::report::folder::Folder;
 use crate::report::paired;
 use crate::report::paper::{Paper, parts};
@@ -108,7 +109,7 @@ fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     let label = term.label()?;
     Some(match says_sft(term) || label == "ours:sweep" {
         true => cells.sft,
-        false if per_checkpoint(label) => cells.checkpoint,
+        false if exhibits::of(label).is_some_and(|e| e.per_checkpoint) => cells.checkpoint,
         false => &cells.folder.grpo,
     })
 }
@@ -137,8 +138,8 @@ fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     if let Some(experiment) = sources(label).iter().find(there) {
         return format!("{label}: the rows of `{experiment}` give no number for {row} (not run, or too few problems)");
     }
-    let needs = sources(label).iter().map(|e| format!("`{e}`")).collect::<Vec<_>>().join(" or ");
-    format!("{label}: no rows of ours for {row} (needs {needs})")
+    let needs = exhibits::of(label).map_or_else(String::new, |e| e.needs());
+    format!("{label}: no rows of ours for {row} ({needs})")
 }
 
 impl Side {

@@ -10,8 +10,8 @@ mod calibration;
 mod compare;
 mod contrast;
 
-use super::cells::{per_checkpoint, sources};
 use super::claims::{Claim, Scale, Term};
+use super::exhibits;
 use super::folder::Folder;
 use super::paper::Paper;
 use crate::schema::METRICS;
@@ -128,8 +128,10 @@ fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option
 /// The checkpoints that a claim is tested on, one after the other; one empty name where its cells name theirs.
 fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
     let mut labels = claim.here().iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::label);
-    let Some(label) = labels.find(|label| per_checkpoint(label)) else { return vec![""] };
-    let there = sources(label).first().map_or(vec![], |experiment| folder.checkpoints(experiment));
+    let Some(exhibit) = labels.find_map(|label| exhibits::of(label).filter(|e| e.per_checkpoint)) else {
+        return vec![""];
+    };
+    let there = exhibit.sources.first().map_or(vec![], |experiment| folder.checkpoints(experiment));
     let named = |c: &&str| *c == folder.sft || *c == folder.grpo;
     match there.iter().any(named) {
         true => there.into_iter().filter(named).collect(),

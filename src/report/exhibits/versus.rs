@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use super::folder::Folder;
-use super::tables::{Cell, ColumnKind, Heading, Table};
-use super::verdicts::shown_p;
-use crate::schema::OutcomeRow;
+use super::Exhibit;
+use crate::report::folder::Folder;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::verdicts::shown_p;
+use crate::schema::{Named, OutcomeRow};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy, holm};
 
-pub(crate) const LABEL: &str = "tab:versus";
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:versus", &[OutcomeRow::NAME]) }];
 
 const NOTE: &str = "Each row: the first checkpoint against the second on the same problems (greedy decoding). `where it switches`: \
     those on which the first one wrote <swi>; they are its own choice, so compare with the row above. Difference: first minus \
@@ -29,10 +30,7 @@ struct Pair<'a> {
 
 /// The table, where the folder has the problems' outcomes of two checkpoints or more. The model after SFT and the one after
 /// Switch-GRPO are compared with every other one.
-///
-/// # Errors
-/// None that rows can cause.
-pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
+fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let all = folder.of::<OutcomeRow>();
     let firsts: Vec<&str> =
         [&folder.sft, &folder.grpo].map(String::as_str).into_iter().filter(|c| all.contains(c)).collect();
@@ -46,7 +44,7 @@ pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
         return Ok(None);
     }
     let p: Vec<f64> = pairs.iter().map(|pair| pair.flips.p_value()).collect();
-    let mut table = Table::new(LABEL, "The same problems, checkpoint against checkpoint", headings());
+    let mut table = Table::new(exhibit.label, "The same problems, checkpoint against checkpoint", headings());
     table.note = NOTE.to_owned();
     for (pair, p) in pairs.iter().zip(holm(&p)?) {
         table.push(pair.cells(p)?)?;
@@ -104,48 +102,5 @@ impl Pair<'_> {
             Cell::Count(self.flips.lost as i64),
             Cell::Text(shown_p(p_holm)),
         ])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::RowWriter;
-
-    /// `(correct, switched)` of each problem.
-    fn write(folder: &std::path::Path, checkpoint: &str, outcomes: &[(bool, bool)]) {
-        let mut writer = RowWriter::create(folder, &format!("outcomes-{checkpoint}")).expect("a file");
-        for (problem, &(correct, switched)) in outcomes.iter().enumerate() {
-            let row = serde_json::json!({
-                "checkpoint": format!("x/{checkpoint}"), "dataset": "x", "n": outcomes.len(), "seed": 0, "problem": problem,
-                "id": format!("p{problem}"), "level": 1, "subject": "x", "correct": correct, "switched": switched, "blocks": 0,
-                "visible_tokens": 3, "latent_calls": 0, "truncated": false, "gold": "1", "answer": "1"
-            });
-            writer.push(&row).expect("a row");
-        }
-        writer.finish().expect("written");
-    }
-
-    #[test]
-    fn pairs_are_counted_problem_by_problem() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let sft: Vec<(bool, bool)> = (0..30).map(|i| (i < 24, i < 20)).collect();
-        let no_cot: Vec<(bool, bool)> = (0..30).map(|i| (i % 10 == 0 || i == 25, false)).collect();
-        write(dir.path(), "sft", &sft);
-        write(dir.path(), "no_cot", &no_cot);
-        let table = table(&Folder::open(dir.path()).expect("rows")).expect("a table").expect("two checkpoints");
-        let counts: Vec<_> = table.rows().iter().map(|row| (row[2].clone(), row[6].clone(), row[7].clone())).collect();
-        let of = |problems: &str, better, worse| (Cell::Text(problems.into()), Cell::Count(better), Cell::Count(worse));
-        // Right in no_cot: 0, 10, 20, 25. Of 24 right ones 21 are gained, 25 is lost; of the 20 switched, 18.
-        assert_eq!(counts, [of("all", 21, 1), of("where it switches", 18, 0)]);
-        let Cell::Measured(difference) = table.rows()[0][5] else { panic!("no estimate") };
-        assert!((difference.value - 20.0 / 30.0).abs() < 1e-12 && difference.n == 30, "{difference:?}");
-    }
-
-    #[test]
-    fn one_checkpoint_is_compared_with_nothing() {
-        let dir = tempfile::tempdir().expect("a folder");
-        write(dir.path(), "sft", &[(true, true)]);
-        assert!(table(&Folder::open(dir.path()).expect("rows")).expect("no error").is_none());
     }
 }

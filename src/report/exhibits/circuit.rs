@@ -3,11 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Drawing, called};
+use super::{Drawing, Exhibit};
 use crate::report::figures::{Figure, Link, Network, Node};
-use crate::report::folder::{Folder, sound};
+use crate::report::folder::{Folder, called, sound};
+use crate::report::paper::Paper;
 use crate::report::places;
-use crate::schema::{Circuit, CircuitRow, EdgeRow, Form};
+use crate::schema::{Circuit, CircuitRow, EdgeRow, Form, Named};
+
+pub(super) const EXHIBITS: &[Exhibit] =
+    &[Exhibit { covers: true, draw, ..Exhibit::of("fig:circuit", &[EdgeRow::NAME]) }];
 
 /// Edges that are drawn of one circuit, at most.
 const DRAWN: usize = 40;
@@ -18,7 +22,7 @@ const NOTE: &str = "Layers upwards, places from left to right (blocks counted ba
     of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input.";
 
 /// One figure a checkpoint, a panel for each form that has a circuit.
-pub(super) fn circuits(folder: &Folder) -> Vec<Drawing> {
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.of::<EdgeRow>() {
         let rows = folder.rows::<EdgeRow>(checkpoint);
@@ -34,9 +38,8 @@ pub(super) fn circuits(folder: &Folder) -> Vec<Drawing> {
                 notes.push(said(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
             }
         }
-        let (both, note) = (panels.len() > 1, format!("{} {NOTE}", notes.join(" ")));
-        let drawing = Drawing::new(&format!("fig:circuit-{checkpoint}"), "The found circuit (ours)", panels, &note);
-        out.extend(drawing.map(|drawing| if both { drawing.wide() } else { drawing }));
+        let (columns, note) = (panels.len().max(1), format!("{} {NOTE}", notes.join(" ")));
+        out.extend(exhibit.drawing_of(checkpoint, "The found circuit (ours)", columns, panels, &note));
     }
     out
 }

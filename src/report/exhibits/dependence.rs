@@ -3,12 +3,13 @@
 
 use anyhow::Result;
 
-use super::folder::Folder;
-use super::tables::{Cell, ColumnKind, Heading, Table};
-use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Steps};
+use super::Exhibit;
+use crate::report::folder::Folder;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Named, Steps};
 use crate::stats::{Estimate, LEVEL};
 
-pub(crate) const LABEL: &str = "tab:dependence";
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:dependence", &[InterventionRow::NAME]) }];
 
 /// What the latents are replaced by, at all steps: the row's changes of accuracy.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "skip"];
@@ -24,16 +25,13 @@ const READING: &str = "Changes of accuracy against the unchanged model, all late
     often than by chance the answer is the one that arithmetic predicts from a donor's value.";
 
 /// The table, where the folder has interventions of two checkpoints or more.
-///
-/// # Errors
-/// None that rows can cause.
-pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
+fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let resampled = |checkpoint: &&str| row(folder, checkpoint, "resample").is_some();
     let checkpoints: Vec<&str> = folder.of::<InterventionRow>().into_iter().filter(resampled).collect();
     if checkpoints.len() < 2 {
         return Ok(None);
     }
-    let mut table = Table::new(LABEL, "Does the answer depend on the content of the latents?", headings());
+    let mut table = Table::new(exhibit.label, "Does the answer depend on the content of the latents?", headings());
     table.note = READING.to_owned();
     for checkpoint in checkpoints {
         table.push(cells(folder, checkpoint))?;

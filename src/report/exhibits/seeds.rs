@@ -3,12 +3,13 @@
 
 use anyhow::Result;
 
-use super::folder::Folder;
-use super::tables::{Cell, ColumnKind, Heading, Table};
-use crate::schema::PhaseRow;
+use super::Exhibit;
+use crate::report::folder::Folder;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::schema::{Named, PhaseRow};
 use crate::stats::{Estimate, mean_of_runs};
 
-pub(crate) const LABEL: &str = "tab:seeds";
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];
 
 const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. With three runs the interval is wide, and it may leave \
     the range of a share. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \
@@ -16,10 +17,7 @@ const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. Wit
 
 /// The table, where the folder holds the phases of two seeds or more (`summary`, `summary-seed1`, …): a row for each checkpoint
 /// that at least two of them have.
-///
-/// # Errors
-/// None that rows can cause.
-pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
+fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let runs = folder.runs();
     let mut checkpoints: Vec<&str> = vec![];
     for row in runs.iter().copied().flatten() {
@@ -27,7 +25,7 @@ pub(crate) fn table(folder: &Folder) -> Result<Option<Table>> {
             checkpoints.push(&row.phase);
         }
     }
-    let mut table = Table::new(LABEL, "Every checkpoint over seeds", headings());
+    let mut table = Table::new(exhibit.label, "Every checkpoint over seeds", headings());
     table.note = NOTE.to_owned();
     for checkpoint in checkpoints {
         let of: Vec<&PhaseRow> =
@@ -69,25 +67,4 @@ fn cells(checkpoint: &str, runs: &[&PhaseRow]) -> Vec<Cell> {
         mean(|row| row.latent_calls),
         mean(|row| row.forward_passes),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn a_checkpoint_is_averaged_over_the_runs_that_have_it() {
-        let folder = Folder::open(Path::new("reports/micro")).expect("committed rows");
-        let table = table(&folder).expect("rows").expect("three seeds");
-        let row = |name: &str| table.rows().iter().find(|row| row[0] == Cell::Text(name.into()));
-        let sft = row("sft").expect("in every run");
-        // SciPy's interval of .928, .912 and .892, as in `mean_of_runs`.
-        let Cell::Measured(accuracy) = sft[1] else { panic!("{sft:?}") };
-        assert!((accuracy.value - 0.910_667).abs() < 1e-5 && (accuracy.low - 0.865_860).abs() < 1e-5, "{accuracy:?}");
-        assert_eq!((accuracy.n, &sft[2]), (3, &Cell::Text("0.892, 0.928".into())));
-        // `summary-sequential` is another way of training with seed 0, not another seed.
-        assert!(table.rows().iter().all(|row| matches!(&row[1], Cell::Measured(e) if e.n == 3)));
-    }
 }

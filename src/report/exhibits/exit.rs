@@ -1,0 +1,54 @@
+//! tab:exit, and as a figure: p(`</swi>`) at each latent step, by correctness.
+
+use super::{Drawing, Exhibit, Layout, points};
+use crate::nth::Nth;
+use crate::report::cells::Cells;
+use crate::report::figures::{Axis, Figure, Line, LineChart};
+use crate::report::folder::{Folder, called};
+use crate::report::paper::Paper;
+use crate::schema::{ExitGroup, ExitRow, Named};
+use crate::stats::Estimate;
+
+const SOURCES: &[&str] = &[ExitRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit {
+        per_checkpoint: true,
+        cell,
+        beside: Layout { extra: |_| vec![("all".into(), "all".into())], ..Layout::PLAIN },
+        ..Exhibit::of("tab:exit", SOURCES)
+    },
+    Exhibit { draw, ..Exhibit::of("fig:exit", SOURCES) },
+];
+
+fn cell(cells: &Cells<'_>, group: &str, column: &str) -> Option<Estimate> {
+    let group = match group {
+        "all" => ExitGroup::All,
+        "correct" => ExitGroup::Correct,
+        "wrong" => ExitGroup::Wrong,
+        _ => return None,
+    };
+    let step: Nth = column.trim_start_matches("step").parse().ok()?;
+    let rows = cells.folder.rows::<ExitRow>(cells.checkpoint);
+    rows.iter().find(|r| r.group == group && r.step == step).map(|r| r.p_exit)
+}
+
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut lines = vec![];
+    for checkpoint in folder.of::<ExitRow>() {
+        for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
+            let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
+            let points = points(rows.map(|r| (r.step.shown() as f64, r.p_exit)));
+            lines.push(Line::bars(&format!("{}, {name}", called(checkpoint)), points));
+        }
+    }
+    let panel = Figure::lines(LineChart {
+        title: "Readiness to leave the block".into(),
+        x: Axis::new("latent step").whole(),
+        y: Axis::new("p(</swi>)"),
+        lines,
+        ..LineChart::default()
+    });
+    let note = "Bars: 95 % cluster bootstrap over problems.";
+    exhibit.drawing("Exit probability (ours; the paper's tab:exit)", 1, panel.into_iter().collect(), note)
+}
