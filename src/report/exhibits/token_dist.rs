@@ -16,7 +16,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let bins = (span as usize + 1).clamp(1, 30);
             let (title, x, of) = (X.replacen('v', "V", 1), Axis::new(X), "problems".into());
             let some = !samples.is_empty();
-            let panel = some.then(|| Figure::Histogram(Histogram { title, x, of, samples, bins }));
+            let panel = some.then_some(Figure::Histogram(Histogram { title, x, of, samples, bins }));
             let note = "Dashed uprights: means.";
             exhibit.drawing("Distribution of visible tokens", 1, panel.into_iter().collect(), note)
         },
