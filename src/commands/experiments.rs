@@ -112,7 +112,7 @@ impl Experiments {
         let out = self.chosen.folder(job.study);
         let mut manifest = Manifest::open(&out)?;
         let parquet = out.join(format!("{}.parquet", job.name));
-        if self.chosen.resume && manifest.has(&job.name, &job.setup) && parquet.is_file() {
+        if self.chosen.resume && parquet.is_file() && manifest.has(&job.name, &job.setup)? {
             print(&format!("{}: done before ({})\n", job.name, parquet.display()))?;
             return Ok(Ok(()));
         }

@@ -14,7 +14,7 @@ use super::table::{WIDTH, fitted};
 use crate::experiments::{Files, Sharded};
 use crate::progress::say;
 use crate::schema::{DecodeRow, Named};
-use crate::store::{FlatRow, Manifest, command, differs, read_flat, writable};
+use crate::store::{FlatRow, Inside, Manifest, command, differs, read_flat, writable};
 use crate::study::Shard;
 
 /// Put shards together: the rows and tables are those of one process, byte for byte.
@@ -47,7 +47,7 @@ impl Merge {
     /// # Errors
     /// What is refused, before anything is written; tables that cannot be made of the rows.
     pub fn run(&self) -> Result<()> {
-        let mut files: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+        let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
         for folder in &self.folders {
             for (name, part) in parts(folder)? {
                 files.entry(name).or_default().push(part);
@@ -68,11 +68,11 @@ impl Merge {
         Ok(())
     }
 
-    fn merge(&self, name: &str, parts: &[Part]) -> Result<()> {
+    fn merge(&self, name: &Inside, parts: &[Part]) -> Result<()> {
         let (rows_name, checkpoint) = name.split_once('-').with_context(|| format!("{name}: names no checkpoint"))?;
         let mut rows: Vec<FlatRow> = vec![];
         for Part { folder, entry, .. } in parts {
-            let file = folder.join(format!("{name}.parquet"));
+            let file = name.file(folder, "parquet");
             // A shard that got no pair says so in its manifest.
             if !entry["columns"].is_null() || file.is_file() {
                 rows.extend(read_flat(&file)?);
@@ -104,7 +104,7 @@ impl Merge {
 }
 
 /// The shards that a folder holds, by file.
-fn parts(folder: &Path) -> Result<Vec<(String, Part)>> {
+fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
     ensure!(folder.is_dir(), "{}: not a folder; name one that a shard wrote", folder.display());
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -115,7 +115,14 @@ fn parts(folder: &Path) -> Result<Vec<(String, Part)>> {
         );
     }
     let mut parts = vec![];
-    for (name, entry) in Manifest::open(folder)?.entries() {
+    let manifest = Manifest::open(folder)?;
+    for (name, entry) in manifest.entries() {
+        ensure!(
+            manifest.is_of_its_rows(name)?,
+            "{}: {name}.parquet holds other rows than manifest.json was written for (a run was stopped between the two): run this \
+             shard again with --resume",
+            folder.display()
+        );
         let mut setup = entry["setup"].clone();
         let shard = setup.as_object_mut().and_then(|parts| parts.remove("shard"));
         let Some(Value::String(shard)) = shard else {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use super::chosen::REPORTS;
@@ -13,6 +13,7 @@ use crate::grade::pairs;
 use crate::progress::show;
 use crate::report::folder::Folder;
 use crate::report::{compare, curves, render};
+use crate::store::written;
 
 /// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
 ///
@@ -107,7 +108,7 @@ fn report(args: &Report) -> Result<()> {
 }
 
 fn grade(pairs: &Path, out: &Path) -> Result<()> {
-    let s = pairs::grade_file(pairs, out)?;
+    let s = pairs::grade_file(pairs, &written(out).context("--out")?)?;
     show(&format!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display()));
     if s.labelled > 0 {
         show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));

@@ -14,7 +14,7 @@ use crate::latent::Sequence;
 use crate::model::hooks::{Place, Recorded};
 use crate::model::{Select, Step};
 use crate::names::meant;
-use crate::store::write_atomic;
+use crate::store::{write_atomic, written};
 
 /// A result that could not be written is refused before it is computed.
 ///
@@ -28,7 +28,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
     );
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
-    Ok(())
+    written(out).context("--out").map(drop)
 }
 
 /// # Errors

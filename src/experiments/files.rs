@@ -49,7 +49,7 @@ impl Files {
     pub fn done(&self, rows: &str) -> Result<bool> {
         let name = self.name(rows);
         let there = self.folder.join(format!("{name}.parquet")).is_file();
-        Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup))
+        Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup)?)
     }
 
     /// The same of an experiment whose tables are made of observations: a shard is done with these.

@@ -1,52 +1,123 @@
 //! JSON whose floats are read as they were written. serde_json reads some of them one unit in the last place off (unless its
-//! feature `float_roundtrip` is on), and a resumed run must end with the same bytes.
+//! feature `float_roundtrip` is on), and a resumed run must end with the same bytes. It finds where each number stands, and the
+//! standard library, which rounds rightly, reads it.
+
+use std::fmt;
 
 use anyhow::Result;
-use serde::de::DeserializeOwned;
-use serde_json::{Number, Value};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
 
 /// A value from its JSON text.
 ///
 /// # Errors
 /// Text that is not JSON, or not of this type.
 pub(crate) fn from_str<T: DeserializeOwned>(text: &str) -> Result<T> {
-    let mut value: Value = serde_json::from_str(text)?;
-    put(&mut value, &mut floats(text).into_iter());
+    // As a whole first: this bounds how deep the text is nested, and with it how deep the reading of its parts goes.
+    let whole: Value = serde_json::from_str(text)?;
+    let value = if has_float(&whole) { exact(serde_json::from_str(text)?)? } else { whole };
     Ok(serde_json::from_value(value)?)
 }
 
-/// Replaces the floats of a value, in the order of its text (objects keep that order).
-fn put(value: &mut Value, floats: &mut impl Iterator<Item = f64>) {
+fn has_float(value: &Value) -> bool {
     match value {
-        Value::Number(number) if number.is_f64() => {
-            if let Some(exact) = floats.next().and_then(Number::from_f64) {
-                *number = exact;
-            }
-        }
-        Value::Array(all) => all.iter_mut().for_each(|value| put(value, floats)),
-        Value::Object(all) => all.values_mut().for_each(|value| put(value, floats)),
-        _ => {}
+        Value::Number(number) => number.is_f64(),
+        Value::Array(all) => all.iter().any(has_float),
+        Value::Object(all) => all.values().any(has_float),
+        _ => false,
     }
 }
 
-/// The numbers with a point or an exponent in a line of JSON, outside strings, in order.
-fn floats(line: &str) -> Vec<f64> {
-    let (mut found, mut number, mut quoted, mut escaped) = (vec![], String::new(), false, false);
-    for c in line.chars() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' if quoted => escaped = true,
-            '"' => quoted = !quoted,
-            '0'..='9' | '+' | '-' | '.' | 'e' | 'E' if !quoted => {
-                number.push(c);
-                continue;
+/// The value of a part of a text that is known to be JSON.
+fn exact(part: &RawValue) -> serde_json::Result<Value> {
+    let text = part.get();
+    Ok(match text.as_bytes().first() {
+        Some(b'{') => {
+            let Fields(fields) = serde_json::from_str(text)?;
+            let fields = fields.into_iter().map(|(key, value)| Ok((key, exact(value)?)));
+            Value::Object(fields.collect::<serde_json::Result<Map<String, Value>>>()?)
+        }
+        Some(b'[') => {
+            let all: Vec<&RawValue> = serde_json::from_str(text)?;
+            Value::Array(all.into_iter().map(exact).collect::<serde_json::Result<_>>()?)
+        }
+        Some(b'-' | b'0'..=b'9') => {
+            let number: Number = serde_json::from_str(text)?;
+            let rounded = number.is_f64().then(|| text.parse().ok().and_then(Number::from_f64)).flatten();
+            Value::Number(rounded.unwrap_or(number))
+        }
+        _ => serde_json::from_str(text)?,
+    })
+}
+
+/// The fields of an object in their order. A key that stands twice comes twice, and its last value counts, as everywhere else.
+struct Fields<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+                out.write_str("an object")
             }
-            _ => {}
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+                let mut fields = vec![];
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
         }
-        if number.contains(['.', 'e', 'E']) {
-            found.extend(number.parse::<f64>());
-        }
-        number.clear();
+        from.deserialize_map(Reader)
     }
-    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What stands before a float does not move it: zeros with a sign, keys that stand twice, integers beyond 64 bits, strings that
+    /// look like numbers.
+    #[test]
+    fn every_float_is_the_one_that_stands_there() {
+        let awkward = 0.000_012_345_678_901_234_567_f64;
+        let text = r#"{"a": -0, "b": {"x": 1.5, "x": 2.5}, "c": 18446744073709551616, "d": "1e5, -0.25", "e": [1, -0.0, 1e-7, "\"2.5"],
+            "b": 3.25, "f": 0.000012345678901234567, "g": -9223372036854775809}"#;
+        let read: Value = from_str(text).expect("JSON");
+        assert_eq!(read["b"], json!(3.25));
+        assert_eq!(read["f"].as_f64().map(f64::to_bits), Some(awkward.to_bits()));
+        assert_eq!(read["c"].as_f64(), Some(18_446_744_073_709_551_616.0));
+        assert_eq!((read["e"][1].as_f64(), read["e"][2].as_f64()), (Some(-0.0), Some(1e-7)));
+        assert_eq!(read["a"].as_f64().map(f64::is_sign_negative), Some(true));
+        let same: Value = serde_json::from_str(text).expect("JSON");
+        assert_eq!(read.as_object().map(Map::len), same.as_object().map(Map::len));
+        assert!(from_str::<Value>("{\"a\": 1.5").is_err() && from_str::<Value>("[1e999]").is_err());
+        assert!(from_str::<Value>(&"[".repeat(100_000)).is_err(), "no stack is deep enough");
+    }
+
+    /// Rust writes the shortest digits that come back; serde_json alone would miss some of them.
+    #[test]
+    fn a_hundred_thousand_floats_come_back_as_they_were() {
+        let (mut bits, mut missed) = (0x9E37_79B9_7F4A_7C15_u64, 0);
+        for _ in 0..2_000 {
+            let mut all = vec![];
+            while all.len() < 50 {
+                bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                all.extend(Some(f64::from_bits(bits)).filter(|x| x.is_finite()));
+            }
+            let text = serde_json::to_string(&all).expect("text");
+            let bits_of = |all: &[f64]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits_of(&from_str::<Vec<f64>>(&text).expect("floats")), bits_of(&all));
+            let theirs: Vec<f64> = serde_json::from_str(&text).expect("floats");
+            missed += usize::from(bits_of(&theirs) != bits_of(&all));
+        }
+        println!("serde_json alone misses a float in {missed} of 2,000 lists of 50");
+    }
 }

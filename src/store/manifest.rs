@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::origin::{checkpoint, difference, left_out};
-use super::{Lock, json, write_atomic};
+use super::{Inside, Lock, json, sha256, write_atomic};
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
 pub(crate) struct Manifest {
     path: PathBuf,
-    entries: Map<String, Value>,
+    entries: Vec<(Inside, Value)>,
 }
 
 /// What a manifest says of one file of rows.
@@ -32,28 +32,54 @@ impl Manifest {
     /// A file that is not a manifest.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("manifest.json");
-        let entries = match std::fs::read_to_string(&path) {
-            Ok(text) => json::from_str(&text)
-                .with_context(|| format!("{}: not a manifest; move it away to go on", path.display()))?,
+        let failed = || format!("{}: not a manifest; move it away to go on", path.display());
+        let held: Map<String, Value> = match std::fs::read_to_string(&path) {
+            Ok(text) => json::from_str(&text).with_context(failed)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
             Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
         };
+        let entries = held.into_iter().map(|(name, entry)| Ok((Inside::parse(&name)?, entry)));
+        let entries = entries.collect::<Result<_>>().with_context(failed)?;
         Ok(Self { path, entries })
     }
 
     /// What each file of rows was made from and with, by its name.
-    pub fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.entries.iter()
+    pub fn entries(&self) -> impl Iterator<Item = (&Inside, &Value)> {
+        self.entries.iter().map(|(name, entry)| (name, entry))
+    }
+
+    fn entry(&self, name: &str) -> Option<&Value> {
+        self.entries.iter().find(|(held, _)| **held == *name).map(|(_, entry)| entry)
     }
 
     /// What a file of rows was made with.
     pub fn setup(&self, name: &str) -> Option<&Value> {
-        Some(&self.entries.get(name)?["setup"])
+        Some(&self.entry(name)?["setup"])
     }
 
-    /// Whether `name` was made with exactly this setup.
-    pub fn has(&self, name: &str, setup: &Value) -> bool {
-        self.entries.get(name).is_some_and(|entry| entry["setup"] == *setup)
+    /// Whether `name` was made with exactly this setup, and its rows are those that the manifest was written for.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn has(&self, name: &str, setup: &Value) -> Result<bool> {
+        Ok(self.entry(name).is_some_and(|entry| entry["setup"] == *setup) && self.is_of_its_rows(name)?)
+    }
+
+    /// Whether the rows of this name are those that the manifest was written for: a process that was killed between the two leaves
+    /// new rows under an old entry. Entries of older versions do not say, and are believed.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn is_of_its_rows(&self, name: &str) -> Result<bool> {
+        let said = self.entry(name).and_then(|entry| entry.get("sha256"));
+        Ok(match said {
+            Some(said) => *said == rows_hash(self.folder(), &Inside::parse(name)?)?,
+            None => true,
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
     /// Whether rows of this name and setup may be written here. `replace`: the user said that what is here may go.
@@ -64,19 +90,19 @@ impl Manifest {
         if replace {
             return Ok(());
         }
-        let folder = self.path.parent().unwrap_or(Path::new(".")).display();
+        let folder = self.folder().display();
         let advice = "--out names another folder, --replace writes over them";
         if let Some((other, difference)) = self.strangers(setup).next() {
             bail!("{folder}: {other} here is of another origin than {name} would be ({difference}); {advice}");
         }
-        if let Some(less) = self.entries.get(name).and_then(|held| left_out(&held["setup"], setup)) {
+        if let Some(less) = self.entry(name).and_then(|held| left_out(&held["setup"], setup)) {
             bail!("{folder}: {name} here was made with more than this run would make it ({less}); {advice}");
         }
         Ok(())
     }
 
     /// Entries of the same checkpoint that are of another origin, with the difference.
-    fn strangers(&self, setup: &Value) -> impl Iterator<Item = (&String, String)> {
+    fn strangers(&self, setup: &Value) -> impl Iterator<Item = (&Inside, String)> {
         let same = |held: &Value| checkpoint(held).is_some() && checkpoint(held) == checkpoint(setup);
         let entries = self.entries.iter().map(|(name, entry)| (name, &entry["setup"]));
         entries.filter(move |(_, held)| same(held)).filter_map(|(name, held)| Some((name, difference(held, setup)?)))
@@ -87,19 +113,19 @@ impl Manifest {
     /// # Errors
     /// A disk that cannot be written.
     pub fn remove_strangers(&mut self, setup: &Value) -> Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+        let folder = self.folder().to_path_buf();
         let _lock = Lock::wait(&folder)?;
         self.entries = Self::open(&folder)?.entries;
-        let strangers: Vec<String> = self.strangers(setup).map(|(name, _)| name.clone()).collect();
+        let strangers: Vec<Inside> = self.strangers(setup).map(|(name, _)| name.clone()).collect();
         for name in &strangers {
             for ending in ["parquet", "csv"] {
-                let file = folder.join(format!("{name}.{ending}"));
+                let file = name.file(&folder, ending);
                 if file.exists() {
                     std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
                 }
             }
-            self.entries.shift_remove(name);
         }
+        self.entries.retain(|(name, _)| !strangers.contains(name));
         if strangers.is_empty() { Ok(()) } else { self.write() }
     }
 
@@ -109,27 +135,39 @@ impl Manifest {
     /// # Errors
     /// A disk that cannot be written.
     pub fn add(&mut self, name: &str, entry: Entry) -> Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let (folder, name) = (self.folder().to_path_buf(), Inside::parse(name)?);
         // What other processes have added since this one read it stays.
-        let _lock = Lock::wait(folder)?;
-        self.entries = Self::open(folder)?.entries;
+        let _lock = Lock::wait(&folder)?;
+        self.entries = Self::open(&folder)?.entries;
         let Entry { setup, columns, command, threads, seconds } = entry;
         let seconds = (seconds * 10.0).round() / 10.0;
-        let entry = serde_json::json!({
+        let entry = json!({
             "command": command,
             "commit": commit(),
             "setup": setup,
             "threads": threads,
             "seconds": seconds,
+            "sha256": rows_hash(&folder, &name)?,
             "columns": columns,
         });
-        self.entries.insert(name.to_owned(), entry);
+        match self.entries.iter_mut().find(|(held, _)| *held == name) {
+            Some((_, held)) => *held = entry,
+            None => self.entries.push((name, entry)),
+        }
         self.write()
     }
 
     fn write(&self) -> Result<()> {
-        write_atomic(&self.path, &serde_json::to_vec_pretty(&self.entries)?)
+        let entries: Map<String, Value> =
+            self.entries.iter().map(|(name, entry)| (name.to_string(), entry.clone())).collect();
+        write_atomic(&self.path, &serde_json::to_vec_pretty(&entries)?)
     }
+}
+
+/// Of the file of rows; null where there are none.
+fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
+    let file = name.file(folder, "parquet");
+    Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
 }
 
 /// Whether files can be written in a folder, which is made if it is not there.
@@ -171,6 +209,38 @@ mod tests {
         one.add("a", entry(json!(1))).expect("written");
         other.add("b", entry(json!(2))).expect("written");
         let both = Manifest::open(folder.path()).expect("a manifest");
-        assert!(both.has("a", &json!(1)) && both.has("b", &json!(2)));
+        assert!(both.has("a", &json!(1)).expect("read") && both.has("b", &json!(2)).expect("read"));
+    }
+
+    /// What a kill between the rows and the manifest leaves: rows of one set-up under another's entry.
+    #[test]
+    fn an_entry_does_not_speak_for_other_rows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rows = folder.path().join("a.parquet");
+        std::fs::write(&rows, "of the first set-up").expect("written");
+        let entry = Entry { setup: json!(1), columns: json!({}), command: "probe", threads: 2, seconds: 0.1 };
+        let mut manifest = Manifest::open(folder.path()).expect("none yet");
+        manifest.add("a", entry).expect("written");
+        assert!(manifest.has("a", &json!(1)).expect("read") && !manifest.has("a", &json!(2)).expect("read"));
+        std::fs::write(&rows, "of the second").expect("written");
+        assert!(!manifest.has("a", &json!(1)).expect("read") && !manifest.is_of_its_rows("a").expect("read"));
+        std::fs::remove_file(&rows).expect("removed");
+        assert!(!manifest.has("a", &json!(1)).expect("read"));
+    }
+
+    #[test]
+    fn a_manifest_cannot_name_files_elsewhere() {
+        let home = tempfile::tempdir().expect("a folder");
+        let folder = home.path().join("rows");
+        std::fs::create_dir(&folder).expect("made");
+        let outside = home.path().join("kept.parquet");
+        for name in ["../kept", &home.path().join("kept").display().to_string(), "a/../../kept"] {
+            std::fs::write(&outside, "kept").expect("written");
+            let held = json!({ name: { "setup": { "checkpoint": "micro/sft", "weights": "a" } } });
+            std::fs::write(folder.join("manifest.json"), held.to_string()).expect("written");
+            let said = format!("{:#}", Manifest::open(&folder).err().expect("refused"));
+            assert!(said.contains("manifest.json") && said.contains("inside a folder"), "{said}");
+            assert!(outside.is_file());
+        }
     }
 }

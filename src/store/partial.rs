@@ -1,6 +1,6 @@
 //! What an experiment has written before it is finished: `<name>.rows.tmp`, one JSON object a line, on disk as it comes.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::flat::FlatRow;
-use super::{json, write_atomic};
+use super::lock::try_hold;
+use super::{json, write_atomic, written};
 
 /// The file of rows so far.
 pub(crate) struct Partial {
@@ -88,9 +89,11 @@ fn path(folder: &Path, name: &str) -> Result<PathBuf> {
 
 /// Opens it to append, made if it is not there, for this process alone.
 fn claim(path: &Path) -> Result<File> {
+    // Not through a link, and not into a device.
+    ensure!(written(path)? == *path, "{}: is a link; remove it", path.display());
     let file = OpenOptions::new().create(true).append(true).open(path);
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+    if !try_hold(&file).with_context(|| format!("cannot lock {}", path.display()))? {
         bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
     }
     Ok(file)

@@ -42,7 +42,8 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
         return save_hf_folder(out, config, tensors, &options);
     }
     config.validate("the configuration to save")?;
-    anyhow::ensure!(!out.exists(), "{}: already exists: remove it or choose another name", out.display());
+    let there = fs::symlink_metadata(out).is_ok();
+    anyhow::ensure!(!there, "{}: already exists: remove it or choose another name", out.display());
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
     let mut file =

@@ -62,6 +62,15 @@ pub fn save_hf_folder(
 
 /// Runs `fill` on a temporary sibling and moves it to `dir`. On any error nothing of it remains.
 pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    // A link to a folder is written through: a rename would put a folder in its place.
+    let linked = fs::symlink_metadata(dir).is_ok_and(|there| there.is_symlink());
+    let real = if linked {
+        fs::canonicalize(dir).with_context(|| format!("{}: a link that leads nowhere", dir.display()))?
+    } else {
+        dir.to_path_buf()
+    };
+    let dir = real.as_path();
+    ensure!(!dir.exists() || dir.is_dir(), "{}: is there and is no folder", dir.display());
     let name =
         dir.file_name().ok_or_else(|| anyhow!("{}: expected a path that ends in a folder name", dir.display()))?;
     let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
