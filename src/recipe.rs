@@ -5,6 +5,7 @@ mod check;
 mod evaluation;
 mod grpo;
 mod optimizer;
+mod ranges;
 mod supervised;
 
 use std::path::PathBuf;

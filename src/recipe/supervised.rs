@@ -108,6 +108,10 @@ pub struct Latent {
     pub untagged: f64,
     pub gradient: Gradient,
     pub stages: Vec<Stage>,
+    /// Steps of the last stage whose weights are kept: any of them may be `grpo.from_step` of a run that takes phase 2 over
+    /// (`train --from`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keep_steps: Vec<usize>,
 }
 
 impl Default for Latent {
@@ -125,6 +129,7 @@ impl Default for Latent {
             untagged: 0.0,
             gradient: Gradient::Through,
             stages: vec![],
+            keep_steps: vec![],
         }
     }
 }

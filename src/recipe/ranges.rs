@@ -1,0 +1,354 @@
+//! The range of every setting, in one table. A setting that is not in it is refused, so that none can be added without a range;
+//! what several settings must satisfy together stands in `check`.
+
+use anyhow::{Context, Result, ensure};
+use toml::Value;
+
+use super::Recipe;
+use super::check::MOST_ROWS;
+
+/// What a value must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Range {
+    /// A whole number from … to.
+    Count(usize, usize),
+    Positive,
+    NotNegative,
+    /// From 0 to 1.
+    Share,
+    /// From 0 to below 1.
+    BelowOne,
+    Finite,
+    /// Above 0, or infinite.
+    PositiveOrInfinite,
+    /// Its type says what it may be, or its own check does (tasks, spans, names).
+    Typed,
+}
+
+use Range::{BelowOne, Count, Finite, NotNegative, Positive, PositiveOrInfinite, Share, Typed};
+
+/// Optimiser steps of a phase at most.
+const STEPS: usize = 1_000_000_000;
+/// Samples in one batch, rollouts in one step, and the like, at most.
+const BATCH: usize = 1_000_000;
+/// Latents of a block, or tokens of a response, at most: more than any model has positions.
+const POSITIONS: usize = 10_000_000;
+/// A dimension of a model at most.
+const WIDTH: usize = 1 << 20;
+
+/// Every setting; `[]` stands for any element of a list, a last part `*` for all that is inside.
+const RANGES: [(&str, Range); 152] = [
+    ("name", Typed),
+    ("seed", Count(0, i64::MAX as usize)),
+    ("methods[]", Typed),
+    ("task.*", Typed),
+    ("data.rows", Count(1, MOST_ROWS)),
+    ("data.path", Typed),
+    ("data.test_path", Typed),
+    ("data.test_rows", Count(0, MOST_ROWS)),
+    ("data.template", Typed),
+    ("data.max_tokens", Count(1, POSITIONS)),
+    ("data.fields.*", Typed),
+    ("model.hidden_size", Count(1, WIDTH)),
+    ("model.num_hidden_layers", Count(1, 10_000)),
+    ("model.num_attention_heads", Count(1, WIDTH)),
+    ("model.num_key_value_heads", Count(1, WIDTH)),
+    ("model.head_dim", Count(1, WIDTH)),
+    ("model.intermediate_size", Count(1, WIDTH)),
+    ("model.rope_theta", Positive),
+    ("model.tie_word_embeddings", Typed),
+    ("pretrained", Typed),
+    ("seed_token", Typed),
+    ("lora.rank", Count(1, WIDTH)),
+    ("lora.alpha", Positive),
+    ("lora.targets[]", Typed),
+    ("lora.train_embeddings", Typed),
+    ("lora.only_new_rows", Typed),
+    ("optimizer.beta_1", BelowOne),
+    ("optimizer.beta_2", BelowOne),
+    ("optimizer.epsilon", Positive),
+    ("optimizer.weight_decay", NotNegative),
+    ("optimizer.clip", Positive),
+    ("optimizer.accumulate", Count(1, BATCH)),
+    ("optimizer.dtype", Typed),
+    ("optimizer.gradient_checkpointing", Typed),
+    ("base.steps", Count(0, STEPS)),
+    ("base.batch", Count(1, BATCH)),
+    ("base.learning_rate", Positive),
+    ("base.warmup", Count(0, STEPS)),
+    ("base.annotator_accuracy", Share),
+    ("annotate.spans.top_share", BelowOne),
+    ("annotate.spans.merge_gap", Count(0, POSITIONS)),
+    ("annotate.spans.min_length", Count(1, POSITIONS)),
+    ("annotate.spans.max_length", Count(1, POSITIONS)),
+    ("annotate.spans.latent_cap", Count(0, POSITIONS)),
+    ("annotate.spans.latents_per_token", Positive),
+    ("annotate.spans.max_stage", Count(1, POSITIONS)),
+    ("annotate.spans.snap_to_clause", Typed),
+    ("annotate.spans.clause_quantile", BelowOne),
+    ("annotate.batch_rows", Count(1, BATCH)),
+    ("annotate.batch_tokens", Count(1, POSITIONS)),
+    ("annotate.part_rows", Count(1, MOST_ROWS)),
+    ("boundary.steps", Count(0, STEPS)),
+    ("boundary.epochs", NotNegative),
+    ("boundary.batch", Count(1, BATCH)),
+    ("boundary.learning_rate", Positive),
+    ("boundary.warmup", Count(0, STEPS)),
+    ("boundary.untagged", Share),
+    ("latent.batch", Count(1, BATCH)),
+    ("latent.learning_rate", Positive),
+    ("latent.warmup", Count(0, STEPS)),
+    ("latent.c", Positive),
+    ("latent.k_max", Count(1, POSITIONS)),
+    ("latent.suffix", Typed),
+    ("latent.schedule", Typed),
+    ("latent.smoothing", Share),
+    ("latent.keep_text", Share),
+    ("latent.untagged", Share),
+    ("latent.gradient", Typed),
+    ("latent.keep_steps[]", Count(1, STEPS)),
+    ("latent.stages[].k", Count(0, POSITIONS)),
+    ("latent.stages[].steps", Count(0, STEPS)),
+    ("latent.stages[].epochs", NotNegative),
+    ("latent.stages[].c", Positive),
+    ("grpo.steps", Count(0, STEPS)),
+    ("grpo.from_step", Count(0, STEPS)),
+    ("grpo.questions", Count(1, BATCH)),
+    ("grpo.group", Count(2, BATCH)), // a group's standard deviation needs two
+    ("grpo.inner_epochs", Count(1, BATCH)),
+    ("grpo.learning_rate", Positive),
+    ("grpo.temperature", Positive),
+    ("grpo.k_min", Count(0, POSITIONS)),
+    ("grpo.clip", Positive),
+    ("grpo.beta", NotNegative),
+    ("grpo.anchor", Typed),
+    ("grpo.std_floor", NotNegative),
+    ("grpo.replay", Typed),
+    ("grpo.dropout_rollouts", BelowOne),
+    ("grpo.gumbel", NotNegative),
+    ("grpo.continue_term", Typed),
+    ("grpo.max_positions", Count(1, POSITIONS)),
+    ("grpo.cosine_every", Count(0, STEPS)),
+    ("grpo.keep_every", Count(0, STEPS)),
+    ("grpo.early_stop_window", Count(0, STEPS)),
+    ("grpo.reward.correct", Finite),
+    ("grpo.reward.format", Finite),
+    ("grpo.reward.use", Finite),
+    ("grpo.reward.use_form", Typed),
+    ("grpo.reward.brevity", Finite),
+    ("grpo.reward.t_lo", Count(0, POSITIONS)),
+    ("grpo.reward.t_hi", Count(1, POSITIONS)),
+    ("no_cot.steps", Count(0, STEPS)),
+    ("icot.steps", Count(0, STEPS)),
+    ("icot.epochs", NotNegative),
+    ("icot.batch", Count(1, BATCH)),
+    ("icot.learning_rate", Positive),
+    ("icot.warmup", Count(0, STEPS)),
+    ("icot.remove_per_epoch", NotNegative),
+    ("icot.remove_all_from", Count(0, POSITIONS)),
+    ("icot.smoothing", PositiveOrInfinite), // λ of an exponential: `inf` is none
+    ("pause.tokens", Count(1, POSITIONS)),
+    ("coconut.batch", Count(1, BATCH)),
+    ("coconut.learning_rate", Positive),
+    ("coconut.warmup", Count(0, STEPS)),
+    ("coconut.c", Count(1, POSITIONS)),
+    ("coconut.max_stage", Count(1, POSITIONS)),
+    ("coconut.smoothing", Share),
+    ("coconut.gradient", Typed),
+    ("coconut.stages[].k", Count(0, POSITIONS)),
+    ("coconut.stages[].steps", Count(0, STEPS)),
+    ("coconut.stages[].epochs", NotNegative),
+    ("coconut.stages[].c", Positive),
+    ("codi.steps", Count(0, STEPS)),
+    ("codi.epochs", NotNegative),
+    ("codi.batch", Count(1, BATCH)),
+    ("codi.learning_rate", Positive),
+    ("codi.warmup", Count(0, STEPS)),
+    ("codi.latents", Count(1, POSITIONS)),
+    ("codi.teacher", NotNegative),
+    ("codi.distance", NotNegative),
+    ("colar.steps", Count(0, STEPS)),
+    ("colar.epochs", NotNegative),
+    ("colar.batch", Count(1, BATCH)),
+    ("colar.learning_rate", Positive),
+    ("colar.warmup", Count(0, STEPS)),
+    ("colar.factors[]", Count(1, POSITIONS)),
+    ("colar.width", Count(1, WIDTH)),
+    ("colar.slots", NotNegative),
+    ("colar.entropy", NotNegative),
+    ("colar.limit", Count(1, POSITIONS)),
+    ("swireasoning.window", Count(0, POSITIONS)),
+    ("swireasoning.budget", Count(0, POSITIONS)),
+    ("soft_thinking.top_k", Count(1, POSITIONS)),
+    ("soft_thinking.temperature", Positive),
+    ("soft_thinking.certain", NotNegative),
+    ("soft_thinking.patience", Count(0, POSITIONS)),
+    ("soft_thinking.gumbel", NotNegative),
+    ("evaluation.problems", Count(1, MOST_ROWS)),
+    ("evaluation.k_min", Count(0, POSITIONS)),
+    ("evaluation.k_cap", Count(1, POSITIONS)),
+    ("evaluation.max_new_tokens", Count(1, POSITIONS)),
+    ("evaluation.batch", Count(1, BATCH)),
+    ("checkpoint.every", Count(1, STEPS)),
+];
+
+impl Range {
+    fn admits(self, value: &Value) -> bool {
+        let number = value.as_float().or(value.as_integer().map(|n| n as f64));
+        let is = |holds: fn(f64) -> bool| number.is_some_and(holds);
+        match self {
+            Typed => true,
+            Count(low, high) => {
+                value.as_integer().and_then(|n| usize::try_from(n).ok()).is_some_and(|n| (low..=high).contains(&n))
+            }
+            Positive => is(|x| x.is_finite() && x > 0.0),
+            NotNegative => is(|x| x.is_finite() && x >= 0.0),
+            Share => is(|x| (0.0..=1.0).contains(&x)),
+            BelowOne => is(|x| (0.0..1.0).contains(&x)),
+            Finite => is(f64::is_finite),
+            PositiveOrInfinite => is(|x| x > 0.0),
+        }
+    }
+
+    fn said(self) -> String {
+        match self {
+            Count(0, high) => format!("a whole number of at most {high}"),
+            Count(low, high) => format!("a whole number from {low} to {high}"),
+            Positive => "a number above 0".into(),
+            NotNegative => "a number of at least 0".into(),
+            Share => "a number from 0 to 1".into(),
+            BelowOne => "a number of at least 0 and below 1".into(),
+            Finite => "a finite number".into(),
+            PositiveOrInfinite => "a number above 0, or inf".into(),
+            Typed => "what its type allows".into(),
+        }
+    }
+}
+
+/// The range of a setting, by its key with `[]` for any element of a list.
+fn range_of(key: &str) -> Option<Range> {
+    let named = |name: &str| match name.strip_suffix(".*") {
+        Some(table) => key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')),
+        None => name == key,
+    };
+    RANGES.iter().find(|(name, _)| named(name)).map(|(_, range)| *range)
+}
+
+/// Checks every setting of a recipe.
+///
+/// # Errors
+/// The first value out of its range, by key; a setting that has none.
+pub(super) fn check(recipe: &Recipe) -> Result<()> {
+    let table = toml::Table::try_from(recipe).context("reading the recipe's settings")?;
+    leaves(["", ""], &Value::Table(table), &mut |[key, general], value| {
+        let range = range_of(general).with_context(|| format!("{key}: no range is known of this setting"))?;
+        ensure!(range.admits(value), "{key} must be {}, found {value}", range.said());
+        Ok(())
+    })
+}
+
+/// Shows every value that is neither table nor list, with its key and the same with `[]` for the number of an element.
+fn leaves<'a>(
+    keys: [&str; 2],
+    value: &'a Value,
+    see: &mut impl FnMut([&str; 2], &'a Value) -> Result<()>,
+) -> Result<()> {
+    match value {
+        Value::Table(table) => table.iter().try_for_each(|(name, value)| {
+            let [key, general] = keys.map(|key| if key.is_empty() { name.clone() } else { format!("{key}.{name}") });
+            leaves([&key, &general], value, see)
+        }),
+        Value::Array(all) => all
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, value)| leaves([&format!("{}[{i}]", keys[0]), &format!("{}[]", keys[1])], value, see)),
+        leaf => see(keys, leaf),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PRESETS, set};
+    use super::*;
+
+    /// A recipe as text that names every setting there is: those that are left out by default too.
+    fn full() -> toml::Table {
+        let recipe = Recipe::like("smoke").expect("a preset");
+        let mut table = toml::Table::try_from(&recipe).expect("a table");
+        for pair in [
+            "pretrained=x",
+            "seed_token=x",
+            "lora={ rank = 4, alpha = 8.0, targets = ['q_proj'], train_embeddings = true, only_new_rows = false }",
+            "data.path=x",
+            "data.test_path=x",
+            "data.fields={ question = 'q' }",
+            "latent.keep_steps=[1]",
+            "latent.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
+            "coconut.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
+        ] {
+            set(&mut table, pair).expect("set");
+        }
+        table
+    }
+
+    /// Numbers that no setting takes, or few do, and a value of its range's edge.
+    fn wrong(range: Range) -> Vec<Value> {
+        let (float, whole) = (Value::Float, Value::Integer);
+        let never = vec![float(f64::NAN), float(f64::NEG_INFINITY)];
+        let more = match range {
+            Typed => return vec![],
+            Count(low, high) => {
+                [low as i64 - 1, -1].into_iter().chain((high as i64).checked_add(1)).map(whole).collect()
+            }
+            Positive => vec![float(0.0), float(-1.0), float(f64::INFINITY)],
+            NotNegative => vec![float(-1e-9), float(f64::INFINITY)],
+            Share => vec![float(-0.1), float(1.1), float(f64::INFINITY)],
+            BelowOne => vec![float(1.0), float(-0.1)],
+            Finite => vec![float(f64::INFINITY)],
+            PositiveOrInfinite => vec![float(0.0), float(-1.0)],
+        };
+        never.into_iter().chain(more).collect()
+    }
+
+    /// Every setting has a range, and every value outside it is refused by the setting's name.
+    #[test]
+    fn no_setting_is_without_a_range_and_every_range_refuses() {
+        let table = Value::Table(full());
+        let (mut seen, mut all) = (vec![], vec![]);
+        leaves(["", ""], &table, &mut |[key, general], _| {
+            all.push((key.to_owned(), general.to_owned()));
+            Ok(())
+        })
+        .expect("walked");
+        for (key, general) in all {
+            let range = range_of(&general).unwrap_or_else(|| panic!("{key} has no range"));
+            seen.push(general.clone());
+            for value in wrong(range) {
+                assert!(!range.admits(&value), "{key} takes {value}");
+                if key.contains('[')
+                    || ["pretrained", "lora", "data.test_path"].iter().any(|key_| key.starts_with(key_))
+                {
+                    continue;
+                }
+                let said = Recipe::resolve("smoke", &[format!("{key}={value}")]).expect_err(&key);
+                let name = key.rsplit('.').next().expect("a name");
+                assert!(format!("{said:#}").contains(name), "{key}={value}: {said:#}");
+            }
+        }
+        for (name, _) in RANGES {
+            let there = |key: &String| name.strip_suffix('*').map_or(key == name, |table| key.starts_with(table));
+            assert!(seen.iter().any(there), "{name} is in the table and is no setting");
+        }
+        for (name, _) in PRESETS {
+            check(&Recipe::like(name).expect("a preset")).unwrap_or_else(|why| panic!("{name}: {why:#}"));
+        }
+    }
+
+    #[test]
+    fn elements_of_lists_are_named_by_their_place() {
+        let of = |set: &str| Recipe::resolve("smoke", &[set.to_owned()]).expect_err("refused").to_string();
+        let said = of("latent.stages=[{ k = 1, steps = 2 }, { k = 2, steps = 0, epochs = nan }]");
+        assert!(said.contains("latent.stages[1].epochs must be a number of at least 0, found nan"), "{said}");
+        assert!(of("colar.factors=[3, 0]").contains("colar.factors[1]"));
+    }
+}
