@@ -97,6 +97,7 @@ fn shorter(line: &str) -> String {
             }
         }
         ("train", _) => {
+            line = first_points(&line);
             let mut settings = SHORT.to_vec();
             settings.retain(|setting| !line.contains(setting.split_once('=').expect("a setting").0));
             line += &settings.iter().map(|setting| format!(" --set '{setting}'")).collect::<String>();
@@ -104,6 +105,22 @@ fn shorter(line: &str) -> String {
         (other, _) => panic!("no program {other}: {line}"),
     }
     line
+}
+
+/// A sweep's first point, from starts and over steps that the short curriculum has.
+fn first_points(line: &str) -> String {
+    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    for at in 1..words.len() {
+        let Some((key, values)) = words[at].split_once('=') else { continue };
+        words[at] = match (words[at - 1].as_str(), key) {
+            (_, "latent.keep_steps") => format!("{key}=[1]"),
+            (_, "grpo.from_step") => format!("{key}=1"),
+            (_, "grpo.steps") if values != "0" => format!("{key}=1"),
+            ("--sweep", _) => format!("{key}={}", values.split(',').next().unwrap_or_default()),
+            _ => continue,
+        };
+    }
+    words.join(" ")
 }
 
 /// Runs a line as a shell does, where the programs are installed and the repository is elsewhere.
@@ -191,8 +208,21 @@ fn at_hand(line: &str) -> TempDir {
             done(&shard, temp.path());
         }
     }
-    let begun = line.starts_with("train") && (line.contains("--resume") || line.contains("--base"));
-    if begun {
+    let begun =
+        line.starts_with("train") && (line.contains("--resume") || line.contains("--base") || line.contains("--from"));
+    if line.contains("--from runs/rl-fate/trunks") {
+        let settings = "--set grpo.steps=0 --set latent.keep_steps=[1] --sweep";
+        let seed =
+            line.split_once("--sweep seed=").and_then(|(_, seeds)| seeds.split([',', ' ']).next()).expect("seeds");
+        done(
+            &shorter(&format!(
+                "train --preset micro --method switch --threads 1 {settings} seed={seed} --out runs/rl-fate/trunks"
+            )),
+            temp.path(),
+        );
+    } else if let Some(run) = line.split_whitespace().find(|word| word.starts_with("runs/rl-fate/primary")) {
+        copy(&repository("fixtures/micro"), &at(run));
+    } else if begun {
         done(&shorter("train --only base --out runs/micro"), temp.path());
     } else if line.contains(" runs/micro") && line.starts_with("report") {
         done(&shorter("train --preset micro --out runs/micro"), temp.path());

@@ -31,6 +31,25 @@ pub struct Recipe {
     /// Settings of experiments, as `probe --recipe` reads them.
     #[serde(default)]
     pub settings: toml::Table,
+    /// What is to be shown and how it is decided, committed before the first run.
+    #[serde(default)]
+    pub preregistration: Option<Preregistration>,
+}
+
+/// A study's plan, in sentences.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preregistration {
+    pub hypotheses: Vec<String>,
+    pub settings: Vec<String>,
+    /// Those that settings were chosen on, and those that the tests use.
+    pub seeds: Vec<String>,
+    pub outcomes: Vec<String>,
+    pub tests: Vec<String>,
+    pub decision: Vec<String>,
+    pub order: Vec<String>,
+    /// Where what was done is another thing than what was planned, and why.
+    pub deviations: Vec<String>,
 }
 
 macro_rules! recipes {
@@ -44,7 +63,7 @@ macro_rules! recipes {
 recipes! {
     "activation-patching", "calibration", "fig-calibration", "fig-calibration-full", "fig-injection", "fig-intervention", "fig-layer-probe",
     "fig-overview", "fig-pareto", "fig-per-subject", "fig-swi-window", "fig-token-cdf", "fig-token-dist", "intervention-ladder",
-    "known-value", "lens-grid", "phases", "switch-benefit", "tab-appendix-sweep", "tab-exit", "tab-gen-analysis", "tab-intervention", "tab-main",
+    "known-value", "lens-grid", "phases", "rl-fate", "switch-benefit", "tab-appendix-sweep", "tab-exit", "tab-gen-analysis", "tab-intervention", "tab-main",
     "tab-per-subject", "tab-probe", "tab-sft-vs-rl", "tab-swi-window", "tab-tf", "traces",
 }
 
@@ -56,6 +75,12 @@ pub fn parse(text: &str) -> Result<Recipe> {
     let recipe: Recipe = toml::from_str(text)?;
     ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
     ensure!(recipe.diagram == recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
+    if let Some(plan) = &recipe.preregistration {
+        ensure!(
+            !plan.hypotheses.is_empty() && !plan.tests.is_empty(),
+            "`preregistration` needs `hypotheses` and `tests`"
+        );
+    }
     for need in &recipe.needs {
         let experiment = need.split('-').next().unwrap_or_default();
         ensure!(is_written(experiment), "`needs`: no experiment `{experiment}` (in `{need}`)");

@@ -34,22 +34,27 @@ pub(crate) struct StepRow {
 pub(crate) struct GrpoStepRow {
     pub phase: String,
     pub step: usize,
-    pub reward: f64,
-    pub reward_correct: f64,
-    pub reward_format: f64,
-    pub reward_use: f64,
-    pub reward_brevity: f64,
-    pub accuracy: f64,
-    pub switch_rate: f64,
-    pub latent_calls: f64,
-    pub visible_tokens: f64,
-    pub truncated: f64,
-    pub entropy: f64,
+    /// This and what follows to `entropy` are means over the rollouts that survived; absent where none did.
+    pub reward: Option<f64>,
+    pub reward_correct: Option<f64>,
+    pub reward_format: Option<f64>,
+    pub reward_use: Option<f64>,
+    pub reward_brevity: Option<f64>,
+    pub accuracy: Option<f64>,
+    pub switch_rate: Option<f64>,
+    pub latent_calls: Option<f64>,
+    pub visible_tokens: Option<f64>,
+    pub truncated: Option<f64>,
+    pub entropy: Option<f64>,
     pub groups: usize,
     pub skipped_groups: usize,
     pub dropped_rollouts: usize,
+    /// Of them: longer than `grpo.max_positions`. Absent in old rows.
+    pub too_long: Option<usize>,
+    /// Of them: met logits that are not finite. Absent in old rows.
+    pub not_finite: Option<usize>,
     pub tokens: usize,
-    /// Optimiser steps: inner epochs, none where nothing could be learnt.
+    /// Optimiser steps that were taken: inner epochs, none where nothing could be learnt.
     pub updates: usize,
     /// Fed for the gradient: prompts and responses of the rollouts that are learnt from, in every inner epoch.
     pub positions: usize,
