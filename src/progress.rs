@@ -35,6 +35,11 @@ pub fn stop_flag() -> &'static AtomicBool {
     &STOP
 }
 
+/// Whether [`stop_flag`] is up.
+pub fn stop_asked() -> bool {
+    stop_flag().load(Ordering::SeqCst)
+}
+
 /// Text without what steers a terminal (escape sequences of a model file's keys, of a generated answer): written out instead.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');

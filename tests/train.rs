@@ -234,7 +234,9 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--only", "phase9"], "phase9"),
         (vec!["--device", "tpu"], "tpu"),
         (vec!["--data", "nowhere.jsonl"], "data.path"),
-        (vec!["--base", "runs/nowhere"], "no finished base"),
+        (vec!["--base", "runs/nowhere"], "holds no run"),
+        (vec!["--from", "runs/nowhere"], "holds no run"),
+        (vec!["--set", "latent.keep_steps=[11]"], "latent.keep_steps"),
         (vec!["--set", "nothing"], "key=value"),
     ] {
         let output = train(&out).args(&args).output().expect("train runs");
@@ -275,6 +277,93 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
         let output = command.args(["--base", &first, "--set", set]).output().expect("train runs");
         assert_eq!(output.status.code(), Some(2), "{set}: {}", text(&output));
         assert!(text(&output).contains(needle), "{set}: {}", text(&output));
+    }
+}
+
+/// A branch is the run that would have been trained under its settings, bit for bit; what it has from where stands in its manifest.
+#[test]
+fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let folder = |name: &str| temp.path().join(name);
+    let short = |name: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.args(["--preset", "smoke", "--method", "switch", "--threads", "1", "--out"]).arg(folder(name));
+        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "grpo.steps=2", "evaluation.problems=6"];
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
+        command.args(["--set", "latent.stages=[{k=1,steps=3},{k=5,steps=6}]", "--set", "latent.keep_steps=[2,4]"]);
+        command.args(args).stdin(Stdio::null()).output().expect("train runs")
+    };
+    let finished = |name: &str, args: &[&str]| {
+        let output = short(name, args);
+        assert!(output.status.success(), "{name}: {}", text(&output));
+        text(&output)
+    };
+    finished("trunk", &["--set", "grpo.from_step=2", "--set", "grpo.keep_every=1"]);
+    let trunk = folder("trunk").display().to_string();
+    let of = |name: &str, file: &str| {
+        std::fs::read(folder(name).join(file)).unwrap_or_else(|e| panic!("{name}/{file}: {e}"))
+    };
+    let taken = |name: &str| -> Vec<String> {
+        let manifest: serde_json::Value = serde_json::from_slice(&of(name, "manifest.json")).expect("JSON");
+        manifest["taken"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default()
+    };
+    // Another start inside phase 2, another learning rate, another budget of visible tokens: each as if trained alone.
+    let branches: [(&str, &[&str], &[&str]); 4] = [
+        (
+            "same",
+            &["--set", "grpo.from_step=2", "--set", "grpo.keep_every=1"],
+            &["base", "annotate", "boundary", "sft", "grpo_start", "grpo"],
+        ),
+        ("start", &["--set", "grpo.from_step=4"], &["base", "annotate", "boundary", "sft"]),
+        (
+            "rate",
+            &["--set", "grpo.from_step=2", "--set", "grpo.learning_rate=1e-3"],
+            &["base", "annotate", "boundary", "sft", "grpo_start"],
+        ),
+        (
+            "budget",
+            &["--set", "grpo.from_step=0", "--set", "evaluation.max_new_tokens=9"],
+            &["base", "annotate", "boundary", "sft"],
+        ),
+    ];
+    for (name, set, expected) in branches {
+        let alone = format!("{name}-alone");
+        finished(&alone, set);
+        let said = finished(name, &[set, &["--from", &trunk]].concat());
+        assert_eq!(taken(name), expected, "{name}: {said}");
+        assert_eq!(said.matches(": taken over from").count(), expected.len(), "{said}");
+        for phase in ["base", "boundary", "sft", "grpo"] {
+            for file in ["checkpoint/model.safetensors", "checkpoint/reasoning.json", "result.json", "traces.jsonl"] {
+                let file = format!("{phase}/{file}");
+                assert!(of(name, &file) == of(&alone, &file), "{name}: {file} is another");
+            }
+        }
+        let summary = String::from_utf8(of(name, "summary.md")).expect("text");
+        assert!(summary.contains(&format!("- taken over: {} from ", expected.join(", "))), "{summary}");
+    }
+    assert!(
+        of("same", "grpo_step1/checkpoint/model.safetensors") == of("trunk", "grpo_step1/checkpoint/model.safetensors")
+    );
+    // As far as asked, and no farther; a branch of a branch says where its phases were trained.
+    let rate = folder("rate").display().to_string();
+    finished("again", &["--set", "grpo.from_step=2", "--from", &rate, "--phase", "boundary"]);
+    assert_eq!(taken("again"), ["base", "annotate", "boundary"]);
+    let manifest: serde_json::Value = serde_json::from_slice(&of("again", "manifest.json")).expect("JSON");
+    let named = |value: &serde_json::Value| value.as_str().expect("a path").rsplit('/').next().map(str::to_owned);
+    assert_eq!(named(&manifest["taken"]["base"]["run"]).as_deref(), Some("rate"));
+    assert_eq!(named(&manifest["taken"]["base"]["taken"]["run"]).as_deref(), Some("trunk"));
+    for (args, needle) in [
+        (vec!["--phase", "grpo", "--set", "grpo.learning_rate=1e-3"], "grpo.learning_rate was 0.0002, now 0.001"),
+        (vec!["--phase", "grpo_start", "--set", "grpo.from_step=3"], "it starts from `sft`"),
+        (vec!["--phase", "sft", "--set", "grpo.from_step=3"], "last_step3 was not kept"),
+        (vec!["--phase", "coconut"], "this recipe has base"),
+        (vec!["--set", "seed=4"], "seed was 0, now 4"),
+    ] {
+        let output = short("refused", &[&["--from", &trunk], args.as_slice()].concat());
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(needle), "{args:?}: {said}");
+        let _ = std::fs::remove_dir_all(folder("refused"));
     }
 }
 

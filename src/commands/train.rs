@@ -11,9 +11,9 @@ use super::chosen::unknown_method;
 use super::device::MachineArgs;
 use super::targets::fields;
 use crate::machine::{self, Machine};
-use crate::progress::{be_quiet, complain, say, show, stop_flag};
+use crate::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
 use crate::recipe::Recipe;
-use crate::train::pipeline::{Ended, Options, run};
+use crate::train::pipeline::{Branch, Ended, Options, run};
 use crate::train::sweep::{self, Axis};
 use crate::world::{Launched, World, spent};
 
@@ -22,7 +22,7 @@ use crate::world::{Launched, World, spent};
 #[command(
     name = "train",
     version,
-    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
+    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --from runs/micro --set grpo.replay=full_bptt --out runs/micro-bptt\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]
 pub struct Train {
     /// smoke, micro, micro-compressed, micro-two-latents, micro-graph, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
@@ -46,8 +46,14 @@ pub struct Train {
     /// Go on with a run that was stopped.
     #[arg(long)]
     resume: bool,
-    /// Take over the finished base of this run instead of training one (its settings must be the same).
+    /// Take over every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
     #[arg(long, value_name = "RUN")]
+    from: Option<PathBuf>,
+    /// With --from: the last phase to take over, with those that it starts from.
+    #[arg(long, value_name = "PHASE", requires = "from")]
+    phase: Option<String>,
+    /// The same as --from RUN --phase base.
+    #[arg(long, value_name = "RUN", conflicts_with = "from")]
     base: Option<PathBuf>,
     /// A pretrained model: folder, .gguf or hub id.
     #[arg(long)]
@@ -63,6 +69,13 @@ pub struct Train {
 }
 
 impl Train {
+    /// The run whose phases are taken over.
+    fn branch(&self) -> Vec<Branch> {
+        let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
+        let from = self.from.clone().map(|run| Branch { run, until: self.phase.clone() });
+        from.into_iter().chain(base).collect()
+    }
+
     /// Says itself what went wrong: of several processes each has its own end.
     pub fn run(&self) -> ExitCode {
         let launched = match Launched::start() {
@@ -111,11 +124,12 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         }),
         resume: args.resume,
         only: args.only.clone(),
-        base: args.base.clone(),
+        from: args.branch(),
         threads: machine.threads,
         command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
         device: machine.device.clone(),
         world,
+        stop: stop_asked,
     };
     stop_flag();
     if !args.sweep.is_empty() {

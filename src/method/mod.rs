@@ -10,6 +10,7 @@ pub mod batches;
 pub(crate) mod curriculum;
 pub mod objective;
 mod phase;
+pub(crate) mod reads;
 mod schedule;
 mod stages;
 

@@ -22,8 +22,8 @@ pub enum Work {
     Supervised(for<'a> fn(Context<'a>) -> Result<Supervised<'a>>),
     /// Scores the training corpus with the annotator of the phase `base` and tags it.
     Annotate,
-    /// Takes over what another phase exported under this phase's name, as it is, and measures it.
-    Take { from: &'static str },
+    /// Takes over a checkpoint inside another phase, whose name the recipe says, as it is, and measures it.
+    Take { from: &'static str, checkpoint: fn(&Recipe) -> String },
     /// Decodes another phase's finished checkpoint by another rule: training-free methods.
     Decode { from: &'static str, reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning> },
     /// GRPO on the checkpoint of the phase named, with these settings of the recipe.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rand::Rng;
 
 use super::Method;
@@ -39,7 +39,8 @@ impl Method for Switch {
         if recipe.grpo.steps > 0 {
             let midway = recipe.grpo.from_step > 0;
             if midway {
-                phases.push(Phase { name: GRPO_START, work: Work::Take { from: "sft" } });
+                let checkpoint = |recipe: &Recipe| last_step(recipe.grpo.from_step);
+                phases.push(Phase { name: GRPO_START, work: Work::Take { from: "sft", checkpoint } });
             }
             let from = if midway { GRPO_START } else { "sft" };
             phases.push(Phase { name: "grpo", work: Work::Grpo { from, settings: |recipe| recipe.grpo.clone() } });
@@ -50,6 +51,16 @@ impl Method for Switch {
 
 /// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.
 const GRPO_START: &str = "grpo_start";
+
+/// The name inside phase 2 of what it had learnt after a step of its last stage.
+pub(super) fn last_step(step: usize) -> String {
+    format!("last_step{step}")
+}
+
+/// The steps of the last stage whose weights are kept.
+pub(super) fn kept(recipe: &Recipe) -> BTreeSet<usize> {
+    recipe.latent.keep_steps.iter().copied().chain([recipe.grpo.from_step]).filter(|step| *step > 0).collect()
+}
 
 /// What SWITCH and its control share.
 pub(super) fn up_to_boundary() -> Vec<Phase> {
@@ -110,9 +121,14 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
     };
     let export = |(after, stage)| Export::stage(after, stage, reasoning(At::stage(Some(stage), settings)));
     let mut exports: Vec<Export> = stages.ends().map(export).collect();
-    if recipe.grpo.from_step > 0 {
-        let after = last_from + recipe.grpo.from_step;
-        exports.push(Export { after, name: GRPO_START.into(), stage: None, reasoning: None });
+    for step in kept(recipe) {
+        let after = last_from + step;
+        ensure!(
+            after <= steps,
+            "grpo.from_step and latent.keep_steps name steps of the last stage, which has {}; found {step}",
+            steps - last_from
+        );
+        exports.push(Export { after, name: last_step(step), stage: None, reasoning: None });
     }
     let finished = reasoning(last);
     let row: RowAt = Box::new(move |step, i| {

@@ -198,12 +198,11 @@ fn wave_loss(
     let advantage_values = of(&|r, _| r.advantage);
     let old = constant(old_values.clone());
     let advantage = constant(advantage_values.clone());
-    let ratio = (wave.logprobs.clone() - old).exp();
+    let ratio = (wave.logprobs.clone() - old.clone()).exp();
     let clipped = ratio.clone().clamp(1.0 - grpo.clip, 1.0 + grpo.clip);
     let surrogate = (ratio * advantage.clone()).min_pair(clipped * advantage);
-    // KL-hat = r − 1 − log r (Schulman), r against the anchor.
-    let log_r = wave.logprobs.clone() - constant(of(&|r, p| r.anchor[p].unwrap_or(0.0)));
-    let kl = log_r.clone().exp() - 1.0 - log_r;
+    let anchor = constant(of(&|r, p| r.anchor[p].unwrap_or(0.0)));
+    let kl = kl_terms(grpo.anchor, wave.logprobs.clone(), old, anchor);
     let loss = (surrogate.clone() - kl.clone().mul_scalar(grpo.beta)).sum().neg().div_scalar(n_tok as f64);
 
     let host = |x: Tensor<1>| x.without_autodiff().try_into_vec_as::<f32>().context("reading the GRPO loss");
@@ -220,6 +219,20 @@ fn wave_loss(
         sums.max_drift = sums.max_drift.max(drift.abs());
     }
     Ok(Some(loss))
+}
+
+/// An estimate of the KL term at each position that the policy `old` drew, from log-probabilities: its mean over such draws is the
+/// divergence, and the gradient of its mean the divergence's gradient.
+///
+/// Against the policy that drew ([`Anchor::Old`]): `r − 1 − log r` with r = π/old (Schulman's k3), which estimates KL(old ‖ π).
+/// Against another one: KL(π ‖ ref) by k3 with r = ref/π, weighted with π/old. In the first inner epoch the weight is 1, but its
+/// gradient is not 0: without it the gradient would be that of KL(ref ‖ π).
+fn kl_terms(which: Anchor, logprobs: Tensor<1>, old: Tensor<1>, anchor: Tensor<1>) -> Tensor<1> {
+    let k3 = |log_r: Tensor<1>| log_r.clone().exp() - 1.0 - log_r;
+    match which {
+        Anchor::Old => k3(logprobs - anchor),
+        Anchor::Reference => k3(anchor - logprobs.clone()) * (logprobs - old).exp(),
+    }
 }
 
 /// Adds `−A · log(1 − p_exit)` for each choice to stay in a block.
@@ -318,6 +331,58 @@ mod tests {
         let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
         let refused = of_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
         assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+    }
+
+    /// Over a vocabulary of three every draw can be counted: the mean of the estimates is the divergence, and its gradient in the
+    /// logits is the divergence's, also where the policy has moved away from the one that drew.
+    #[test]
+    fn the_kl_terms_are_unbiased_and_so_is_their_gradient() {
+        let softmax = |logits: [f64; 3]| {
+            let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+            logits.map(|x| x.exp() / sum)
+        };
+        let kl = |p: [f64; 3], q: [f64; 3]| p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
+        let reference = softmax([-2.0, 0.3, 2.5]);
+        let here = [1.5, -0.5, 0.2];
+        for moved in [[0.0; 3], [0.4, -0.3, 0.1]] {
+            let old = softmax(std::array::from_fn(|i| here[i] - moved[i]));
+            for (which, anchor) in [(Anchor::Old, old), (Anchor::Reference, reference)] {
+                let divergence = |logits: [f64; 3]| match which {
+                    Anchor::Old => kl(old, softmax(logits)),
+                    Anchor::Reference => kl(softmax(logits), reference),
+                };
+                let device = crate::machine::Machine::default().device.autodiff();
+                let tensor = |values: [f64; 3]| Tensor::<1>::from_floats(values.map(|x| x as f32), &device);
+                let logits = tensor(here).require_grad();
+                let logprobs = logits.clone() - logits.clone().exp().sum().log();
+                let terms = kl_terms(which, logprobs, tensor(old).log(), tensor(anchor).log());
+                let mean = (terms * tensor(old)).sum();
+                let value = f64::from(mean.clone().without_autodiff().into_scalar::<f32>());
+                assert!(
+                    (value - divergence(here)).abs() < 1e-5,
+                    "{which:?} {moved:?}: {value}, is {}",
+                    divergence(here)
+                );
+                let grads = mean.backward();
+                let ours = logits.grad(&grads).expect("a gradient").try_into_vec_as::<f32>().expect("values");
+                for (i, ours) in ours.into_iter().enumerate() {
+                    let at = |h: f64| divergence(std::array::from_fn(|j| here[j] + if i == j { h } else { 0.0 }));
+                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    assert!((f64::from(ours) - slope).abs() < 1e-4, "{which:?} {moved:?} {i}: {ours}, is {slope}");
+                }
+            }
+        }
+    }
+
+    /// π = (.99, .01) against (.01, .99): 4.50 nats, not the 92.5 of the ratio the other way round.
+    #[test]
+    fn a_policy_far_from_its_reference_has_the_divergence_that_it_has() {
+        let device = crate::machine::Machine::default().device;
+        let tensor = |values: [f32; 2]| Tensor::<1>::from_floats(values, &device);
+        let (policy, reference) = ([0.99, 0.01], [0.01, 0.99]);
+        let terms = kl_terms(Anchor::Reference, tensor(policy).log(), tensor(policy).log(), tensor(reference).log());
+        let mean = (terms * tensor(policy)).sum().into_scalar::<f32>();
+        assert!((mean - 0.98 * 99_f32.ln()).abs() < 1e-3, "{mean}");
     }
 
     #[test]

@@ -15,6 +15,13 @@ pub struct Step {
     pub latent_calls: f64,
 }
 
+impl Step {
+    /// A step in which every rollout was lost is not watched.
+    pub fn of(reward: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
+        Some(Self { reward: reward?, switch_rate: switch_rate?, latent_calls: latent_calls? })
+    }
+}
+
 /// The steps so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
@@ -29,9 +36,13 @@ impl Watch {
         Self { window, steps: before }
     }
 
-    /// Takes a step in; whether the run is to stop.
-    pub fn push(&mut self, step: Step) -> bool {
-        self.steps.push(step);
+    /// Takes a step in.
+    pub fn extend(&mut self, step: Option<Step>) {
+        self.steps.extend(step);
+    }
+
+    /// Whether the run is to stop: a question to the steps so far, so that a resumed run has the same answer.
+    pub fn fires(&self) -> bool {
         let n = self.steps.len();
         if self.window < 2 || n < 2 * self.window {
             return false;
@@ -80,7 +91,8 @@ mod tests {
             let (moved, common) = (drift * at as f64 / WINDOW as f64, normal());
             let mut noise = || if together { common } else { normal() };
             let (a, b, c) = (noise(), noise(), noise());
-            watch.push(Step { reward: -a - moved, switch_rate: b + moved, latent_calls: c + moved })
+            watch.extend(Some(Step { reward: -a - moved, switch_rate: b + moved, latent_calls: c + moved }));
+            watch.fires()
         })
     }
 
@@ -106,9 +118,17 @@ mod tests {
         let jump = |i: usize| if i < 5 { i as f64 } else { 1000.0 + i as f64 };
         let step = |i: usize| Step { reward: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
         let mut whole = Watch::new(3, vec![]);
-        let judged: Vec<bool> = (0..9).map(|i| whole.push(step(i))).collect();
-        let mut resumed = Watch::new(3, (0..5).map(step).collect());
-        assert_eq!((5..9).map(|i| resumed.push(step(i))).collect::<Vec<_>>(), judged[5..]);
+        let judge = |watch: &mut Watch, i: usize| {
+            watch.extend(Some(step(i)));
+            watch.fires()
+        };
+        let judged: Vec<bool> = (0..9).map(|i| judge(&mut whole, i)).collect();
+        for stopped in 1..9 {
+            // Stopped after this many steps: what was to be said then is said, and what comes after.
+            let mut resumed = Watch::new(3, (0..stopped).map(step).collect());
+            assert_eq!(resumed.fires(), judged[stopped - 1], "{stopped}");
+            assert_eq!((stopped..9).map(|i| judge(&mut resumed, i)).collect::<Vec<_>>(), judged[stopped..]);
+        }
         assert!(judged.contains(&true));
     }
 }

@@ -1,21 +1,24 @@
 //! The phases of a run's methods in order, each from the checkpoint that it names; and what is left behind.
 
 mod annotate;
-mod base;
+mod inputs;
 mod measure;
 mod resume;
 mod setup;
 mod summary;
 mod supervised;
 mod switch_grpo;
+mod taken;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 
 pub use setup::Options;
 pub use summary::PhaseResult;
+pub(super) use summary::WARNING;
+pub use taken::Branch;
 
 use crate::corpus::Corpus;
 use crate::method::{self, Phase, Work};
@@ -59,7 +62,7 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
             bail!("unknown phase `{name}`: this recipe has {}", known.join(", "));
         }
     }
-    let run = setup::open(recipe, options)?;
+    let run = setup::open(recipe, options, &phases)?;
     let mut results = vec![];
     for phase in &phases {
         if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {
@@ -80,14 +83,17 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
     }
     // Annotation alone has no result.
     if run.writes() && !results.is_empty() {
-        summary::write(&run, &results)?;
+        summary::write(&run, &phases, &results)?;
     }
     Ok(Ended::Finished(results))
 }
 
-/// Whether a recipe could take over the base of the run in this folder ([`Options::base`]).
-pub(super) fn has_base(recipe: &Recipe, run: &Path) -> bool {
-    base::same_settings(recipe, run).is_ok()
+/// Whether one of these runs has a phase that a recipe can take over ([`Options::from`]).
+///
+/// # Errors
+/// What is in the way, where none has.
+pub(super) fn can_branch(recipe: &Recipe, from: &[Branch]) -> Result<()> {
+    taken::best(recipe, &method::phases(recipe)?, from).map(drop)
 }
 
 /// What the summary of a run holds, as rows.
@@ -114,7 +120,9 @@ impl Run {
                 }
                 Some(None)
             }
-            Work::Take { from } => Some(Some(measure::take(self, phase.name, from)?)),
+            Work::Take { from, checkpoint } => {
+                Some(Some(measure::take(self, phase.name, from, &checkpoint(&self.recipe))?))
+            }
             Work::Decode { from, reasoning } => Some(Some(measure::decode(self, phase.name, from, reasoning)?)),
             Work::Grpo { from, settings } => switch_grpo::run(self, phase.name, from, settings)?.map(Some),
         })

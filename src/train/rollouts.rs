@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Result, anyhow, bail};
 use burn::tensor::{ExecutionError, TensorReadError};
+use serde::{Deserialize, Serialize};
 
 use super::dropout::Masks;
 use super::reward::{Facts, Terms, advantages, reward};
@@ -72,8 +73,23 @@ pub struct Sampled {
     pub all: Vec<(Trace, Terms, bool)>,
     pub groups: usize,
     pub skipped_groups: usize,
-    /// Rollouts lost to memory or to non-finite logits.
-    pub dropped: usize,
+    /// Rollouts lost to memory, to `max_positions` or to non-finite logits.
+    pub dropped: Dropped,
+}
+
+/// Why rollouts were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    pub memory: usize,
+    /// Longer than `max_positions`.
+    pub too_long: usize,
+    pub not_finite: usize,
+}
+
+impl Dropped {
+    pub fn all(self) -> usize {
+        self.memory + self.too_long + self.not_finite
+    }
 }
 
 /// Decoder settings of the rollouts.
@@ -127,11 +143,14 @@ pub(crate) fn sample_among(
     let groups = parallel::run(&parallel::cut(&own, threads), |part| {
         part.iter().map(|question| rollouts_of(model, *question, grpo, behaviour)).collect::<Result<Vec<_>>>()
     })?;
-    let groups: Vec<Vec<Trace>> = world.all(groups.into_iter().flatten().collect())?;
+    let groups: Vec<(Vec<Trace>, Dropped)> = world.all(groups.into_iter().flatten().collect())?;
     let mut sampled = Sampled::default();
-    for ((_, _, gold), traces) in questions.iter().zip(groups) {
+    for ((_, _, gold), (traces, dropped)) in questions.iter().zip(groups) {
         sampled.groups += 1;
-        sampled.dropped += grpo.group - traces.len();
+        let Dropped { memory, too_long, not_finite } = &mut sampled.dropped;
+        *memory += dropped.memory;
+        *too_long += dropped.too_long;
+        *not_finite += dropped.not_finite;
         let mut graded = vec![];
         for trace in traces {
             let text = corpus.vocabulary.decode_visible(&trace.text())?;
@@ -154,18 +173,26 @@ pub(crate) fn sample_among(
     Ok(sampled)
 }
 
-/// The survivors of one question's rollouts.
+/// The survivors of one question's rollouts, and what became of the others.
 fn rollouts_of(
     model: &Decoder,
     (problem, prompt, _): Question,
     grpo: &Grpo,
     behaviour: Behaviour,
-) -> Result<Vec<Trace>> {
+) -> Result<(Vec<Trace>, Dropped)> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
     let traces = together_or_alone(&group, |requests| roll_out(model, requests, grpo, behaviour))?;
-    let fits = |t: &Trace| t.length() <= grpo.max_positions && t.end != End::NonFinite;
-    Ok(traces.into_iter().filter(fits).collect())
+    let mut dropped = Dropped { memory: grpo.group - traces.len(), ..Dropped::default() };
+    let mut survivors = vec![];
+    for trace in traces {
+        match (trace.end == End::NonFinite, trace.length() <= grpo.max_positions) {
+            (true, _) => dropped.not_finite += 1,
+            (_, false) => dropped.too_long += 1,
+            _ => survivors.push(trace),
+        }
+    }
+    Ok((survivors, dropped))
 }
 
 /// Decodes all at once; where the device runs out of memory on them, one by one, so that only the long ones are lost.

@@ -1,11 +1,9 @@
 //! The supervised loop that base, phase 1, phase 2 and the controls share: batch → loss → step → row → checkpoint.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use burn::optim::GradientsParams;
-use serde_json::json;
 
 use super::shards;
 use super::state::PhaseFolder;
@@ -13,7 +11,7 @@ use super::trainer::Trainer;
 use crate::corpus::Row as TrainingRow;
 use crate::method::{LrSchedule, Objective};
 use crate::parallel;
-use crate::progress::{Progress, stop_flag};
+use crate::progress::Progress;
 use crate::schema::{METRICS, StepRow};
 use crate::store::{FlatRow, RowWriter, read_flat};
 
@@ -97,7 +95,7 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
 }
 
 /// Runs a phase from where its folder says it was. `rows_of(step)` makes a step's batch; `after(step, …)` sees each
-/// finished step. Returns `false` when the user stopped it (the state is saved).
+/// finished step. Returns `false` when `stop`, which is asked after each, says so (the state is saved).
 ///
 /// # Errors
 /// As [`step`], and a disk that cannot be written.
@@ -105,17 +103,17 @@ pub fn run(
     sft: &Sft,
     trainer: &mut Trainer,
     folder: &PhaseFolder,
+    stop: fn() -> bool,
     mut rows_of: impl FnMut(usize) -> Result<Vec<TrainingRow>>,
     mut after: impl FnMut(usize, &StepStats, &Trainer) -> Result<()>,
 ) -> Result<bool> {
     if sft.steps == 0 {
         return Ok(true);
     }
-    let from = folder.restore(trainer)?.map_or(0, |(step, _)| step);
+    let from = folder.restore(trainer)?;
     let world = trainer.world;
     let mut metrics = world.writes().then(|| metrics_from(folder, from)).transpose()?;
     let mut progress = Progress::new(sft.name, sft.steps, from);
-    let stop = stop_flag();
     for at in from..sft.steps {
         let started = Instant::now();
         let rows = rows_of(at)?;
@@ -140,7 +138,7 @@ pub fn run(
             positions: stats.positions,
             latents,
             tokens_per_s: speed,
-            skipped: trainer.skipped,
+            skipped: trainer.health.skipped,
         };
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
@@ -148,11 +146,11 @@ pub fn run(
         let done = at + 1;
         progress.update(done, &format!("loss {:.4} acc {:.3} {speed:.0} tok/s", stats.loss, stats.accuracy));
         after(done, &stats, trainer)?;
-        let stopped = world.any(stop.load(Ordering::SeqCst));
+        let stopped = world.any(stop());
         if stopped || (done % sft.checkpoint_every == 0 && done < sft.steps) {
             trainer.ensure_same()?;
             if world.writes() {
-                folder.save(done, trainer, json!({}))?;
+                folder.save(done, trainer)?;
             }
         }
         if stopped {

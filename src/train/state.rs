@@ -10,15 +10,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 use burn::module::Module;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::trainer::Trainer;
+use super::trainer::{Health, Trainer};
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::peft::save_adapter;
 use crate::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
-use crate::store::{json, sha256, write_atomic};
+use crate::store::{Inside, json, sha256, write_atomic};
 use crate::text::Vocabulary;
 
 /// The training behind a checkpoint, that of the checkpoints before it included.
@@ -66,13 +65,20 @@ pub struct PhaseFolder {
     pub path: PathBuf,
 }
 
+/// `state.json`. Its folder is named after its step, and is not another's: what this file says is removed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Current {
-    folder: String,
+    folder: Inside,
     step: usize,
-    extra: Value,
+    #[serde(default)]
+    health: Health,
     /// SHA-256 of each of [`FILES`].
     sums: [String; 2],
+}
+
+/// The folder of the state after this many steps.
+fn folder_of(step: usize) -> Result<Inside> {
+    Inside::parse(&format!("state-{step:07}"))
 }
 
 /// What a state's folder holds: weights and optimiser, in Burn's format. Burn trusts the sizes in them.
@@ -98,7 +104,7 @@ impl PhaseFolder {
         if self.path.join("result.json").exists() && state.exists() {
             fs::remove_file(&state).with_context(failed)?;
         }
-        let current = self.current()?.map(|current| current.folder);
+        let current = self.current()?.map(|current| current.folder.to_string());
         for entry in fs::read_dir(&self.path).with_context(failed)? {
             let entry = entry.with_context(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -117,9 +123,9 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A full disk or a folder without permission, by path.
-    pub fn save(&self, step: usize, trainer: &Trainer, extra: Value) -> Result<()> {
-        let name = format!("state-{step:07}");
-        let folder = self.path.join(&name);
+    pub fn save(&self, step: usize, trainer: &Trainer) -> Result<()> {
+        let name = folder_of(step)?;
+        let folder = name.of(&self.path);
         let old = self.current()?;
         if old.as_ref().is_some_and(|old| old.folder == name) {
             // Stopped again before the next step: the state that is there is this one, and must not be lost to a kill.
@@ -139,22 +145,22 @@ impl PhaseFolder {
             let synced = fs::File::open(&path).and_then(|f| f.sync_all());
             synced.with_context(|| format!("{}: cannot flush", path.display()))?;
         }
-        let current = Current { folder: name.clone(), step, extra, sums: sums(&folder)? };
+        let current = Current { folder: name.clone(), step, health: trainer.health, sums: sums(&folder)? };
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
             // A leftover costs disk, not correctness.
-            let _ = fs::remove_dir_all(self.path.join(old.folder));
+            let _ = fs::remove_dir_all(old.folder.of(&self.path));
         }
         Ok(())
     }
 
-    /// Loads the last saved state into a trainer of the same shape; returns its step and extra.
+    /// Loads the last saved state into a trainer of the same shape; returns its step, 0 where nothing was saved.
     ///
     /// # Errors
     /// A state that does not fit, by path.
-    pub fn restore(&self, trainer: &mut Trainer) -> Result<Option<(usize, Value)>> {
-        let Some(current) = self.current()? else { return Ok(None) };
-        let folder = self.path.join(&current.folder);
+    pub fn restore(&self, trainer: &mut Trainer) -> Result<usize> {
+        let Some(current) = self.current()? else { return Ok(0) };
+        let folder = current.folder.of(&self.path);
         let failed = |what: &str, e: String| {
             anyhow!(
                 "{}: cannot read {what}: {e}; delete {} to start the phase again",
@@ -172,7 +178,8 @@ impl PhaseFolder {
         let fresh = trainer.optimizer.clone();
         trainer.optimizer =
             fresh.load(folder.join("optimizer.bpk")).map_err(|e| failed("the optimiser", format!("{e:?}")))?;
-        Ok(Some((current.step, current.extra)))
+        trainer.health = current.health;
+        Ok(current.step)
     }
 
     /// Steps that the saved state has behind it; 0 without one.
@@ -189,7 +196,19 @@ impl PhaseFolder {
             return Ok(None);
         }
         let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        json::from_str(&text).map(Some).with_context(|| format!("{}: not a training state", path.display()))
+        let failed = || {
+            format!("{}: not a training state; delete {} to start the phase again", path.display(), self.path.display())
+        };
+        let current: Current = json::from_str(&text).with_context(failed)?;
+        let named = folder_of(current.step)?;
+        ensure!(
+            current.folder == named,
+            "{}: it names the folder {}, step {} has {named}",
+            failed(),
+            current.folder,
+            current.step
+        );
+        Ok(Some(current))
     }
 
     /// The phase's result, once it is finished.
@@ -213,7 +232,7 @@ impl PhaseFolder {
         write_atomic(&self.path.join("result.json"), &serde_json::to_vec_pretty(result)?)?;
         if let Some(current) = self.current()? {
             let _ = fs::remove_file(self.path.join("state.json"));
-            let _ = fs::remove_dir_all(self.path.join(current.folder));
+            let _ = fs::remove_dir_all(current.folder.of(&self.path));
         }
         Ok(())
     }
@@ -276,6 +295,14 @@ impl PhaseFolder {
         let path = self.path.join(name).join(TRAINED);
         let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))
+    }
+
+    /// Writes anew how what [`Self::export`] wrote reasons.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn write_reasoning(&self, name: &str, reasoning: &Reasoning) -> Result<()> {
+        write_atomic(&self.path.join(name).join(reasoning::FILE), &serde_json::to_vec_pretty(reasoning)?)
     }
 
     /// How what [`Self::export`] wrote reasons.

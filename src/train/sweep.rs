@@ -1,13 +1,13 @@
-//! A grid of settings: each point is a run in a folder of its own, under one. Runs whose bases have the same settings share it.
+//! A grid of settings: each point is a run in a folder of its own, under one. What two runs have in common is trained once.
 //!
 //! What a method can learn is not shown by one run of it: this is how "it stays at chance" is tried before it is said.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::pipeline::{self, Ended, Options};
+use super::pipeline::{self, Branch, Ended, Options, WARNING};
 use crate::progress::{say, show};
 use crate::recipe::Recipe;
 use crate::schema::{Named, SweepRow};
@@ -121,29 +121,42 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
         "{}: holds a sweep already; --resume goes on with it, --out names another folder",
         root.display()
     );
-    let mut bases: Vec<PathBuf> = options.base.iter().cloned().collect();
-    let mut rows: Vec<SweepRow> = vec![];
+    let until = options.from.first().and_then(|branch| branch.until.clone());
+    let mut runs: Vec<Branch> = options.from.clone();
+    let (mut rows, mut warnings): (Vec<SweepRow>, _) = (vec![], String::new());
     for (i, point) in points.iter().enumerate() {
         let out = root.join(point.folder());
         say(&format!("run {} of {}: {}", i + 1, points.len(), out.display()));
-        let base = bases.iter().find(|base| pipeline::has_base(&point.recipe, base)).cloned();
+        let from = match pipeline::can_branch(&point.recipe, &runs) {
+            Ok(()) => runs.clone(),
+            Err(why) => {
+                if !options.from.is_empty() {
+                    say(&format!("{why:#}; this point does without"));
+                }
+                vec![]
+            }
+        };
         let begun = out.join("recipe.toml").exists();
-        let own = Options { out: out.clone(), resume: options.resume && begun, base, ..options.clone() };
+        let own = Options { out: out.clone(), resume: options.resume && begun, from, ..options.clone() };
         let Ended::Finished(results) = pipeline::run(point.recipe.clone(), own)? else { return Ok(false) };
-        bases.push(out);
+        runs.push(Branch { run: out, until: until.clone() });
+        for note in results.iter().flat_map(|result| &result.notes).filter(|note| note.starts_with(WARNING)) {
+            warnings += &format!("- {}, seed {}: {note}\n", point.name(), point.recipe.seed);
+        }
         let new = pipeline::rows(&point.recipe, &results)?;
         rows.extend(new.into_iter().map(|result| SweepRow { point: point.name(), result }));
-        write(root, &rows, &options.command)?;
+        write(root, &rows, &options.command, &warnings)?;
     }
-    show(&table(&rows)?);
+    show(&format!("{}\n{warnings}", table(&rows)?));
     Ok(true)
 }
 
-fn write(root: &Path, rows: &[SweepRow], command: &str) -> Result<()> {
+fn write(root: &Path, rows: &[SweepRow], command: &str, warnings: &str) -> Result<()> {
     let mut writer = RowWriter::create(root, SweepRow::NAME)?;
     rows.iter().try_for_each(|row| writer.push(row))?;
     writer.finish()?;
-    let text = format!("`{command}`\n\n{}", table(rows)?);
+    let gap = if warnings.is_empty() { "" } else { "\n" };
+    let text = format!("`{command}`\n\n{}{gap}{warnings}", table(rows)?);
     write_atomic(&root.join("sweep.md"), text.as_bytes())
 }
 

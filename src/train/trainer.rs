@@ -1,9 +1,10 @@
 //! One optimiser step: gradients in, global clip, AdamW, and what to do about NaN.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::adamw::adamw;
@@ -27,6 +28,13 @@ pub struct Trainer {
     pub token_rows: Option<Vec<u32>>,
     /// The processes that train it together: each with the same weights, on its own part of every batch.
     pub world: World,
+    /// How training has gone so far: part of its saved state.
+    pub health: Health,
+}
+
+/// Steps that could not be taken. A run that is stopped and gone on with ends where an undisturbed one does, so this is saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
     /// Steps skipped for want of a finite loss or gradient.
     pub skipped: usize,
     in_a_row: usize,
@@ -41,8 +49,7 @@ impl Trainer {
             compute: settings.dtype,
             token_rows: None,
             world: World::ALONE,
-            skipped: 0,
-            in_a_row: 0,
+            health: Health::default(),
         }
     }
 
@@ -67,21 +74,29 @@ impl Trainer {
         }
         let norm = gradients::clip_global_norm(&self.model, &mut grads, self.settings.clip);
         if !(loss.is_finite() && norm.is_finite()) {
-            self.skipped += 1;
-            self.in_a_row += 1;
-            if self.in_a_row >= GIVE_UP_AFTER {
-                bail!(
-                    "{GIVE_UP_AFTER} steps in a row without a finite loss or gradient (loss {loss}, norm {norm}): \
-                     lower the learning rate; the last good checkpoint is kept"
-                );
-            }
+            self.skip(|| format!("without a finite loss or gradient (loss {loss}, norm {norm})"))?;
             return Ok(norm);
         }
-        self.in_a_row = 0;
+        self.health.in_a_row = 0;
         // The optimiser takes the model by value.
         let model = self.model.clone();
         self.model = self.optimizer.step(lr, model, grads);
         Ok(norm)
+    }
+
+    /// Counts a step that taught nothing because something in it was not finite.
+    ///
+    /// # Errors
+    /// The third in a row; the weights are then those before it.
+    pub(crate) fn skip(&mut self, why: impl Fn() -> String) -> Result<()> {
+        self.health.skipped += 1;
+        self.health.in_a_row += 1;
+        ensure!(
+            self.health.in_a_row < GIVE_UP_AFTER,
+            "{GIVE_UP_AFTER} steps in a row {}: lower the learning rate; the last good checkpoint is kept",
+            why()
+        );
+        Ok(())
     }
 
     /// Compares a hash of the weights of all processes: each made the same steps, so every bit is the same.

@@ -21,11 +21,12 @@ fn a_stranger_trains_measures_and_intervenes() {
         out: out.clone(),
         resume: false,
         only: vec![],
-        base: None,
+        from: vec![],
         threads,
         command: "test".into(),
         device,
         world: World::ALONE,
+        stop: crate::progress::stop_asked,
     };
     let Ended::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
     assert!(results.iter().any(|phase| phase.phase == "dots"));

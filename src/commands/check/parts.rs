@@ -12,7 +12,7 @@ use crate::commands::intervene::Intervene;
 use crate::machine::{self, Machine};
 use crate::method;
 use crate::parity::{Compared, Fixtures};
-use crate::progress::Stopped;
+use crate::progress::{Stopped, stop_asked};
 use crate::recipe::Recipe;
 use crate::report::folder::Folder;
 use crate::report::paper::Paper;
@@ -101,10 +101,11 @@ fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str
         resume: out.join("recipe.toml").is_file(),
         only: only.iter().map(|s| (*s).to_owned()).collect(),
         threads,
-        base: None,
+        from: vec![],
         world: World::ALONE,
         command: "probe check --part training,grpo".to_owned(),
         device: device.clone(),
+        stop: stop_asked,
     };
     match run(recipe, options)? {
         Ended::Finished(_) => Ok(()),

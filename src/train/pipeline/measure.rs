@@ -15,8 +15,8 @@ use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, Trained};
 
 /// A phase that takes over a checkpoint inside another: measured like any other.
-pub(super) fn take(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
-    again(run, phase, from, phase, |source| source.reasoning(phase))
+pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
+    again(run, phase, from, checkpoint, |source| source.reasoning(checkpoint))
 }
 
 /// A phase that decodes another's finished checkpoint by a rule of its own.
@@ -96,6 +96,18 @@ impl Run {
         if self.writes() {
             self.export(folder, "checkpoint", model, reasoning, trained)?;
         }
+        self.measured(folder, phase, model, reasoning, trained)
+    }
+
+    /// Evaluates weights that are exported.
+    pub(super) fn measured(
+        &self,
+        folder: &PhaseFolder,
+        phase: &str,
+        model: &Decoder,
+        reasoning: &Reasoning,
+        trained: Trained,
+    ) -> Result<PhaseResult> {
         let model = model.merged(self.recipe.optimizer.dtype.dtype());
         let evaluated = |switching| self.evaluate(&model, reasoning, switching);
         let decoding = &self.recipe.evaluation;

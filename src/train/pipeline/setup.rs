@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use serde_json::json;
-use sha2::{Digest, Sha256};
+use serde_json::{Value, json};
 
-use super::{Run, base, resume};
+use super::{Branch, Run, inputs, resume, taken};
 use crate::corpus::Corpus;
 use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{NewRows, Opened};
-use crate::machine;
+use crate::method::Phase;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::{Checkpoint, EMBED, HEAD, ModelRef};
@@ -20,7 +19,7 @@ use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
-use crate::store::{Lock, commit, hex, write_atomic};
+use crate::store::{Lock, write_atomic};
 use crate::text::Vocabulary;
 use crate::train::state::{Exported, PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
@@ -33,18 +32,23 @@ pub struct Options {
     pub resume: bool,
     pub only: Vec<String>,
     pub threads: usize,
-    /// A run whose finished base is taken over (`--base`).
-    pub base: Option<PathBuf>,
+    /// Runs of which one's finished phases are taken over (`--from`).
+    pub from: Vec<Branch>,
     /// The command as typed, for the manifest.
     pub command: String,
     /// Outside autodiff.
     pub device: Device,
     /// The processes that train together.
     pub world: World,
+    /// Whether the user has asked for a stop ([`crate::progress::stop_asked`]): asked after every step.
+    pub stop: fn() -> bool,
 }
 
+/// What can always be done where a run may not be gone on with.
+const OTHER_FOLDER: &str = "put back what it was, or name another folder with --out";
+
 /// Checks the folder, builds the corpus, writes recipe and manifest.
-pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
+pub(super) fn open(recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
     let recipe_path = root.join("recipe.toml");
     let text = toml::to_string(&recipe).context("writing the recipe as TOML")?;
@@ -55,7 +59,6 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             root.display()
         );
         resume::same_settings(&recipe, &recipe_path)?;
-        same_workers(&root.join("manifest.json"), options.threads, options.world.size)?;
     } else {
         ensure!(
             !options.resume,
@@ -63,8 +66,16 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
             root.display()
         );
     }
-    if let Some(from) = &options.base {
-        base::same_settings(&recipe, from)?;
+    let branch = match options.from.as_slice() {
+        [] => None,
+        from => Some(taken::best(&recipe, phases, from)?),
+    };
+    let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
+    let held = inputs::held(&root, &names)?;
+    if let Some(held) = &held {
+        // What needs no model to be read is told before one is.
+        let ours = json!({ "threads": options.threads, "processes": options.world.size });
+        inputs::same(&root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
     }
     // Every process has looked at the folder before one writes there.
     options.world.barrier();
@@ -73,10 +84,12 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     if options.resume && writes {
         sweep(&root)?;
     }
+    let mut files = None;
     let (vocabulary, pretrained) = match &recipe.pretrained {
         Some(model) => {
             let opened = options.world.first_alone(|| Opened::open(model, None, Apply::Merged))?;
             let pretrained = Pretrained::of(model, &opened.checkpoint, &recipe)?;
+            files = Some(inputs::model(&opened.checkpoint)?);
             let vocabulary = opened.vocabulary;
             (
                 Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?),
@@ -98,15 +111,28 @@ pub(super) fn open(recipe: Recipe, options: Options) -> Result<Run> {
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let run = Run { recipe, options, root, corpus, device, pretrained, _lock: lock };
-    let manifest = manifest(&run)?;
-    if let Some(from) = &run.options.base {
-        base::same_work(&manifest, from)?;
+    let ours = inputs::manifest(&run, files.as_ref())?;
+    if let Some(held) = &held {
+        inputs::same(&run.root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
+    }
+    if let Some((from, planned)) = &branch {
+        taken::same_work(&ours, from, planned)?;
     }
     if writes {
+        taken::unchanged(&run.root, phases)?;
         write_atomic(&recipe_path, text.as_bytes())?;
-        write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
-        if let Some(from) = &run.options.base {
-            base::take(from, &run.root)?;
+        // What began the run stays; only what was taken over is added.
+        let mut manifest = held.unwrap_or(ours);
+        let write =
+            |manifest: &Value| write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(manifest)?);
+        write(&manifest)?;
+        if let Some((from, planned)) = &branch {
+            taken::take(planned, from, &run.root)?;
+        }
+        let origins = taken::origins(&run.root, phases)?;
+        if !origins.is_empty() {
+            manifest["taken"] = origins.into();
+            write(&manifest)?;
         }
     }
     Ok(run)
@@ -164,56 +190,6 @@ fn sweep(root: &Path) -> Result<()> {
         }
     }
     PhaseFolder { path: root.to_path_buf() }.sweep()
-}
-
-/// A run's batches are dealt to as many threads and processes as it began with: with another number its sums are rounded
-/// another way.
-fn same_workers(manifest: &Path, threads: usize, processes: usize) -> Result<()> {
-    let text = match fs::read_to_string(manifest) {
-        // Killed before it was written: nothing has been computed.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        text => text.with_context(|| format!("{}: cannot read", manifest.display()))?,
-    };
-    let held: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{}: not a manifest", manifest.display()))?;
-    let (held, began) = (&held["threads"], held["processes"].as_u64().unwrap_or(1));
-    ensure!(
-        began == processes as u64,
-        "{}: the run was started by {began} processes, now there are {processes}: results depend on it. Start {began} again, or \
-         name another folder with --out",
-        manifest.display()
-    );
-    ensure!(
-        *held == threads,
-        "{}: the run was started with --threads {held}, now it is --threads {threads}: results depend on it. Repeat \
-         --threads {held}, or name another folder with --out",
-        manifest.display()
-    );
-    Ok(())
-}
-
-fn manifest(run: &Run) -> Result<serde_json::Value> {
-    let mut data = Sha256::new();
-    for sample in &run.corpus.train {
-        data.update(sample.id.as_bytes());
-        data.update(sample.solution.as_bytes());
-    }
-    Ok(json!({
-        "command": run.options.command,
-        "base": run.options.base,
-        "commit": commit(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "burn": "0.22.1",
-        "seed": run.recipe.seed,
-        "threads": run.options.threads,
-        "processes": run.options.world.size,
-        "device": machine::described(&run.device),
-        "dtype": run.recipe.optimizer.dtype,
-        "data_sha256": hex(&data.finalize()),
-        "train_rows": run.corpus.train.len(),
-        "dropped_rows": run.corpus.dropped,
-        "test_rows": run.corpus.test.len(),
-    }))
 }
 
 impl Run {

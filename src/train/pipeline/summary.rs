@@ -3,14 +3,18 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::Run;
+use super::{Run, taken};
 use crate::evaluation::{Outcome, Scores};
+use crate::method::Phase;
 use crate::progress::show;
 use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::RowWriter;
 use crate::store::write_atomic;
 use crate::train::state::Trained;
+
+/// What a note begins with that says that a phase is no result.
+pub(in crate::train) const WARNING: &str = "WARNING";
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,9 +136,11 @@ pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> 
 }
 
 /// Writes `summary.md`, `summary.json` and the rows `summary.parquet`, prints the table and the next commands.
-pub(super) fn write(run: &Run, results: &[PhaseResult]) -> Result<()> {
+pub(super) fn write(run: &Run, phases: &[Phase], results: &[PhaseResult]) -> Result<()> {
     let text = table(results);
-    let notes: String = results.iter().flat_map(|r| &r.notes).map(|n| format!("- {n}\n")).collect();
+    let taken = taken::note(&run.root, phases)?;
+    let notes = taken.iter().chain(results.iter().flat_map(|r| &r.notes));
+    let notes: String = notes.map(|n| format!("- {n}\n")).collect();
     let file = format!(
         "# {}\n\n`{}`\n\nGreedy decoding, seed {}.\n\n{text}\n{notes}",
         run.recipe.name, run.options.command, run.recipe.seed

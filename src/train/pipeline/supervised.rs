@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 
 use super::Run;
-use super::summary::{PhaseResult, Stage};
+use super::summary::{PhaseResult, Stage, WARNING};
+use super::taken;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
 use crate::method::{Context, Supervised};
@@ -27,6 +28,9 @@ pub(super) fn run(
     }
     let tagged = run.tagged()?;
     let what = declare(Context { recipe: &run.recipe, corpus: &run.corpus, tagged: &tagged })?;
+    if taken::waits(&folder)? {
+        return taken_over(run, &folder, phase, &what).map(Some);
+    }
     let plain = run.device.clone().inner();
     let (model, before) = match what.from {
         Some(before) => {
@@ -70,21 +74,55 @@ pub(super) fn run(
         }
         Ok(())
     };
-    if !sft::run(&sft, &mut trainer, &folder, rows_of, after)? {
+    if !sft::run(&sft, &mut trainer, &folder, run.options.stop, rows_of, after)? {
         return Ok(None);
     }
     let trained = before.and(what.steps, positions);
     let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning, trained)?;
+    result.notes.extend(learnt_little(phase, what.steps, trainer.health.skipped));
+    with_stages(run, &folder, &what, result).map(Some)
+}
+
+/// What a summary must say of a phase that made fewer updates than it was asked for. `base.steps = 0` takes a model as it is.
+fn learnt_little(phase: &str, steps: usize, skipped: usize) -> Option<String> {
+    let why = "had no finite loss or gradient";
+    match (steps, skipped) {
+        (0, _) if phase == "base" => None,
+        (0, _) => Some(format!("{WARNING}: {phase} learnt nothing: the recipe gives it no steps")),
+        (_, 0) => None,
+        (steps, skipped) if skipped >= steps => {
+            Some(format!("{WARNING}: {phase} learnt nothing: all of its {steps} steps {why}"))
+        }
+        (steps, skipped) => Some(format!("{phase}: {skipped} of its {steps} steps {why} and were skipped")),
+    }
+}
+
+/// A phase of another run, under this run's evaluation: how its checkpoints reason is written anew, and they are measured.
+fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &Supervised) -> Result<PhaseResult> {
+    let on_the_way = what.exports.iter().map(|e| (e.name.as_str(), e.reasoning.as_ref().unwrap_or(&what.reasoning)));
+    for (name, reasoning) in on_the_way.chain([("annotator", &what.reasoning), ("checkpoint", &what.reasoning)]) {
+        if run.writes() && folder.path.join(name).is_dir() {
+            folder.write_reasoning(name, reasoning)?;
+        }
+    }
+    run.options.world.barrier();
+    let model = folder.import_to_train("checkpoint", run.base_dtype(), &run.device.clone().inner())?;
+    let trained = folder.trained("checkpoint")?;
+    let result = run.measured(folder, phase, &model, &what.reasoning, trained)?;
+    with_stages(run, folder, what, result)
+}
+
+/// Measures the stages of a curriculum too, and marks the phase as finished.
+fn with_stages(run: &Run, folder: &PhaseFolder, what: &Supervised, mut result: PhaseResult) -> Result<PhaseResult> {
     for export in &what.exports {
         let Some(stage) = &export.stage else { continue };
-        let dtype = run.recipe.optimizer.dtype;
-        let model = folder.import(&export.name, dtype, &plain)?;
+        let model = folder.import(&export.name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
         let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
         result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });
     }
-    run.finish(&folder, &result)?;
-    Ok(Some(result))
+    run.finish(folder, &result)?;
+    Ok(result)
 }
 
 /// Token accuracies of the steps that will not be run again, and the positions that were fed in them.

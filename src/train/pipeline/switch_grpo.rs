@@ -1,18 +1,16 @@
 //! The Switch-GRPO loop: sample, step, log, watch for reward hacking, checkpoint.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use serde_json::json;
 
 use super::Run;
-use super::summary::PhaseResult;
+use super::summary::{PhaseResult, WARNING};
 use crate::evaluation::Scores;
 use crate::latent::Reasoning;
 use crate::method::batches::Batches;
 use crate::model::Decoder;
-use crate::progress::{Progress, stop_flag};
+use crate::progress::{Progress, say};
 use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode};
 use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
@@ -45,73 +43,109 @@ pub(super) fn run(
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = run.trainer(model)?;
     let world = trainer.world;
-    let from = folder.restore(&mut trainer)?.map_or(0, |(step, _)| step);
+    let from = folder.restore(&mut trainer)?;
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
     let mut metrics = run.writes().then(|| metrics_from(&folder, from)).transpose()?;
     let mut progress = Progress::new(phase, settings.steps, from);
     let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
-    let mut notes = vec![];
+    // A run that was stopped just when the watch would have ended it ends here.
+    let mut hacking = world.any(watch.fires() && run.writes());
     let begun = start.trained("checkpoint")?;
     let trained = |metrics: &Option<RowWriter>| {
         let rows = metrics.as_ref().map(RowWriter::rows).unwrap_or_default();
         begun.and(sum(rows, "updates"), sum(rows, "positions"))
     };
-    for step in from..settings.steps {
-        let started = Instant::now();
+    let mut done = from;
+    while done < settings.steps && !hacking {
+        let (step, started, skipped) = (done, Instant::now(), trainer.health.skipped);
         let (sampled, epochs, cosines) =
             one_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, settings, step)?;
-        let row = row(phase, step, &sampled, &epochs, cosines, trainer.skipped, started.elapsed().as_secs_f64());
-        progress.update(
-            step + 1,
-            &format!(
-                "reward {:.3} acc {:.3} switch {:.2} latents {:.1}",
-                row.reward, row.accuracy, row.switch_rate, row.latent_calls
-            ),
-        );
+        let row = GrpoStepRow {
+            updates: epochs.len() - (trainer.health.skipped - skipped).min(epochs.len()),
+            skipped: trainer.health.skipped,
+            seconds: started.elapsed().as_secs_f64(),
+            ..row(phase, step, &sampled, &epochs, cosines)
+        };
+        done += 1;
+        progress.update(done, &said(&row));
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
         }
-        let hacking = watch.push(hacking::Step {
-            reward: row.reward,
-            switch_rate: row.switch_rate,
-            latent_calls: row.latent_calls,
-        });
+        watch.extend(hacking::Step::of(row.reward, row.switch_rate, row.latent_calls));
         // Who writes has seen the steps before a stop too.
-        let hacking = world.any(hacking && run.writes());
-        let stopped = world.any(stop_flag().load(Ordering::SeqCst));
-        let done = step + 1;
+        hacking = world.any(watch.fires() && run.writes());
+        let stopped = world.any((run.options.stop)());
         if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps && run.writes() {
             keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning, trained(&metrics))?;
         }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
             trainer.ensure_same()?;
             if run.writes() {
-                folder.save(done, &trainer, json!({}))?;
+                folder.save(done, &trainer)?;
             }
         }
         if stopped {
             progress.finish();
             return Ok(None);
         }
-        if hacking {
-            notes.push(format!(
-                "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
-                settings.early_stop_window
-            ));
-            break;
-        }
     }
     progress.finish();
     let trained = trained(&metrics);
+    let mut notes = vec![];
+    if hacking {
+        notes.push(format!(
+            "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
+            settings.early_stop_window
+        ));
+    }
+    let nothing = metrics.as_ref().and_then(|metrics| learnt_nothing(phase, metrics.rows(), settings));
     if let Some(metrics) = metrics {
         metrics.finish()?;
     }
     trainer.ensure_same()?;
     let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning, trained)?;
-    notes.push(compare(&before, &result)?);
+    match nothing {
+        Some(warning) => {
+            say(&warning);
+            notes.push(warning);
+        }
+        None => notes.push(compare(&before, &result)?),
+    }
     result.notes = notes;
     run.finish(&folder, &result)?;
     Ok(Some(result))
+}
+
+/// Why a phase without a single update is no result; nothing is compared then.
+fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<String> {
+    if sum(rows, "updates") > 0 {
+        return None;
+    }
+    let of = |column: &str| sum(rows, column);
+    let rollouts = of("groups") * settings.group;
+    let (dropped, long, wild) = (of("dropped_rollouts"), of("too_long"), of("not_finite"));
+    let mut why = vec![format!("{} of {} groups had no two rewards that differ", of("skipped_groups"), of("groups"))];
+    if dropped > 0 {
+        why.push(format!(
+            "{dropped} of {rollouts} rollouts were dropped ({long} longer than grpo.max_positions = {}, {wild} with logits that are \
+             not finite, {} for want of memory)",
+            settings.max_positions,
+            dropped - long - wild
+        ));
+    }
+    Some(format!(
+        "{WARNING}: {phase} learnt nothing: no update in {} steps ({}). Its weights are those that it started from, and nothing is \
+         compared",
+        rows.len(),
+        why.join("; ")
+    ))
+}
+
+/// What is shown of a step.
+fn said(row: &GrpoStepRow) -> String {
+    let of = |value: Option<f64>| value.map_or_else(|| "—".to_owned(), |value| format!("{value:.3}"));
+    let [reward, accuracy, switch, latents] = [row.reward, row.accuracy, row.switch_rate, row.latent_calls].map(of);
+    format!("reward {reward} acc {accuracy} switch {switch} latents {latents}")
 }
 
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
@@ -122,13 +156,12 @@ fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained
 
 /// What the watch saw of the steps that are not run again.
 fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
-    let number = |row: &FlatRow, key: &str| row.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
-    let step = |row: &FlatRow| hacking::Step {
-        reward: number(row, "reward"),
-        switch_rate: number(row, "switch_rate"),
-        latent_calls: number(row, "latent_calls"),
+    let step = |row: &FlatRow| {
+        let [reward, switch_rate, latent_calls] =
+            ["reward", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
+        hacking::Step::of(reward, switch_rate, latent_calls)
     };
-    metrics.rows().iter().map(step).collect()
+    metrics.rows().iter().filter_map(step).collect()
 }
 
 type Cosines = (Option<f64>, Option<f64>);
@@ -171,22 +204,24 @@ fn one_step(
         };
         cosines = (Some(against(ReplayMode::TextGraph)?), Some(against(ReplayMode::FullBptt)?));
     }
+    if sampled.all.is_empty() && sampled.dropped.not_finite > 0 {
+        trainer.skip(|| "in which no rollout had finite logits".to_owned())?;
+    }
     let epochs = grpo::step(trainer, behaviour, &sampled, reference, settings, threads)?;
     Ok((sampled, epochs, cosines))
 }
 
+/// All of a step's row but what the trainer and the clock say.
 fn row(
     phase: &'static str,
     step: usize,
     sampled: &Sampled,
     epochs: &[Epoch],
     (cosine_text_graph, cosine_full_bptt): Cosines,
-    skipped: usize,
-    seconds: f64,
 ) -> GrpoStepRow {
-    let n = sampled.all.len().max(1) as f64;
+    let n = sampled.all.len();
     let mean = |f: &dyn Fn(&(crate::latent::Trace, crate::train::reward::Terms, bool)) -> f64| {
-        sampled.all.iter().map(f).sum::<f64>() / n
+        (n > 0).then(|| sampled.all.iter().map(f).sum::<f64>() / n as f64)
     };
     let yes = |b: bool| f64::from(u8::from(b));
     let entropies: Vec<f64> = sampled
@@ -211,10 +246,12 @@ fn row(
         latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),
         visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),
         truncated: mean(&|(t, _, _)| yes(t.truncated())),
-        entropy: entropies.iter().sum::<f64>() / entropies.len().max(1) as f64,
+        entropy: (!entropies.is_empty()).then(|| entropies.iter().sum::<f64>() / entropies.len() as f64),
         groups: sampled.groups,
         skipped_groups: sampled.skipped_groups,
-        dropped_rollouts: sampled.dropped,
+        dropped_rollouts: sampled.dropped.all(),
+        too_long: Some(sampled.dropped.too_long),
+        not_finite: Some(sampled.dropped.not_finite),
         tokens: last.map_or(0, |(parts, _)| parts.tokens),
         updates: epochs.len(),
         positions: epochs.len() * sampled.rollouts.iter().map(|r| r.trace.length()).sum::<usize>(),
@@ -226,8 +263,8 @@ fn row(
         drift: first.map_or(0.0, |(parts, _)| parts.max_drift),
         cosine_text_graph,
         cosine_full_bptt,
-        skipped,
-        seconds,
+        skipped: 0,
+        seconds: 0.0,
     }
 }
 

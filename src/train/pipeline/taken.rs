@@ -1,0 +1,332 @@
+//! Phases of another run, taken over: a branch of a run trains what is new under new settings, and nothing twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::inputs;
+use super::resume::{differences, read_recipe};
+use crate::method::{Phase, Work, reads};
+use crate::progress::say;
+use crate::recipe::Recipe;
+use crate::store::{copy_folder, sha256, write_atomic};
+use crate::train::state::PhaseFolder;
+
+/// Where phases are taken over from.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// The folder of a run, or of a sweep: then of that of its runs which gives most.
+    pub run: PathBuf,
+    /// The last phase that is taken over (`--phase`); absent: every one that has the same settings.
+    pub until: Option<String>,
+}
+
+/// A phase that can be taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    name: &'static str,
+    /// Its weights stand, but this recipe measures them otherwise.
+    measured_again: bool,
+}
+
+/// What a phase's folder says of where it comes from (`taken.json`), and the manifest after it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Origin {
+    run: PathBuf,
+    command: Value,
+    commit: Value,
+    /// Of the finished checkpoint's files, or of the annotation.
+    sha256: String,
+    measured_again: bool,
+    /// Where that run had it from, if it had not trained it itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taken: Option<Box<Origin>>,
+}
+
+const FILE: &str = "taken.json";
+
+/// The run that gives a recipe most phases, the fewest of them to be measured again, and those phases; of several the first.
+///
+/// # Errors
+/// As [`plan`], of the first run, where none can give any.
+pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<Planned>)> {
+    let (mut best, mut why_not): (Option<(PathBuf, Vec<Planned>)>, _) = (None, None);
+    let worth = |planned: &[Planned]| (planned.len(), planned.iter().filter(|phase| !phase.measured_again).count());
+    for branch in branches {
+        for run in runs(&branch.run)? {
+            match plan(recipe, phases, &run, branch.until.as_deref()) {
+                Ok(planned) if best.as_ref().is_none_or(|(_, most)| worth(&planned) > worth(most)) => {
+                    best = Some((run, planned));
+                }
+                Ok(_) => {}
+                Err(why) => why_not = why_not.or(Some(why)),
+            }
+        }
+    }
+    match (best, why_not) {
+        (Some(best), _) => Ok(best),
+        (None, Some(why)) => Err(why),
+        (None, None) => bail!("--from names no run"),
+    }
+}
+
+/// The folder itself, or the runs of a sweep that lie in it.
+fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
+    if folder.join("recipe.toml").is_file() || !folder.is_dir() {
+        return Ok(vec![folder.to_path_buf()]);
+    }
+    let failed = || format!("{}: cannot list", folder.display());
+    let mut found = vec![];
+    for entry in fs::read_dir(folder).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.join("recipe.toml").is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(if found.is_empty() { vec![folder.to_path_buf()] } else { found })
+}
+
+/// The phases that a run can give to one of this recipe, in order, as far as `until`.
+///
+/// # Errors
+/// No run there; none that can be taken over, or not the one asked for: what is in the way, by name.
+fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> Result<Vec<Planned>> {
+    let at = || format!("--from {}", run.display());
+    let file = run.join("recipe.toml");
+    ensure!(file.is_file(), "{}: holds no run (no recipe.toml)", at());
+    let held = read_recipe(&file)?;
+    let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
+    let mut planned: Vec<Planned> = vec![];
+    let mut why_not = vec![];
+    for phase in phases {
+        match admitted(phase, phases, (&held, &ours, recipe), run, &planned) {
+            Ok(measured_again) => planned.push(Planned { name: phase.name, measured_again }),
+            Err(why) => why_not.push((phase.name, why)),
+        }
+    }
+    if let Some(until) = until {
+        let known = || phases.iter().map(|phase| phase.name).collect::<Vec<_>>().join(", ");
+        let last = phases.iter().find(|phase| phase.name == until);
+        let last = last.with_context(|| format!("--phase {until}: this recipe has {}", known()))?;
+        if let Some((_, why)) = why_not.iter().find(|(name, _)| *name == until) {
+            bail!("{}: phase `{until}` cannot be taken over: {why}", at());
+        }
+        let line = line_of(last, phases);
+        planned.retain(|planned| line.contains(&planned.name));
+    }
+    if let (true, Some((name, why))) = (planned.is_empty(), why_not.first()) {
+        bail!("{}: no phase of it can be taken over; `{name}`: {why}", at());
+    }
+    Ok(planned)
+}
+
+/// A phase with those that it starts from.
+fn line_of(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
+    let mut line = vec![phase.name];
+    let mut at = phase.reads().parent;
+    while let Some(name) = at {
+        line.push(name);
+        at = phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.reads().parent);
+    }
+    line
+}
+
+/// Whether a phase is measured again, or why it cannot be taken over.
+fn admitted(
+    phase: &Phase,
+    phases: &[Phase],
+    (held, ours, recipe): (&toml::Table, &toml::Table, &Recipe),
+    run: &Path,
+    planned: &[Planned],
+) -> Result<bool, String> {
+    let reads = phase.reads();
+    let folder = run.join(phase.name);
+    let last = if matches!(phase.work, Work::Annotate) { "sample.txt" } else { "result.json" };
+    if !folder.join(last).is_file() {
+        return Err("it is not finished there".into());
+    }
+    if let Some(parent) = reads.parent.filter(|parent| planned.iter().all(|planned| planned.name != *parent)) {
+        return Err(format!("it starts from `{parent}`, which is not taken over"));
+    }
+    let others = differences(&reads.of(held), &reads.of(ours));
+    if !others.is_empty() {
+        return Err(others.join("; "));
+    }
+    if let Some(missing) =
+        reads::asked_inside(phase.name, phases, recipe).iter().find(|name| !folder.join(name).is_dir())
+    {
+        return Err(format!(
+            "{} was not kept there (latent.keep_steps, grpo.from_step)",
+            folder.join(missing).display()
+        ));
+    }
+    let evaluation = |table: &toml::Table| table.get("evaluation").cloned();
+    Ok(reads.measured_apart && !matches!(phase.work, Work::Annotate) && evaluation(held) != evaluation(ours))
+}
+
+/// Copies phases into the run in `to`, but for those that it has already. Each is there whole or not at all.
+///
+/// # Errors
+/// Files that cannot be read or written.
+pub(super) fn take(planned: &[Planned], from: &Path, to: &Path) -> Result<()> {
+    let manifest = inputs::held(from, &[])?.unwrap_or_default();
+    let run = fs::canonicalize(from).with_context(|| format!("{}: cannot resolve", from.display()))?;
+    for &Planned { name, measured_again } in planned {
+        let (source, target) = (from.join(name), to.join(name));
+        if target.exists() {
+            continue;
+        }
+        let origin = Origin {
+            run: run.clone(),
+            command: manifest["command"].clone(),
+            commit: manifest["commit"].clone(),
+            sha256: sha256(&finished_files(&source)?)?,
+            measured_again,
+            taken: origin(&source)?.map(Box::new),
+        };
+        // Checkpoints that GRPO kept on the way are folders beside its own; they come first, because its own says that it is done.
+        for kept in kept_beside(from, name)? {
+            copy_whole(&from.join(&kept), to, &kept, |_| Ok(()))?;
+        }
+        copy_whole(&source, to, name, |copy| {
+            if measured_again {
+                for file in ["result.json", "traces.jsonl"] {
+                    fs::remove_file(copy.join(file))
+                        .with_context(|| format!("{}: cannot leave out {file}", copy.display()))?;
+                }
+            }
+            write_atomic(&copy.join(FILE), &serde_json::to_vec_pretty(&origin)?)
+        })?;
+        let how = if measured_again { ", to be measured again: [evaluation] is another" } else { "" };
+        say(&format!("{name}: taken over from {}{how}", from.display()));
+    }
+    Ok(())
+}
+
+/// Copies a folder under a name that the next start removes, until `finish` has seen it.
+fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let (target, partial) = (to.join(name), to.join(format!(".{name}.partial-{}", std::process::id())));
+    if target.exists() {
+        return Ok(());
+    }
+    copy_folder(source, &partial)?;
+    finish(&partial)?;
+    fs::rename(&partial, &target).with_context(|| format!("{}: cannot rename to {name}", partial.display()))
+}
+
+/// `grpo_step20` of `grpo`.
+fn kept_beside(run: &Path, phase: &str) -> Result<Vec<String>> {
+    let prefix = format!("{phase}_step");
+    let mut found = vec![];
+    for entry in fs::read_dir(run).with_context(|| format!("{}: cannot list", run.display()))? {
+        let name = entry.with_context(|| format!("{}: cannot list", run.display()))?.file_name();
+        let name = name.to_string_lossy().into_owned();
+        if name.strip_prefix(&prefix).is_some_and(|step| step.parse::<usize>().is_ok()) {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The files that say what a finished phase is.
+fn finished_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let tagged = folder.join("tagged.jsonl");
+    if tagged.is_file() {
+        return Ok(vec![tagged]);
+    }
+    let checkpoint = folder.join("checkpoint");
+    let failed = || format!("{}: cannot list", checkpoint.display());
+    let mut files = vec![];
+    for entry in fs::read_dir(&checkpoint).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == "safetensors") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Where a phase was taken over from; `None` where it was trained here.
+pub(super) fn origin(folder: &Path) -> Result<Option<Origin>> {
+    let path = folder.join(FILE);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+    serde_json::from_str(&text)
+        .map(Some)
+        .with_context(|| format!("{}: does not say where a phase is from", path.display()))
+}
+
+/// The phases of a run that were taken over, for its manifest.
+pub(super) fn origins(run: &Path, phases: &[Phase]) -> Result<Map<String, Value>> {
+    let mut all = Map::new();
+    for phase in phases {
+        if let Some(origin) = origin(&run.join(phase.name))? {
+            all.insert(phase.name.to_owned(), serde_json::to_value(origin)?);
+        }
+    }
+    Ok(all)
+}
+
+/// A line of the summary: what was not trained here.
+pub(super) fn note(run: &Path, phases: &[Phase]) -> Result<Option<String>> {
+    let mut from: Vec<(PathBuf, Vec<&str>)> = vec![];
+    for phase in phases {
+        let Some(origin) = origin(&run.join(phase.name))? else { continue };
+        match from.iter_mut().find(|(run, _)| *run == origin.run) {
+            Some((_, names)) => names.push(phase.name),
+            None => from.push((origin.run, vec![phase.name])),
+        }
+    }
+    let parts: Vec<String> =
+        from.iter().map(|(run, names)| format!("{} from {}", names.join(", "), run.display())).collect();
+    Ok((!parts.is_empty()).then(|| format!("taken over: {}", parts.join("; "))))
+}
+
+/// Whether a phase was taken over and waits for its measurement.
+pub(super) fn waits(folder: &PhaseFolder) -> Result<bool> {
+    Ok(origin(&folder.path)?.is_some_and(|origin| origin.measured_again) && !folder.path.join("result.json").exists())
+}
+
+/// Whether that run was made of the data and the model, by the threads and processes and in the type of this one.
+///
+/// # Errors
+/// What differs, by name.
+pub(super) fn same_work(ours: &Value, from: &Path, planned: &[Planned]) -> Result<()> {
+    let path = from.join("manifest.json");
+    let held = inputs::held(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
+    let mut ours = ours.clone();
+    // Where all is measured again, the problems that it was measured on may be others.
+    if planned.iter().any(|phase| phase.measured_again) && !held["test_sha256"].is_null() {
+        ours["test_sha256"] = held["test_sha256"].clone();
+    }
+    inputs::same(&path, &held, &ours, "that trains other weights: leave --from away")
+}
+
+/// Whether the phases that were taken over are still what was taken.
+///
+/// # Errors
+/// The first whose weights are others.
+pub(super) fn unchanged(run: &Path, phases: &[Phase]) -> Result<()> {
+    for phase in phases {
+        let folder = run.join(phase.name);
+        let Some(origin) = origin(&folder)? else { continue };
+        let now = sha256(&finished_files(&folder)?)?;
+        ensure!(
+            now == origin.sha256,
+            "{}: taken over from {} with the hash {}, now {now}: its weights have been changed; put them back, or name another folder \
+             with --out",
+            folder.display(),
+            origin.run.display(),
+            origin.sha256
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! What a run may be gone on with: the same data, model, settings and workers; and that going on changes nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use burn::tensor::Device;
+use switchyard::recipe::Recipe;
+use switchyard::train::pipeline::{Ended, Options, run};
+use switchyard::world::World;
+use tempfile::TempDir;
+
+use super::common::run_files::difference;
+
+/// A run on a file of problems and a pretrained model, a few steps a phase.
+const MINI: &str = r#"
+name = "mini"
+seed = 0
+methods = ["switch"]
+[data]
+rows = 40
+template = "words"
+test_rows = 8
+max_tokens = 200
+[annotate.spans]
+snap_to_clause = true
+latents_per_token = 1
+max_stage = 5
+min_length = 5
+max_length = 5
+[base]
+steps = 2
+batch = 8
+[boundary]
+steps = 2
+batch = 8
+[latent]
+batch = 8
+c = 1
+k_max = 5
+stages = [{ k = 5, steps = 2 }]
+[grpo]
+steps = 2
+questions = 2
+group = 3
+learning_rate = 2e-4
+temperature = 0.7
+k_min = 5
+cosine_every = 0
+[evaluation]
+problems = 8
+k_min = 5
+k_cap = 5
+max_new_tokens = 48
+"#;
+
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().expect("a folder"));
+        std::fs::write(home.at("mini.toml"), MINI).expect("written");
+        home.write_problems(|n| n % 7);
+        let model = home.at("model");
+        std::fs::create_dir(&model).expect("made");
+        let micro = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro/base/annotator");
+        for file in std::fs::read_dir(micro).expect("a fixture").flatten() {
+            std::fs::copy(file.path(), model.join(file.file_name())).expect("copied");
+        }
+        home
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `a = n` and one step; `answer` is what stands as right.
+    fn write_problems(&self, answer: impl Fn(usize) -> usize) {
+        let line = |i: usize| {
+            let (n, more) = (i % 7, i / 7 % 7);
+            let right = answer(n + more);
+            let [question, solution] =
+                [format!("a = {n} ; c = a + {more} ; ? c :"), format!("c = {n} + {more} = {right} ; # {right}")];
+            let step = serde_json::json!({
+                "value": right,
+                "clause": format!("{n} + {more} = {right}"),
+                "words": { "start": 2, "end": 7 },
+                "value_words": { "start": 6, "end": 7 },
+            });
+            serde_json::json!({
+                "id": format!("p{i}"), "question": question, "solution": solution, "answer": right.to_string(), "steps": [step],
+            })
+        };
+        let lines: String = (0..48).map(|i| line(i).to_string() + "\n").collect();
+        std::fs::write(self.at("data.jsonl"), lines).expect("written");
+    }
+
+    fn train(&self, out: &str, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.current_dir(self.0.path()).args(["--preset", "mini.toml", "--model", "model", "--data", "data.jsonl"]);
+        let threads: &[&str] = if args.contains(&"--threads") { &[] } else { &["--threads", "1"] };
+        command.args(threads).args(["--out", out]).args(args).stdin(Stdio::null()).output().expect("train runs")
+    }
+
+    fn manifest(&self, out: &str) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.at(out).join("manifest.json")).expect("a manifest");
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Flips one bit in the middle of a file.
+fn damage(file: &Path) {
+    let mut bytes = std::fs::read(file).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file, bytes).expect("written");
+}
+
+#[test]
+fn what_is_behind_a_path_is_what_counts() {
+    let home = Home::new();
+    let begun = home.train("run", &["--only", "base,annotate,boundary"]);
+    assert!(begun.status.success(), "{}", text(&begun));
+    let before = home.manifest("run");
+    for key in ["data_sha256", "test_sha256", "model_sha256"] {
+        assert_eq!(before[key].as_str().map(str::len), Some(64), "{key}");
+    }
+    let refused = |needle: &str, args: &[&str]| {
+        let output = home.train("run", &[&["--resume"], args].concat());
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{needle}: {said}");
+        assert!(said.contains(needle) && said.contains("manifest.json"), "{needle}: {said}");
+        assert_eq!(home.manifest("run"), before, "{needle}: the manifest was overwritten");
+        assert!(!home.at("run/sft").exists(), "{needle}: work was done");
+    };
+    // Other right answers under the same questions: the training problems', then the held-out ones' alone.
+    home.write_problems(|n| (n + 1) % 7);
+    refused("data_sha256", &[]);
+    home.write_problems(|n| n % 7);
+    let data = std::fs::read_to_string(home.at("data.jsonl")).expect("data");
+    let last = data.rfind("\"answer\":\"").expect("an answer") + 10;
+    std::fs::write(home.at("data.jsonl"), format!("{}9{}", &data[..last], &data[last + 1..])).expect("written");
+    refused("test_sha256", &[]);
+    std::fs::write(home.at("data.jsonl"), &data).expect("written");
+    // Other weights, and other settings of the same weights.
+    for file in ["model/model.safetensors", "model/config.json"] {
+        let held = std::fs::read(home.at(file)).expect("a file");
+        if file.ends_with("json") {
+            let text = String::from_utf8(held.clone()).expect("text");
+            std::fs::write(home.at(file), text.replace("10000", "20000")).expect("written");
+        } else {
+            damage(&home.at(file));
+        }
+        refused("model_sha256", &[]);
+        std::fs::write(home.at(file), held).expect("written");
+    }
+    refused("--threads", &["--threads", "2"]);
+    // Nobody knows what a run without a manifest was made of.
+    std::fs::rename(home.at("run/manifest.json"), home.at("aside")).expect("moved");
+    let output = home.train("run", &["--resume", "--threads", "2"]);
+    assert!(
+        output.status.code() == Some(2) && text(&output).contains("manifest.json: is missing"),
+        "{}",
+        text(&output)
+    );
+    std::fs::rename(home.at("aside"), home.at("run/manifest.json")).expect("moved back");
+    let done = home.train("run", &["--resume"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert_eq!(home.manifest("run"), before, "the command that began a run stays in its manifest");
+    // Neither is a branch of it taken with other data or another model.
+    home.write_problems(|n| (n + 1) % 7);
+    let branch = home.train("branch", &["--from", "run"]);
+    assert!(branch.status.code() == Some(2) && text(&branch).contains("data_sha256"), "{}", text(&branch));
+    home.write_problems(|n| n % 7);
+    let _ = std::fs::remove_dir_all(home.at("branch"));
+    let branch = home.train("branch", &["--from", "run", "--phase", "base"]);
+    assert!(branch.status.success(), "{}", text(&branch));
+    damage(&home.at("branch/base/checkpoint/model.safetensors"));
+    let changed = home.train("branch", &["--resume"]);
+    assert!(changed.status.code() == Some(2) && text(&changed).contains("have been changed"), "{}", text(&changed));
+}
+
+/// What a state says is removed when it is replaced: it may only name its own folder.
+#[test]
+fn a_state_cannot_name_what_lies_elsewhere() {
+    let home = Home::new();
+    let begun = home.train("run", &["--only", "base,annotate,boundary"]);
+    assert!(begun.status.success(), "{}", text(&begun));
+    let (phase, kept) = (home.at("run/sft"), home.at("kept"));
+    for folder in [&phase, &kept] {
+        std::fs::create_dir(folder).expect("made");
+    }
+    std::fs::write(kept.join("file"), "kept").expect("written");
+    for named in ["../../kept", &kept.display().to_string(), "..", ".", "", "checkpoint", "state-0000002"] {
+        let state = serde_json::json!({ "folder": named, "step": 1, "sums": ["", ""] }).to_string();
+        std::fs::write(phase.join("state.json"), state).expect("written");
+        let output = home.train("run", &["--resume"]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{named}: {said}");
+        assert!(said.contains("state.json: not a training state"), "{named}: {said}");
+        assert!(kept.join("file").is_file() && home.at("run/base/checkpoint").is_dir(), "{named}");
+    }
+}
+
+/// A phase that learnt nothing says so, and no test stands beside it.
+#[test]
+fn a_phase_that_learnt_nothing_is_not_a_result() {
+    let home = Home::new();
+    let begun = home.train("trunk", &["--only", "base,annotate,boundary,sft", "--set", "grpo.steps=0"]);
+    assert!(begun.status.success() && !text(&begun).contains("WARNING"), "{}", text(&begun));
+    for (name, set, needles) in [
+        (
+            "dropped",
+            "grpo.max_positions=3",
+            ["12 of 12 rollouts were dropped", "12 longer than grpo.max_positions = 3"],
+        ),
+        (
+            "equal",
+            "evaluation.max_new_tokens=1",
+            ["4 of 4 groups had no two rewards that differ", "no update in 2 steps"],
+        ),
+    ] {
+        let output = home.train(name, &["--from", "trunk", "--set", set]);
+        let said = text(&output);
+        assert!(output.status.success(), "{said}");
+        let summary = std::fs::read_to_string(home.at(name).join("summary.md")).expect("a summary");
+        for place in [&said, &summary] {
+            assert!(place.contains("WARNING: grpo learnt nothing"), "{name}: {place}");
+            assert!(needles.iter().all(|needle| place.contains(needle)), "{name}: {place}");
+            assert!(!place.contains("McNemar") && !place.contains("-0.000"), "{name}: {place}");
+        }
+        let rows = switchyard::store::read_flat(&home.at(name).join("grpo/metrics.parquet")).expect("rows");
+        assert!(rows.iter().all(|row| row["updates"] == 0), "{rows:?}");
+        let none = rows.iter().all(|row| row["reward"].is_null() && row["accuracy"].is_null());
+        assert_eq!(none, name == "dropped", "what no rollout has is absent: {rows:?}");
+    }
+    let idle = home
+        .train("idle", &["--from", "trunk", "--phase", "annotate", "--set", "boundary.steps=0", "--only", "boundary"]);
+    assert!(text(&idle).contains("WARNING: boundary learnt nothing"), "{}", text(&idle));
+}
+
+/// In this process, stopped after every step and gone on with, until it ends.
+fn lives(set: &[&str], out: &Path, stop: fn() -> bool) -> Result<usize, String> {
+    let short = ["data.rows=40", "evaluation.problems=6", "grpo.questions=2", "grpo.group=4", "grpo.cosine_every=0"];
+    let set: Vec<String> = short.iter().chain(set).map(|set| (*set).to_owned()).collect();
+    for life in 0.. {
+        let mut recipe = Recipe::resolve("smoke", &set).expect("a recipe");
+        recipe.methods = vec!["switch".into()];
+        let options = Options {
+            out: out.to_owned(),
+            resume: out.join("recipe.toml").exists(),
+            only: vec![],
+            from: vec![],
+            threads: 1,
+            command: "train".into(),
+            device: Device::flex(),
+            world: World::ALONE,
+            stop,
+        };
+        match run(recipe, options) {
+            Ok(Ended::Finished(_)) => return Ok(life),
+            Ok(Ended::Stopped) => {}
+            Err(why) => return Err(format!("{why:#}").replace(&out.display().to_string(), "OUT")),
+        }
+    }
+    unreachable!("a run ends")
+}
+
+/// A run that is stopped after each of its steps ends as one that nobody disturbed: in its files, its result, and its error.
+#[test]
+fn stopped_at_every_step_is_undisturbed() {
+    let steps = ["base.steps=5", "boundary.steps=3", "latent.stages=[{k=1,steps=2},{k=5,steps=3}]", "grpo.steps=5"];
+    for (more, ends) in [
+        (vec!["grpo.early_stop_window=2", "grpo.from_step=2", "grpo.keep_every=2"], Ok(18)),
+        // Never finite after the first step: the third in a row ends the run, however often it was stopped in between.
+        (vec!["base.learning_rate=1e30"], Err("3 steps in a row")),
+        (vec!["latent.learning_rate=1e30"], Err("3 steps in a row")),
+        (vec!["grpo.learning_rate=1e30", "grpo.inner_epochs=1"], Err("3 steps in a row")),
+        (vec!["grpo.learning_rate=1e30", "grpo.inner_epochs=2"], Err("3 steps in a row")),
+    ] {
+        let home = tempfile::tempdir().expect("a folder");
+        let [whole, broken] = ["whole", "broken"].map(|name| home.path().join(name));
+        let set = [steps.as_slice(), &more].concat();
+        let undisturbed = lives(&set, &whole, || false);
+        let stopped = lives(&set, &broken, || true);
+        match ends {
+            Ok(lives) => {
+                assert_eq!((undisturbed, stopped), (Ok(0), Ok(lives)), "{more:?}");
+                assert_eq!(difference(&whole, &broken), None, "{more:?}");
+            }
+            Err(needle) => {
+                assert!(undisturbed.as_ref().is_err_and(|why| why.contains(needle)), "{more:?}: {undisturbed:?}");
+                assert_eq!(stopped, undisturbed, "{more:?}");
+            }
+        }
+    }
+}
