@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 30] = [
+const ALLOWED: [(&str, &str); 31] = [
     ("random", ""),
     ("names", ""),
     ("nth", ""),
-    ("store", ""),
+    ("guard", ""),
+    ("store", "guard"),
     ("stats", ""),
     ("schema", "nth stats store"),
     ("tasks", "random"),
@@ -16,9 +17,9 @@ const ALLOWED: [(&str, &str); 30] = [
     ("progress", ""),
     ("parallel", ""),
     ("world", "store"),
-    ("text", "store tasks"),
+    ("text", "guard store tasks"),
     ("ops", ""),
-    ("model", "names nth ops random"),
+    ("model", "names nth ops progress random"),
     ("latent", "model ops parallel"),
     ("machine", "model ops world"),
     ("interventions", "latent model random schema"),
@@ -53,7 +54,8 @@ const ALLOWED: [(&str, &str); 30] = [
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 10] = ["random", "names", "nth", "text", "tasks", "grade", "stats", "store", "schema", "report"];
+const PLAIN: [&str; 11] =
+    ["random", "names", "nth", "guard", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use switchyard::model::checkpoint::{Checkpoint, ModelRef, SaveOptions};
 
-use super::hub_server::{Fault, Hub, files};
+use super::hub_server::{COMMIT, Fault, Hub, Request, files};
 use super::support::*;
 
 #[test]
@@ -39,16 +39,28 @@ fn open_takes_a_folder() {
     assert!(Checkpoint::open(&dir.display().to_string()).is_ok());
 }
 
-/// `probe generate` of a model of that hub, with a cache of its own: whether it worked, and what it said.
-fn generate(hub: &Hub, cache: &Path, offline: bool) -> (bool, String) {
+/// `probe generate` of a model of that hub, with a cache of its own.
+fn command(hub: &Hub, cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
     command.args(["generate", "--model", "org/name", "--prompt", "<bos> a = 5 ; ? a :", "--max-new-tokens", "8"]);
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
+        command.env_remove(name);
+    }
     command.env("HF_HOME", cache).env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_DOWNLOAD_TIMEOUT", "4");
-    command.env("HF_HUB_OFFLINE", if offline { "1" } else { "0" }).stdin(Stdio::null());
+    command.env("NO_PROXY", "127.0.0.1,localhost").stdin(Stdio::null());
+    command
+}
+
+/// Whether it worked, and what it said.
+fn ended(command: &mut Command) -> (bool, String) {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() || output.status.code() == Some(2), "{said}");
     (output.status.success(), said)
+}
+
+fn generate(hub: &Hub, cache: &Path, offline: bool) -> (bool, String) {
+    ended(command(hub, cache).env("HF_HUB_OFFLINE", if offline { "1" } else { "0" }))
 }
 
 /// Everything under a folder, by path.
@@ -69,33 +81,148 @@ fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
     for (fault, words) in [
         (Fault::BreaksOff, "model.safetensors"),
         (Fault::Short, "bytes of"),
+        (Fault::Longer, "sends more than"),
         (Fault::Changed, "damaged"),
+        (Fault::ChangedUnderGit, "damaged"),
         (Fault::Silent, "nothing came from the server"),
         (Fault::Fails, "500"),
-        (Fault::Loops, "org/name"),
+        (Fault::Loops, "sends on more than"),
         (Fault::Nowhere, "not that of a hub"),
         (Fault::HostileTag, "no hash"),
         (Fault::HostileCommit, "no hash"),
+        (Fault::Pushed, "comes from commit decaf, asked for was c0ffee"),
+        (Fault::Huge, "announced with 18446744073709551615 bytes"),
+        (Fault::EndlessList, "list of files is longer"),
+        (Fault::Busy(100_000), "asks to wait 100000 s"),
     ] {
         let root = tempfile::tempdir().expect("temp");
         let cache = root.path().join("a/b/c/home");
         fs::create_dir_all(&cache).expect("a folder");
-        hub.set(fault);
-        let started = std::time::Instant::now();
+        hub.set(fault.clone());
         let (worked, said) = generate(&hub, &cache, false);
         assert!(!worked && said.contains(words) && said.contains("--model org/name"), "{fault:?}: {said}");
-        assert!(started.elapsed().as_secs() < 30, "{fault:?} took {:?}", started.elapsed());
         let outside: Vec<String> = tree(root.path()).into_iter().filter(|path| path.contains("evil")).collect();
         assert!(outside.is_empty(), "{fault:?}: {outside:?}");
+        let (worked, said) = generate(&hub, &cache, true);
+        assert!(!worked && said.contains("HF_HUB_OFFLINE is set"), "what is not whole is not in the cache: {said}");
         hub.set(Fault::None);
+        hub.asked();
         let (worked, said) = generate(&hub, &cache, false);
         assert!(worked, "after {fault:?}: {said}");
         if fault == Fault::BreaksOff {
-            assert!(hub.has_resumed(), "what had come was asked for again");
+            assert!(hub.asked().iter().any(Request::goes_on), "what had come was asked for again");
         }
         let (worked, said) = generate(&hub, &cache, true);
         assert!(worked, "from the cache after {fault:?}: {said}");
     }
+}
+
+/// Every request, by whether it had a token.
+fn with_token(asked: &[Request], token: &str) -> (usize, usize) {
+    let right = asked.iter().filter(|r| r.authorization.as_deref() == Some(&format!("Bearer {token}"))).count();
+    let none = asked.iter().filter(|request| request.authorization.is_none()).count();
+    assert_eq!(right + none, asked.len(), "{asked:?}");
+    (right, none)
+}
+
+#[test]
+fn the_token_goes_to_the_hub_alone_and_is_never_said() {
+    let checkpoint = || files("fixtures/micro/sft/checkpoint");
+    let (hub, other) = (Hub::start(checkpoint(), "model.safetensors"), Hub::start(checkpoint(), ""));
+    let token = "hf_secretsecretsecret";
+    // The same server under another name is another host: a name may lead anywhere tomorrow.
+    let renamed = hub.endpoint.replace("127.0.0.1", "localhost");
+    for fault in [
+        Fault::Elsewhere(other.endpoint.clone()),
+        Fault::Moved(other.endpoint.clone()),
+        Fault::Elsewhere(format!("{renamed}/again")),
+        Fault::Elsewhere(other.endpoint.replace("http://", "http://127.0.0.1@")),
+        Fault::Fails,
+        Fault::None,
+    ] {
+        let home = tempfile::tempdir().expect("temp");
+        hub.set(fault.clone());
+        (hub.asked(), other.asked());
+        let (_, said) = ended(command(&hub, home.path()).env("HF_TOKEN", token).env("RUST_BACKTRACE", "full"));
+        assert!(!said.contains(token), "{fault:?}: {said}");
+        let (own, rest): (Vec<_>, Vec<_>) = hub.asked().into_iter().partition(|r| !r.host.starts_with("localhost"));
+        let (with, without) = with_token(&own, token);
+        assert!(with > 0 && without == 0, "{fault:?}: {own:?}");
+        assert_eq!(with_token(&rest, token).0, 0, "{fault:?}: {rest:?}");
+        let elsewhere = other.asked();
+        assert_eq!(with_token(&elsewhere, token).0, 0, "{fault:?}: {elsewhere:?}");
+        let plain = |to: &String| *to == other.endpoint;
+        let leads = matches!(&fault, Fault::Elsewhere(to) | Fault::Moved(to) if plain(to));
+        assert_eq!(leads, !elsewhere.is_empty(), "{fault:?}: {said}");
+    }
+}
+
+#[test]
+fn large_files_come_from_another_host_and_tokens_from_where_they_are_kept() {
+    let checkpoint = || files("fixtures/micro/sft/checkpoint");
+    let (hub, other) = (Hub::start(checkpoint(), "model.safetensors"), Hub::start(checkpoint(), ""));
+    hub.set(Fault::Elsewhere(other.endpoint.clone()));
+    let kept = |place: &str| {
+        let home = tempfile::tempdir().expect("temp");
+        fs::write(home.path().join(place), "hf_kept\n").expect("a token");
+        let mut command = command(&hub, home.path());
+        if place != "token" {
+            command.env("HF_TOKEN_PATH", home.path().join(place));
+        }
+        let (worked, said) = ended(&mut command);
+        assert!(worked, "{said}");
+        with_token(&hub.asked(), "hf_kept")
+    };
+    assert!(matches!(kept("token"), (1.., 0)));
+    assert!(matches!(kept("elsewhere"), (1.., 0)));
+    let home = tempfile::tempdir().expect("temp");
+    let (worked, said) = ended(command(&hub, home.path()).env("HF_TOKEN", "hf_mine\nX-Evil: 1"));
+    assert!(!worked && said.contains("HF_TOKEN holds no token") && !said.contains("hf_mine"), "{said}");
+    let (worked, said) = ended(command(&hub, home.path()).env("HF_ENDPOINT", "http://me:secret@127.0.0.1"));
+    assert!(!worked && said.contains("HF_ENDPOINT") && !said.contains("secret"), "{said}");
+}
+
+#[test]
+fn a_busy_hub_is_asked_again() {
+    let hub = Hub::start(files("fixtures/micro/sft/checkpoint"), "model.safetensors");
+    let home = tempfile::tempdir().expect("temp");
+    hub.set(Fault::Busy(1));
+    let (worked, said) = generate(&hub, home.path(), false);
+    assert!(worked && said.contains("busy (HTTP 429): asked again in 1 s"), "{said}");
+}
+
+/// The layout that `huggingface_hub` writes and reads.
+#[test]
+fn the_cache_is_that_of_transformers() {
+    let hub = Hub::start(files("fixtures/micro/sft/checkpoint"), "");
+    let home = tempfile::tempdir().expect("temp");
+    let cache = home.path().join("elsewhere");
+    let (worked, said) = ended(command(&hub, home.path()).env("HF_HUB_CACHE", &cache));
+    assert!(worked, "{said}");
+    let folder = cache.join("models--org--name");
+    assert_eq!(fs::read_to_string(folder.join("refs/main")).expect("a reference"), COMMIT);
+    let link = fs::read_link(folder.join("snapshots").join(COMMIT).join("config.json")).expect("a link");
+    assert!(link.starts_with("../../blobs"), "{link:?}");
+    assert!(folder.join(".no_exist").join(COMMIT).join("merges.txt").exists());
+    assert!(tree(&folder).iter().all(|path| !path.ends_with(".incomplete") && !path.ends_with(".tmp")));
+
+    // What another program has fetched of a commit, weights and settings alone, is completed from that commit.
+    for name in ["tokenizer.json", "reasoning.json"] {
+        fs::remove_file(folder.join("snapshots").join(COMMIT).join(name)).expect("a link");
+    }
+    let mut offline = command(&hub, home.path());
+    offline.env("HF_HUB_CACHE", &cache).env("HF_HUB_OFFLINE", "1");
+    let (_, said) = ended(&mut offline);
+    assert!(said.contains("has no reasoning.json, tokenizer.json of it"), "{said}");
+    hub.asked();
+    let (worked, said) = ended(command(&hub, home.path()).env("HF_HUB_CACHE", &cache));
+    assert!(worked, "{said}");
+    let asked: Vec<String> = hub.asked().into_iter().map(|request| request.path).collect();
+    assert!(asked.contains(&format!("/api/models/org/name/revision/{COMMIT}")), "{asked:?}");
+    assert!(!asked.iter().any(|path| path.ends_with("model.safetensors")), "{asked:?}");
+    let (worked, said) = ended(&mut offline);
+    assert!(worked && !said.contains("cache"), "{said}");
+    assert!(hub.asked().is_empty(), "offline asks nobody");
 }
 
 #[test]

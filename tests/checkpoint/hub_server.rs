@@ -1,4 +1,4 @@
-//! A hub on this machine that can be made to lie, break off or fall silent.
+//! A hub on this machine that can be made to lie, break off or fall silent, and remembers what it was asked.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -6,10 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// What the server does wrong with the file that [`Hub::wrong`] names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the server does wrong with the file that [`Hub::start`] names.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
@@ -17,8 +18,12 @@ pub enum Fault {
     BreaksOff,
     /// Fewer bytes than it announces, without an error.
     Short,
-    /// One byte is another.
+    /// Bytes without end.
+    Longer,
+    /// One byte is another; its tag is the SHA-256 of the right ones.
     Changed,
+    /// The same with git's tag of a small file.
+    ChangedUnderGit,
     /// Accepts the connection and says nothing more.
     Silent,
     /// HTTP 500.
@@ -27,23 +32,49 @@ pub enum Fault {
     Loops,
     /// Sends on to nowhere.
     Nowhere,
+    /// Sends on to the same path at another address, as hubs do with large files.
+    Elsewhere(String),
+    /// The same with every request, the list of files too.
+    Moved(String),
     /// A tag that leads out of the cache.
     HostileTag,
     /// A commit that leads out of the cache.
     HostileCommit,
+    /// A commit that was pushed after the list of files was asked for.
+    Pushed,
+    /// Announces more bytes than there are disks for.
+    Huge,
+    /// A list of files without end.
+    EndlessList,
+    /// Too busy the first time, and asks to wait so many seconds.
+    Busy(u64),
 }
 
-#[derive(Default)]
-struct Log {
-    /// First bytes that were asked for beyond a file's start.
-    resumed: Vec<usize>,
+/// The commit that the server's repository has.
+pub const COMMIT: &str = "c0ffee";
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub path: String,
+    /// As the client names the server.
+    pub host: String,
+    pub authorization: Option<String>,
+    /// The first byte that was asked for, and the last.
+    range: Option<(usize, Option<usize>)>,
 }
 
 /// A running server.
 pub struct Hub {
     pub endpoint: String,
-    fault: Arc<Mutex<Fault>>,
-    log: Arc<Mutex<Log>>,
+    state: Arc<State>,
+}
+
+struct State {
+    files: BTreeMap<String, Vec<u8>>,
+    wrong: &'static str,
+    fault: Mutex<Fault>,
+    log: Mutex<Vec<Request>>,
 }
 
 impl Hub {
@@ -51,28 +82,32 @@ impl Hub {
     pub fn start(files: BTreeMap<String, Vec<u8>>, wrong: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
-        let (fault, log) = (Arc::new(Mutex::new(Fault::None)), Arc::<Mutex<Log>>::default());
-        let (its_fault, its_log, files) = (fault.clone(), log.clone(), Arc::new(files));
+        let state = Arc::new(State { files, wrong, fault: Mutex::new(Fault::None), log: Mutex::default() });
+        let its = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (fault, log, files) = (its_fault.clone(), its_log.clone(), files.clone());
-                std::thread::spawn(move || {
-                    let fault = || *fault.lock().expect("a fault");
-                    // A client that went away is its own affair.
-                    let _ = serve(stream, &files, wrong, &fault, &log);
-                });
+                let state = its.clone();
+                // A client that went away is its own affair.
+                std::thread::spawn(move || _ = state.serve(stream));
             }
         });
-        Self { endpoint, fault, log }
+        Self { endpoint, state }
     }
 
     pub fn set(&self, fault: Fault) {
-        *self.fault.lock().expect("a fault") = fault;
+        *self.state.fault.lock().expect("a fault") = fault;
     }
 
-    /// Whether a download went on in the middle of a file.
-    pub fn has_resumed(&self) -> bool {
-        self.log.lock().expect("a log").resumed.iter().any(|from| *from > 0)
+    /// What was asked since the last time.
+    pub fn asked(&self) -> Vec<Request> {
+        std::mem::take(&mut self.state.log.lock().expect("a log"))
+    }
+}
+
+impl Request {
+    /// Whether it goes on in the middle of a file.
+    pub fn goes_on(&self) -> bool {
+        self.range.is_some_and(|(from, _)| from > 0)
     }
 }
 
@@ -83,77 +118,121 @@ pub fn files(folder: &str) -> BTreeMap<String, Vec<u8>> {
     entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))).collect()
 }
 
-fn serve(
-    mut stream: TcpStream,
-    files: &BTreeMap<String, Vec<u8>>,
-    wrong: &str,
-    fault: &dyn Fn() -> Fault,
-    log: &Mutex<Log>,
-) -> std::io::Result<()> {
-    let mut lines = BufReader::new(stream.try_clone()?).lines();
-    loop {
-        let Some(request) = lines.next().transpose()? else { return Ok(()) };
-        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
-        let mut range = None;
-        for line in lines.by_ref() {
-            let line = line?.to_ascii_lowercase();
-            if let Some(bytes) = line.strip_prefix("range: bytes=") {
-                range = bytes.split_once('-').map(|(from, to)| (from.parse().unwrap_or(0), to.parse::<usize>().ok()));
+/// The next request of a connection.
+fn request(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> std::io::Result<Option<Request>> {
+    let Some(first) = lines.next().transpose()? else { return Ok(None) };
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut request = Request { path, host: String::new(), authorization: None, range: None };
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "host" => request.host = value.to_owned(),
+            "authorization" => request.authorization = Some(value.to_owned()),
+            "range" => {
+                let bytes = value.strip_prefix("bytes=").and_then(|bytes| bytes.split_once('-'));
+                request.range = bytes.map(|(from, to)| (from.parse().unwrap_or(0), to.parse().ok()));
             }
-            if line.is_empty() {
-                break;
+            _ => {}
+        }
+    }
+    Ok(Some(request))
+}
+
+impl State {
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        while let Some(request) = request(&mut lines)? {
+            self.log.lock().expect("a log").push(request.clone());
+            let name = request.path.rsplit('/').next().unwrap_or_default();
+            let fault = self.fault.lock().expect("a fault").clone();
+            match fault {
+                Fault::Moved(to) => redirect(&mut stream, &format!("{to}{}", request.path), "")?,
+                _ if request.path.starts_with("/api/") => self.list(&mut stream, &fault)?,
+                _ => {
+                    let fault = if name == self.wrong { fault } else { Fault::None };
+                    self.file(&mut stream, &request, name, fault)?;
+                }
             }
         }
-        if path.starts_with("/api/") {
-            let names: Vec<_> = files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
-            let body = serde_json::json!({ "siblings": names, "sha": "c0ffee" }).to_string();
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
-            continue;
+        Ok(())
+    }
+
+    fn list(&self, stream: &mut TcpStream, fault: &Fault) -> std::io::Result<()> {
+        if *fault == Fault::EndlessList {
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{{\"sha\": \"")?;
+            loop {
+                stream.write_all(&[b'a'; 1 << 16])?;
+            }
         }
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let Some(bytes) = files.get(name) else {
-            write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
-            continue;
-        };
-        let fault = if name == wrong { fault() } else { Fault::None };
-        let (mut tag, mut commit) = (format!("{:x}", Sha256::digest(bytes)), "c0ffee");
-        match fault {
+        let names: Vec<_> = self.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
+        let body = serde_json::json!({ "siblings": names, "sha": COMMIT }).to_string();
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn file(&self, stream: &mut TcpStream, request: &Request, name: &str, fault: Fault) -> std::io::Result<()> {
+        let Some(bytes) = self.files.get(name) else { return status(stream, "404 Not Found", "") };
+        let (mut tag, mut commit) = (format!("{:x}", Sha256::digest(bytes)), COMMIT);
+        let mut linked = String::new();
+        match &fault {
             Fault::Silent => std::thread::sleep(std::time::Duration::from_secs(60)),
-            Fault::Fails => {
-                write!(stream, "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")?;
-                continue;
+            Fault::Fails => return status(stream, "500 Internal Server Error", ""),
+            Fault::Busy(wait) => {
+                *self.fault.lock().expect("a fault") = Fault::None;
+                return status(stream, "429 Too Many Requests", &format!("Retry-After: {wait}\r\n"));
             }
-            Fault::Loops | Fault::Nowhere => {
-                let to = if fault == Fault::Loops { format!("Location: {path}\r\n") } else { String::new() };
-                let head = format!("ETag: \"{tag}\"\r\nX-Repo-Commit: {commit}\r\n{to}");
-                write!(stream, "HTTP/1.1 302 Found\r\n{head}Content-Length: 0\r\n\r\n")?;
-                continue;
+            Fault::Loops | Fault::Nowhere | Fault::Elsewhere(_) => {
+                let to = match &fault {
+                    Fault::Loops => request.path.clone(),
+                    Fault::Elsewhere(to) => format!("{to}{}", request.path),
+                    _ => String::new(),
+                };
+                let head = format!("X-Linked-ETag: \"{tag}\"\r\nX-Repo-Commit: {commit}\r\n");
+                return redirect(stream, &to, &head);
             }
             Fault::HostileTag => tag = "../../../../../evil".to_owned(),
             Fault::HostileCommit => commit = "../../../../../evil",
+            Fault::Pushed => commit = "decaf",
+            Fault::Huge => linked = format!("X-Linked-Size: {}\r\n", u64::MAX),
+            Fault::ChangedUnderGit => {
+                let git = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
+                tag = format!("{:x}", git.finalize());
+            }
             _ => {}
         }
-        let (from, to) = range.unwrap_or((0, None));
-        let asked_one = to == Some(0);
+        let (from, to) = request.range.unwrap_or((0, None));
+        let only_asked = to == Some(0);
         let end = to.map_or(bytes.len(), |last| (last + 1).min(bytes.len()));
         let mut body = bytes[from.min(end)..end].to_vec();
-        if !asked_one {
-            log.lock().expect("a log").resumed.push(from);
-        }
-        if fault == Fault::Short && !asked_one {
+        if fault == Fault::Short && !only_asked {
             body.truncate(body.len() / 2);
         }
-        if fault == Fault::Changed && !asked_one {
+        if matches!(fault, Fault::Changed | Fault::ChangedUnderGit) && !only_asked {
             let last = body.len() - 1;
             body[last] ^= 1;
         }
         let range = format!("Content-Range: bytes {from}-{}/{}", end.saturating_sub(1), bytes.len());
-        let head = format!("{range}\r\nETag: \"{tag}\"\r\nX-Repo-Commit: {commit}\r\nContent-Length: {}", body.len());
-        write!(stream, "HTTP/1.1 206 Partial Content\r\n{head}\r\n\r\n")?;
-        if fault == Fault::BreaksOff && !asked_one {
+        let head = format!("{range}\r\n{linked}ETag: \"{tag}\"\r\nX-Repo-Commit: {commit}\r\n");
+        if fault == Fault::Longer && !only_asked {
+            write!(stream, "HTTP/1.1 206 Partial Content\r\n{head}Connection: close\r\n\r\n")?;
+            loop {
+                stream.write_all(&[0; 1 << 16])?;
+            }
+        }
+        write!(stream, "HTTP/1.1 206 Partial Content\r\n{head}Content-Length: {}\r\n\r\n", body.len())?;
+        if fault == Fault::BreaksOff && !only_asked {
             stream.write_all(&body[..body.len() / 2])?;
             return stream.shutdown(std::net::Shutdown::Both);
         }
-        stream.write_all(&body)?;
+        stream.write_all(&body)
     }
+}
+
+fn status(stream: &mut TcpStream, status: &str, head: &str) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status}\r\n{head}Content-Length: 0\r\n\r\n")
+}
+
+fn redirect(stream: &mut TcpStream, to: &str, head: &str) -> std::io::Result<()> {
+    let to = if to.is_empty() { String::new() } else { format!("Location: {to}\r\n") };
+    status(stream, "302 Found", &format!("{head}{to}"))
 }

@@ -1,15 +1,20 @@
 //! What `--model` names: a folder, a `.gguf`, or a model on the Hugging Face hub, fetched once into its usual cache.
 
+mod cache;
+mod client;
+mod files;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use hf_hub::api::sync::ApiBuilder;
-use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::Checkpoint;
-use super::download::{Files, with_files};
 use super::safetensors::{INDEX, SINGLE};
+use crate::progress::{go_on, say};
+use cache::Cache;
+use client::Client;
+use files::Files;
 
 /// A model's place, as given on a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +69,7 @@ impl ModelRef {
     pub(crate) fn locate(&self) -> Result<PathBuf> {
         match self {
             ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
-            ModelRef::Hub { id, revision, file } => locate_on_hub(id, revision, file.as_deref()),
+            ModelRef::Hub { id, revision, file } => Wanted { id, revision, file: file.as_deref() }.locate(),
         }
     }
 }
@@ -91,62 +96,99 @@ const OPTIONAL: [&str; 10] = [
     "added_tokens.json",
 ];
 
-fn locate_on_hub(id: &str, revision: &str, file: Option<&str>) -> Result<PathBuf> {
-    let repo = || Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
-    let cache = Cache::from_env().repo(repo());
-    if let Some(path) = complete_in_cache(|name| cache.get(name), file) {
-        return Ok(path);
-    }
-    let advice = "check the id and the connection (HF_TOKEN for gated models, HF_ENDPOINT for a mirror), or download the folder elsewhere and give its path";
-    let failed = |e: String| {
-        anyhow!(
-            "--model {id}: not in the cache {} and cannot be downloaded: {}; {advice}",
-            Cache::from_env().path().display(),
-            one_line(&e)
-        )
-    };
-    let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !v.is_empty() && v != "0");
-    ensure!(!offline, failed("HF_HUB_OFFLINE is set".to_string()));
-    let api = ApiBuilder::from_env().build().map_err(|e| failed(e.to_string()))?;
-    let file = file.map(str::to_owned);
-    with_files(api, repo(), move |files| fetch(files, file.as_deref())).map_err(|e| failed(format!("{e:#}")))
+/// A model of the hub on this machine.
+struct Wanted<'a> {
+    id: &'a str,
+    revision: &'a str,
+    /// Of a GGUF, the one file.
+    file: Option<&'a str>,
 }
 
-/// The snapshot, if everything that opening it needs is there already.
-fn complete_in_cache(get: impl Fn(&str) -> Option<PathBuf>, file: Option<&str>) -> Option<PathBuf> {
-    if let Some(file) = file {
-        return get(file);
+impl Wanted<'_> {
+    /// What the cache has, or what the hub has of it.
+    fn locate(&self) -> Result<PathBuf> {
+        let root = cache::root()?;
+        let cache = Cache::of(&root, self.id);
+        let commit = cache.commit(self.revision);
+        let there = commit.as_ref().and_then(|commit| self.in_cache(&cache, commit));
+        if let Some((path, missing)) = &there
+            && missing.is_empty()
+        {
+            return Ok(path.clone());
+        }
+        // What the cache has of a commit is completed from that commit: a branch may have gone on.
+        let known = commit.filter(|_| there.is_some());
+        let error = match self.fetch(&cache, known.as_deref().unwrap_or(self.revision)) {
+            Ok(path) => return Ok(path),
+            Err(error) => one_line(&format!("{error:#}")),
+        };
+        let id = self.id;
+        go_on()?;
+        if let Some((path, missing)) = there {
+            let missing = missing.join(", ");
+            say(&format!(
+                "{id}: taken from the cache, which has no {missing} of it; whether the hub has is not known: {error}"
+            ));
+            return Ok(path);
+        }
+        let advice = "check the id and the connection (HF_TOKEN for gated models, HF_ENDPOINT for a mirror), or download the folder elsewhere and give its path";
+        bail!("--model {id}: not in the cache {} and cannot be downloaded: {error}; {advice}", root.display())
     }
-    let config = get("config.json")?;
-    if get(SINGLE).is_none() {
-        for shard in shards(&get(INDEX)?).ok()? {
-            get(&shard)?;
+
+    /// The snapshot, if the weights and what they need are there, and the further files that may be missing.
+    fn in_cache(&self, cache: &Cache, commit: &str) -> Option<(PathBuf, Vec<&'static str>)> {
+        let snapshot = cache.snapshot(commit);
+        let get = |name: &str| Some(snapshot.join(name)).filter(|path| path.exists());
+        if let Some(file) = self.file {
+            return Some((get(file)?, vec![]));
+        }
+        get("config.json")?;
+        if get(SINGLE).is_none() {
+            for shard in shards(&get(INDEX)?).ok()? {
+                get(&shard)?;
+            }
+        }
+        let missing = |name: &&str| get(name).is_none() && !cache.lacks(commit, name);
+        Some((snapshot.clone(), OPTIONAL.into_iter().filter(missing).collect()))
+    }
+
+    /// Downloads what is missing of one commit. The revision is that commit in the cache from when all is there.
+    fn fetch(&self, cache: &Cache, revision: &str) -> Result<PathBuf> {
+        let said =
+            |name| set(name).is_some_and(|text| ["1", "on", "yes", "true"].contains(&text.to_lowercase().as_str()));
+        for name in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+            ensure!(!said(name), "{name} is set");
+        }
+        let client = Client::from_env(&cache::home()?)?;
+        let files = Files::of(&client, cache, self.id, revision)?;
+        let path = match self.file {
+            Some(file) => files.get(file)?,
+            None => fetch_folder(&files, cache)?,
+        };
+        cache.set_commit(self.revision, &files.commit)?;
+        Ok(path)
+    }
+}
+
+fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
+    ensure!(files.has("config.json"), "the repository has no config.json (for a GGUF give org/name/file.gguf)");
+    files.get("config.json")?;
+    for name in OPTIONAL {
+        if files.has(name) {
+            files.get(name)?;
+        } else {
+            cache.note_lack(&files.commit, name)?;
         }
     }
-    config.parent().map(Path::to_path_buf)
-}
-
-fn fetch(files: &Files, file: Option<&str>) -> Result<PathBuf> {
-    if let Some(file) = file {
-        return files.get(file);
-    }
-    let there = files.names()?;
-    let has = |name: &str| there.iter().any(|n| n == name);
-    ensure!(has("config.json"), "the repository has no config.json (for a GGUF give org/name/file.gguf)");
-    for name in OPTIONAL.iter().filter(|name| has(name)) {
-        files.get(name)?;
-    }
-    if has(SINGLE) {
+    if files.has(SINGLE) {
         files.get(SINGLE)?;
     } else {
-        ensure!(has(INDEX), "the repository has neither {SINGLE} nor {INDEX}");
+        ensure!(files.has(INDEX), "the repository has neither {SINGLE} nor {INDEX}");
         for shard in shards(&files.get(INDEX)?)? {
             files.get(&shard)?;
         }
     }
-    // Last, so that its presence in the cache means the rest is there too.
-    let config = files.get("config.json")?;
-    config.parent().map(Path::to_path_buf).ok_or_else(|| anyhow!("the cache has no folder for it"))
+    Ok(cache.snapshot(&files.commit))
 }
 
 /// Names of the files that an index lists.
@@ -156,13 +198,23 @@ fn shards(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(str::to_string)).collect();
     names.sort();
     names.dedup();
-    // hf-hub writes to where a name leads: one with a folder in it could lead out of the cache.
+    // A name is where a file is written: one with a folder in it could lead out of the cache.
     let plain =
         |name: &String| !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.ends_with(".safetensors");
     if let Some(bad) = names.iter().find(|name| !plain(name)) {
         bail!("{}: lists {bad:?}, which is not the plain name of a .safetensors file", index.display());
     }
     Ok(names)
+}
+
+/// What an environment variable is set to; an empty one is as none.
+fn set(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.trim().is_empty())
+}
+
+/// Whether a server's word for a commit or for bytes is one: it becomes part of a path.
+fn is_hash(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn one_line(text: &str) -> String {

@@ -4,7 +4,6 @@
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
-mod download;
 mod gguf;
 mod host;
 mod hub;

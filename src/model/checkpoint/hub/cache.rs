@@ -1,0 +1,128 @@
+//! The cache on this machine, in the layout of Hugging Face's own: `models--org--name/` with `blobs/TAG`, links to them in
+//! `snapshots/COMMIT/NAME`, commits of names in `refs/REVISION`, and `.no_exist/COMMIT/NAME` for what a commit does not have.
+//! What `transformers` fetched is found here, and the other way round. Knows no hub.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{is_hash, set};
+use crate::progress::say;
+
+/// The folder of `HF_HOME` or its default.
+///
+/// # Errors
+/// A user without a home.
+pub(super) fn home() -> Result<PathBuf> {
+    if let Some(home) = set("HF_HOME") {
+        return Ok(home.into());
+    }
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    Ok(cache.context("no home folder is known: set HF_HOME to where models are to be kept")?.join("huggingface"))
+}
+
+/// The folder with all repositories.
+///
+/// # Errors
+/// As [`home`].
+pub(super) fn root() -> Result<PathBuf> {
+    let named = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
+    named.map_or_else(|| Ok(home()?.join("hub")), |folder| Ok(folder.into()))
+}
+
+/// One repository's part.
+pub(super) struct Cache {
+    folder: PathBuf,
+    locks: PathBuf,
+}
+
+impl Cache {
+    /// Of the model `id`, plain words parted by a slash.
+    pub fn of(root: &Path, id: &str) -> Self {
+        let name = format!("models--{}", id.replace('/', "--"));
+        Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
+    }
+
+    /// The commit that a revision was when it was last asked for; the revision itself where it is a commit that is here.
+    pub fn commit(&self, revision: &str) -> Option<String> {
+        let held = fs::read_to_string(self.folder.join("refs").join(revision)).ok();
+        let held = held.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));
+        held.or_else(|| (is_hash(revision) && self.snapshot(revision).is_dir()).then(|| revision.to_owned()))
+    }
+
+    /// The folder of a commit's files.
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    /// Whether it was found out that a commit has no such file.
+    pub fn lacks(&self, commit: &str, name: &str) -> bool {
+        self.folder.join(".no_exist").join(commit).join(name).exists()
+    }
+
+    /// Notes that a commit has no such file.
+    ///
+    /// # Errors
+    /// A cache that cannot be written; so everywhere below.
+    pub fn note_lack(&self, commit: &str, name: &str) -> Result<()> {
+        write(&self.folder.join(".no_exist").join(commit).join(name), b"")
+    }
+
+    /// From now on `revision` is `commit` here.
+    pub fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
+        if revision == commit { Ok(()) } else { write(&self.folder.join("refs").join(revision), commit.as_bytes()) }
+    }
+
+    /// Where the bytes with this tag lie, or will.
+    pub fn blob(&self, tag: &str) -> PathBuf {
+        self.folder.join("blobs").join(tag)
+    }
+
+    /// One process at a time downloads the bytes with this tag, until the file is dropped.
+    pub fn lock(&self, tag: &str, name: &str) -> Result<File> {
+        fs::create_dir_all(&self.locks).with_context(|| format!("cannot make folder {}", self.locks.display()))?;
+        let path = self.locks.join(format!("{tag}.lock"));
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+            say(&format!("{name}: another process downloads it; waiting for its end"));
+            // Where the file system has no locks, two may write at once: the hash is checked in any case.
+            let _ = file.lock();
+        }
+        Ok(file)
+    }
+
+    /// Makes `name` of a commit the bytes with this tag.
+    pub fn link(&self, commit: &str, name: &str, tag: &str) -> Result<PathBuf> {
+        let path = self.snapshot(commit).join(name);
+        let new = self.snapshot(commit).join(format!("{name}.{}.tmp", std::process::id()));
+        fs::create_dir_all(self.snapshot(commit))?;
+        let blob = self.blob(tag);
+        let made = symbolic(&Path::new("../../blobs").join(tag), &new);
+        let made = made.or_else(|_| fs::hard_link(&blob, &new)).or_else(|_| fs::copy(&blob, &new).map(drop));
+        made.and_then(|()| fs::rename(&new, &path)).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+#[cfg(unix)]
+fn symbolic(to: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(to, link)
+}
+
+#[cfg(not(unix))]
+fn symbolic(_: &Path, _: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// Writes a small file whole or not at all, with its folder.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let new = folder.join(format!(".{}.tmp", std::process::id()));
+    let write = || {
+        fs::create_dir_all(folder)?;
+        fs::write(&new, bytes)?;
+        fs::rename(&new, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

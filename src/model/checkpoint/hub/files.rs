@@ -1,0 +1,239 @@
+//! The files of one commit of a repository: downloaded into the cache, and doubted. A file appears under its name only when
+//! it has the size and the hash that the hub announced; what a broken connection left is gone on with.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use ureq::http::StatusCode;
+
+use super::cache::Cache;
+use super::client::{Answer, Client};
+use super::is_hash;
+use crate::progress::{go_on, say};
+
+/// The most bytes of the list of files, of a file of text, and of one of weights.
+const MOST_LIST: u64 = 32 << 20;
+const MOST_TEXT: u64 = 512 << 20;
+const MOST_WEIGHTS: u64 = 1 << 40;
+/// How often a connection that breaks off is taken up again at once.
+const TRIES: usize = 3;
+
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+}
+
+/// The files of the commit that a revision was when it was asked for: what is pushed meanwhile does not mix with it.
+pub(super) struct Files<'a> {
+    client: &'a Client,
+    cache: &'a Cache,
+    id: String,
+    pub commit: String,
+    names: Vec<String>,
+}
+
+/// What the hub announces of a file.
+struct Announced {
+    /// The name of its bytes: a hash, of which kind its length tells.
+    tag: String,
+    size: Option<u64>,
+}
+
+impl<'a> Files<'a> {
+    /// # Errors
+    /// A hub that cannot be asked or does not answer as one.
+    pub fn of(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
+        let path = format!("/api/models/{}/revision/{}", encoded(id, "/"), encoded(revision, ""));
+        let answer = client.get(&path, None)?;
+        let mut body = Vec::new();
+        answer
+            .response
+            .into_body()
+            .into_reader()
+            .take(MOST_LIST + 1)
+            .read_to_end(&mut body)
+            .map_err(|error| client.told(error.into()))?;
+        ensure!(body.len() as u64 <= MOST_LIST, "the hub's list of files is longer than {MOST_LIST} bytes");
+        let info: Info = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
+        ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is no hash", info.sha);
+        let names = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        Ok(Self { client, cache, id: id.to_owned(), commit: info.sha, names })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|other| other == name)
+    }
+
+    /// The file in the cache, downloaded if need be. `name` has no folder in it.
+    ///
+    /// # Errors
+    /// A download that failed or came damaged, by file; the next try goes on where it stopped.
+    pub fn get(&self, name: &str) -> Result<PathBuf> {
+        let path = self.cache.snapshot(&self.commit).join(name);
+        if path.exists() {
+            return Ok(path);
+        }
+        self.download(name).with_context(|| name.to_owned())
+    }
+
+    fn download(&self, name: &str) -> Result<PathBuf> {
+        let path = format!("/{}/resolve/{}/{}", encoded(&self.id, "/"), self.commit, encoded(name, ""));
+        let announced = self.announced(&self.client.get(&path, Some("bytes=0-0"))?)?;
+        let most = if name.ends_with(".safetensors") || name.ends_with(".gguf") { MOST_WEIGHTS } else { MOST_TEXT };
+        let size = announced.size.unwrap_or(0);
+        ensure!(size <= most, "announced with {size} bytes: more than {most}, the most that such a file may have");
+        let blob = self.cache.blob(&announced.tag);
+        let _lock = self.cache.lock(&announced.tag, name)?;
+        let there = blob.metadata().is_ok_and(|file| announced.size.is_none_or(|size| size == file.len()));
+        if !there {
+            let part = blob.with_added_extension("incomplete");
+            self.fill(&path, &part, name, &announced, most)?;
+            if let Err(error) = whole(&part, &announced, name) {
+                let _ = fs::remove_file(&part);
+                return Err(error);
+            }
+            fs::rename(&part, &blob).with_context(|| format!("cannot write {}", blob.display()))?;
+        }
+        self.cache.link(&self.commit, name, &announced.tag)
+    }
+
+    /// What the hub says of a file; the host of the bytes is believed its length alone.
+    fn announced(&self, answer: &Answer) -> Result<Announced> {
+        if let Some(commit) = answer.said("x-repo-commit") {
+            ensure!(is_hash(commit), "the server names the commit {commit:?}, which is no hash");
+            ensure!(commit == self.commit, "comes from commit {commit}, asked for was {}: try again", self.commit);
+        }
+        let tag = answer.said("x-linked-etag").or_else(|| answer.said("etag")).unwrap_or_default();
+        let tag = tag.trim_start_matches("W/").trim_matches('"').to_owned();
+        ensure!(is_hash(&tag), "the server names it {tag:?}, which is no hash");
+        let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
+        let length = || answer.header("content-length")?.parse().ok();
+        let size = answer.said("x-linked-size").and_then(|size| size.parse().ok());
+        // Of an empty file no range can be sent (416).
+        let whole = answer.response.status() == StatusCode::OK;
+        Ok(Announced { tag, size: size.or_else(|| if whole { length() } else { total() }) })
+    }
+
+    /// Brings `part` to its length, over as many connections as bring something, up to [`TRIES`] that break off.
+    fn fill(&self, path: &str, part: &Path, name: &str, announced: &Announced, most: u64) -> Result<()> {
+        if let Some(folder) = part.parent() {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+        }
+        let bar = bar(name, announced.size);
+        let length = || part.metadata().map_or(0, |file| file.len());
+        for again in 1.. {
+            let before = length();
+            let done = self.stream(path, part, announced.size.unwrap_or(most), &bar);
+            go_on()?;
+            let now = length();
+            let short = announced.size.filter(|size| now < *size);
+            match (done, short) {
+                (Ok(()), None) => break,
+                (_, Some(_)) if again < TRIES && now > before => {}
+                (Err(error), _) => return Err(error),
+                (Ok(()), Some(size)) => bail!("came with {now} bytes of {size}; try again"),
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Adds to `part` what one connection brings, never more than `most` bytes in all.
+    fn stream(&self, path: &str, part: &Path, most: u64, bar: &ProgressBar) -> Result<()> {
+        let mut have = part.metadata().map_or(0, |file| file.len());
+        if have > most {
+            fs::remove_file(part)?;
+            have = 0;
+        }
+        if have == most && most > 0 {
+            return Ok(());
+        }
+        let answer = self.client.get(path, (have > 0).then(|| format!("bytes={have}-")).as_deref())?;
+        let status = answer.response.status();
+        let start = || answer.header("content-range")?.strip_prefix("bytes ")?.split('-').next()?.parse().ok();
+        let goes_on = have > 0 && status == StatusCode::PARTIAL_CONTENT && start() == Some(have);
+        if !goes_on && have > 0 && status != StatusCode::OK {
+            let _ = fs::remove_file(part);
+            bail!("the server cannot go on at byte {have}; try again from the start");
+        }
+        let place = || format!("cannot write {}", part.display());
+        let file = OpenOptions::new().create(true).write(true).append(goes_on).truncate(!goes_on).open(part);
+        let mut file = file.with_context(place)?;
+        have = if goes_on { have } else { 0 };
+        let mut body = answer.response.into_body().into_reader();
+        let mut piece = vec![0; 1 << 16];
+        loop {
+            go_on()?;
+            bar.set_position(have);
+            let came = body.read(&mut piece).map_err(|error| self.client.told(error.into()))?;
+            if came == 0 {
+                return file.sync_all().with_context(place);
+            }
+            have += came as u64;
+            if have > most {
+                let _ = fs::remove_file(part);
+                bail!("sends more than the {most} bytes that it may");
+            }
+            file.write_all(&piece[..came]).with_context(place)?;
+        }
+    }
+}
+
+/// Whether a file is what was announced. The hub's tag of a large file is the SHA-256 of its bytes, of a small one git's
+/// SHA-1 of it; some mirrors give the plain SHA-1.
+fn whole(path: &Path, announced: &Announced, name: &str) -> Result<()> {
+    let found = path.metadata()?.len();
+    if let Some(size) = announced.size {
+        ensure!(found == size, "came with {found} bytes of {size}; try again");
+    }
+    let tag = announced.tag.to_ascii_lowercase();
+    let hexadecimal = tag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let same = match tag.len() {
+        64 if hexadecimal => digest(Sha256::new(), path)? == tag,
+        40 if hexadecimal => {
+            let git = Sha1::new().chain_update(format!("blob {found}\0"));
+            digest(git, path)? == tag || digest(Sha1::new(), path)? == tag
+        }
+        _ => {
+            say(&format!("{name}: the server names no hash of a known kind ({tag}): only its length could be checked"));
+            true
+        }
+    };
+    ensure!(same, "came damaged: its hash is not {tag}, which was announced; try again");
+    Ok(())
+}
+
+fn digest<D: Digest + Write>(mut hash: D, path: &Path) -> Result<String> {
+    std::io::copy(&mut File::open(path)?, &mut hash)?;
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A part of a path of an address: other characters than these and `kept` as their bytes.
+fn encoded(text: &str, kept: &str) -> String {
+    let one = |byte: u8| match char::from(byte) {
+        c if c.is_ascii_alphanumeric() || "-_.~".contains(c) || kept.contains(c) => c.to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+/// Shown on a terminal only.
+fn bar(name: &str, size: Option<u64>) -> ProgressBar {
+    let bar = size.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    let style = ProgressStyle::with_template("{prefix:>12} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_prefix(name.to_owned());
+    bar
+}
