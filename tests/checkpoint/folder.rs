@@ -119,6 +119,43 @@ fn damaged_files_are_one_line_errors() {
     assert_names(&message(Checkpoint::open_folder(root.path().join("nowhere"))), &["nowhere"]);
 }
 
+/// A safetensors file of this header and so many bytes of data.
+fn with_header(header: &str, data: usize) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
+}
+
+#[test]
+fn entries_that_overlap_are_shifted_or_stand_twice_are_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    let path = root.path().join("a.safetensors");
+    let entry = |name: &str, from: usize, to: usize| {
+        format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{from},{to}]}}"#)
+    };
+    let mut open = |entries: &[String], data: usize| {
+        fs::write(&path, with_header(&format!("{{{}}}", entries.join(",")), data)).expect("writes");
+        SafetensorsFile::open(&path).map(drop)
+    };
+    open(&[entry("b", 8, 16), entry("a", 0, 8)], 16).expect("the order of names is free");
+    for (entries, data, words) in [
+        (vec![entry("a", 0, 8), entry("b", 0, 8)], 8, "tensor `b`"),
+        (vec![entry("a", 0, 8), entry("b", 4, 12)], 12, "tensor `b`"),
+        (vec![entry("a", 4, 12)], 12, "tensor `a`"),
+        (vec![entry("a", 0, 8), entry("b", 12, 20)], 20, "tensor `b`"),
+        (vec![entry("a", 0, 8), entry("a", 8, 16)], 16, "tensor `a` stands twice"),
+        (vec![entry("a", 0, 8), entry("a", 0, 8)], 8, "tensor `a` stands twice"),
+        (vec![entry("a", 0, 8)], 12, "its data end at byte"),
+        (vec![entry("a", 0, 8), entry("b", 8, 12)], 12, "does not fill"),
+        (vec![entry("a", 0, 8), entry("b", 16, 8)], 16, "does not fill"),
+        (
+            vec![r#""a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}"#.to_owned()],
+            8,
+            "duplicate field",
+        ),
+    ] {
+        assert_names(&message(open(&entries, data)), &["a.safetensors", words]);
+    }
+}
+
 #[test]
 fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
     let config = config(&qwen3_json());

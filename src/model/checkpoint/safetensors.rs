@@ -1,6 +1,7 @@
 //! Reading safetensors, one file or a sharded folder, memory-mapped: a tensor is converted when it is asked for.
 //!
-//! The header is parsed here rather than by the `safetensors` crate so that an error can name the tensor it is about.
+//! The rules of the header are those of the `safetensors` crate: entries lie one after the other and fill the file, so none
+//! overlap. What it does not say is added here: which tensor, and that a name stands twice.
 //! As with every memory map, truncating a file while it is open is undefined; files are opened read-only and never grown.
 
 use std::collections::BTreeMap;
@@ -9,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use memmap2::Mmap;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::host::{Dtype, HostTensor, count};
@@ -22,11 +25,34 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The format's own bound; more is a damaged length field.
 const MAX_HEADER: usize = 100_000_000;
 
-#[derive(Deserialize)]
-struct RawEntry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (usize, usize),
+/// A header by tensor. A doubled name is an error: JSON readers differ in which of the two they take.
+struct Header(BTreeMap<String, TensorInfo>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object of tensors")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let entry = map.next_value().map_err(|e| A::Error::custom(format!("tensor `{name}`: {e}")))?;
+                    if entries.insert(name.clone(), entry).is_some() {
+                        return Err(A::Error::custom(format!("tensor `{name}` stands twice")));
+                    }
+                }
+                Ok(Header(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
 }
 
 struct Entry {
@@ -57,16 +83,27 @@ impl SafetensorsFile {
         );
         let start = 8 + header;
         ensure!(start <= length, "{origin}: truncated safetensors: the header needs {start} bytes, found {length}");
-        let raw: BTreeMap<String, Value> = serde_json::from_slice(&map[8..start])
-            .map_err(|e| anyhow!("{origin}: the safetensors header is not valid JSON: {e}"))?;
+        let Header(raw) = serde_json::from_slice(&map[8..start])
+            .map_err(|e| anyhow!("{origin}: the safetensors header is damaged: {e}"))?;
         let mut entries = BTreeMap::new();
-        for (name, value) in raw {
-            if name != "__metadata__" {
-                let entry =
-                    check_entry(value, start, length).with_context_one_line(|| format!("{origin}: tensor `{name}`"))?;
-                entries.insert(name, entry);
-            }
+        for (name, info) in &raw {
+            let entry = check_entry(info, start).map_err(|e| anyhow!("{origin}: tensor `{name}`: {e}"))?;
+            entries.insert(name.clone(), entry);
         }
+        let mut placed: Vec<_> = raw.into_iter().collect();
+        placed.sort_by_key(|(_, info)| info.data_offsets);
+        let metadata = Metadata::new(None, placed).map_err(|e| {
+            anyhow!("{origin}: the safetensors header is damaged: {e}: tensors must lie one after the other, without overlap or gap")
+        })?;
+        let end = start.saturating_add(metadata.data_len());
+        ensure!(
+            end <= length,
+            "{origin}: truncated safetensors: its data end at byte {end}, the file has {length} (download it again)"
+        );
+        ensure!(
+            end == length,
+            "{origin}: damaged safetensors: its data end at byte {end}, the file goes on to {length} (download it again)"
+        );
         Ok(Self { path: path.to_path_buf(), map, entries })
     }
 
@@ -99,32 +136,19 @@ impl SafetensorsFile {
     }
 }
 
-fn check_entry(value: Value, start: usize, length: usize) -> Result<Entry> {
-    let raw: RawEntry = serde_json::from_value(value).map_err(|e| anyhow!("malformed header entry: {e}"))?;
-    let dtype = Dtype::from_tag(&raw.dtype)
-        .ok_or_else(|| anyhow!("dtype {} is not supported: expected F32, F16 or BF16 (convert it first)", raw.dtype))?;
-    let (from, to) = raw.data_offsets;
-    let bytes = count(&raw.shape).and_then(|n| n.checked_mul(dtype.size()));
+/// Whether the format of a tensor is one of ours and its shape fills its bytes.
+fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
+    let tag = info.dtype.to_string();
+    let dtype = Dtype::from_tag(&tag)
+        .ok_or_else(|| anyhow!("dtype {tag} is not supported: expected F32, F16 or BF16 (convert it first)"))?;
+    let (from, to) = info.data_offsets;
+    let bytes = count(&info.shape).and_then(|n| n.checked_mul(dtype.size()));
     ensure!(
         from <= to && bytes == Some(to - from),
-        "shape {:?} in {} does not fill the bytes {from}..{to} the header gives it",
-        raw.shape,
-        raw.dtype
+        "shape {:?} in {tag} does not fill the bytes {from}..{to} the header gives it",
+        info.shape
     );
-    let end = start.saturating_add(to);
-    ensure!(end <= length, "truncated file: its data end at byte {end}, the file has {length} (download it again)");
-    Ok(Entry { dtype, shape: raw.shape, range: start + from..end })
-}
-
-/// `anyhow`'s context prints as a chain; these errors are one line.
-trait OneLine<T> {
-    fn with_context_one_line(self, prefix: impl FnOnce() -> String) -> Result<T>;
-}
-
-impl<T> OneLine<T> for Result<T> {
-    fn with_context_one_line(self, prefix: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|e| anyhow!("{}: {e}", prefix()))
-    }
+    Ok(Entry { dtype, shape: info.shape.clone(), range: start.saturating_add(from)..start.saturating_add(to) })
 }
 
 /// The weights of a Hugging Face folder.

@@ -33,6 +33,13 @@ pub(crate) struct Contents {
     pub tensors: BTreeMap<String, Info>,
 }
 
+/// What a file may hold: more is damaged, or asks for more memory than its bytes. The largest vocabularies have a quarter of a
+/// million tokens, the largest models some thousand tensors.
+const MOST_KEYS: u64 = 1 << 16;
+const MOST_TENSORS: u64 = 1 << 20;
+const MOST_VALUES: usize = 1 << 22;
+const MOST_TEXT: usize = 1 << 26;
+
 /// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
     ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"");
@@ -41,6 +48,8 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
     let keys = at.u64()?;
+    ensure!(tensors <= MOST_TENSORS, "names {tensors} tensors: at most {MOST_TENSORS} are read");
+    ensure!(keys <= MOST_KEYS, "names {keys} keys of metadata: at most {MOST_KEYS} are read");
     let mut meta = BTreeMap::new();
     for _ in 0..keys {
         let key = at.text()?;
@@ -65,6 +74,11 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     for (name, info) in raw {
         let info = info.place(start, bytes.len()).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
         ensure!(table.insert(name.clone(), info).is_none(), "tensor `{name}` appears twice");
+    }
+    let mut placed: Vec<_> = table.iter().collect();
+    placed.sort_by_key(|(_, info)| (info.range.start, info.range.end));
+    if let Some([(before, _), (name, info)]) = placed.array_windows().find(|[a, b]| a.1.range.end > b.1.range.start) {
+        bail!("tensor `{name}` begins at byte {}, inside tensor `{before}`: the file is damaged", info.range.start);
     }
     Ok(Contents { meta, tensors: table })
 }
@@ -139,6 +153,7 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Result<String> {
         let length = usize::try_from(self.u64()?)?;
         let at = self.pos;
+        ensure!(length <= MOST_TEXT, "the string at byte {at} has {length} bytes: at most {MOST_TEXT} are read");
         String::from_utf8(self.take(length)?.to_vec()).map_err(|_| anyhow!("the string at byte {at} is not UTF-8"))
     }
 
@@ -170,6 +185,7 @@ impl<'a> Cursor<'a> {
     fn list(&mut self) -> Result<Value> {
         let kind = self.u32()?;
         let length = usize::try_from(self.u64()?)?;
+        ensure!(length <= MOST_VALUES, "a list of {length} values: at most {MOST_VALUES} are read");
         // Nothing is reserved from `length`: a damaged count runs into the end of the file instead.
         match kind {
             8 => (0..length).map(|_| self.text()).collect::<Result<_>>().map(Value::Texts),
