@@ -386,5 +386,6 @@ fn main() {
     parallel::on_the_pool(switchyard::machine::threads(), || {
         benches();
         Criterion::default().configure_from_args().final_summary();
-    });
+    })
+    .expect("threads");
 }

@@ -34,6 +34,7 @@
 //! | `store` | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
 //! | `machine`, `world` | what is computed on: device, float type, threads; the processes that train together (MPI) |
 //! | `progress`, `parallel` | what a user sees while it works; work on threads |
+//! | `guard` | other crates' panics at damaged files, as errors |
 //! | `random`, `names`, `nth` | keyed generators and a stable hash; which known name a mistyped one means; counting from 1 |
 //!
 //! # From Rust
@@ -80,6 +81,7 @@ pub mod corpus;
 pub mod evaluation;
 pub mod experiments;
 pub mod grade;
+mod guard;
 pub mod interventions;
 pub mod latent;
 pub mod loading;

@@ -76,6 +76,9 @@ impl Opened {
             Some(reasoning) => Some(reasoning),
             None => own()?,
         };
+        if let Some(reasoning) = &reasoning {
+            reasoning.check_fits(checkpoint.config.max_position_embeddings, adapter.unwrap_or(&checkpoint.path))?;
+        }
         Ok(Self { checkpoint, vocabulary, chat_template, stop, reasoning, attached })
     }
 

@@ -1,19 +1,28 @@
 //! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
 
 use std::cell::Cell;
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Runs a program's work on one of the `threads` that tensor operations share. From any other thread, each operation on
 /// several threads would first put its caller to sleep.
-pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    // Stacks as large as a main thread's. A pool that stands already serves as it is.
-    let _ = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
-    rayon::scope(|_| work())
+///
+/// # Errors
+/// A system that starts no more threads.
+pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R> {
+    // Stacks as large as a main thread's. A pool that stands already serves as it is: an error without a cause.
+    let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
+    if let Some(cause) = built.as_ref().err().and_then(Error::source) {
+        bail!("cannot start {threads} threads: {cause}; {ADVICE}");
+    }
+    Ok(rayon::scope(|_| work()))
 }
+
+const ADVICE: &str = "--threads N starts fewer; `ulimit -u` and `ulimit -v` show what this user may have";
 
 /// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
 /// steps that are made of hundreds of those spent a tenth of their time on it (benches/PROFILE.md).
@@ -83,10 +92,12 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
         done
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(|| within(part))).collect();
+        let within = &within;
+        let start = |part| std::thread::Builder::new().spawn_scoped(scope, move || within(part));
+        let workers: Vec<_> = parts.iter().copied().map(start).collect();
         // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
-        let joined: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        joined.into_iter().map(|done| done.map_err(|_| anyhow!(Panicked))?).collect()
+        let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
+        joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(Panicked))?).collect()
     })
 }
 
@@ -99,7 +110,10 @@ fn idle_pool(threads: usize) -> Result<ThreadPool> {
         return Ok(idle.swap_remove(at));
     }
     drop(idle);
-    ThreadPoolBuilder::new().num_threads(threads).build().context("starting a worker's threads")
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .with_context(|| format!("cannot start {threads} threads; {ADVICE}"))
 }
 
 fn give_back(pool: ThreadPool) {

@@ -168,3 +168,46 @@ fn grading_names_the_line_and_replaces_files_only() {
         assert_eq!(mode(&out), mode(&plain));
     }
 }
+
+/// What no program is meant to be given: an error with exit code 2, or whatever it does with it, and no panic.
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_no_text_are_errors() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let odd = OsStr::from_bytes(b"f\xFF\x80o");
+    let folder = temp.path().join(odd);
+    let programs: [(&str, &[&[&str]]); 4] = [
+        (env!("CARGO_BIN_EXE_train"), &[&["--preset"], &["--set"], &["--method"], &["--preset", "smoke", "--only"]]),
+        (env!("CARGO_BIN_EXE_probe"), &[&[], &["--only"], &["generate", "--model"], &["generate", "--prompt"]]),
+        (env!("CARGO_BIN_EXE_intervene"), &[&[], &["--modes"], &["--problems", "1", "--only"]]),
+        (env!("CARGO_BIN_EXE_report"), &[&[], &["compare"], &["merge"], &["curves"], &["grade", "--pairs"]]),
+    ];
+    for (program, lines) in programs {
+        for line in lines {
+            let output = Command::new(program).args(*line).arg(odd).current_dir(temp.path()).output().expect("runs");
+            let said = text(&output);
+            assert!(output.status.code() == Some(2) && !said.contains("panicked"), "{program} {line:?}: {said}");
+        }
+    }
+    // A folder may be called so: then its command is recorded as far as it can be written.
+    let mut train = Command::new(env!("CARGO_BIN_EXE_train"));
+    train
+        .args(["--preset", "smoke", "--threads", "1", "--only", "base", "--set", "base.steps=2", "--out"])
+        .arg(&folder);
+    let output = train.output().expect("runs");
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 2)) && !said.contains("panicked"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn threads_that_the_system_does_not_start_are_an_error() {
+    // Each thread has a stack of 8 MiB: so many do not fit into the memory that is allowed.
+    let line = "ulimit -v 3000000; exec \"$0\" generate --threads 1000 --prompt '<bos> a = 5 ; ? a :'";
+    let output = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_probe")]).output().expect("runs");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot start 1000 threads") && said.contains("ulimit -u"), "{said}");
+}

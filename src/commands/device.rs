@@ -61,7 +61,7 @@ impl MachineArgs {
             threads: self.threads.map_or_else(machine::threads, usize::from),
         };
         machine.dtype.begin(&machine.device)?;
-        parallel::on_the_pool(machine.threads, || work(&machine))
+        parallel::on_the_pool(machine.threads, || work(&machine))?
     }
 }
 

@@ -10,6 +10,8 @@ use super::chosen::REPORTS;
 use super::merge::Merge;
 use super::print;
 use crate::grade::pairs;
+use crate::machine::threads;
+use crate::parallel::on_the_pool;
 use crate::progress::show;
 use crate::report::folder::Folder;
 use crate::report::{compare, curves, render};
@@ -84,13 +86,13 @@ impl Report {
     /// # Errors
     /// A folder or file that cannot be read, or a place that cannot be written.
     pub fn run(&self) -> Result<()> {
-        match &self.command {
+        on_the_pool(threads(), || match &self.command {
             None => report(self),
             Some(Command::Grade { pairs, out }) => grade(pairs, out),
             Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
             Some(Command::Merge(merge)) => merge.run(),
             Some(Command::Curves { run }) => draw(run),
-        }
+        })?
     }
 }
 

@@ -13,6 +13,7 @@ use super::targets::fields;
 use crate::machine::{self, Machine};
 use crate::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
 use crate::recipe::Recipe;
+use crate::store::command;
 use crate::train::pipeline::{Branch, Ended, Options, run};
 use crate::train::sweep::{self, Axis};
 use crate::world::{Launched, World, spent};
@@ -126,7 +127,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         only: args.only.clone(),
         from: args.branch(),
         threads: machine.threads,
-        command: std::iter::once("train".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
+        command: command("train"),
         device: machine.device.clone(),
         world,
         stop: stop_asked,

@@ -12,6 +12,7 @@ use super::ahead::Ahead;
 use super::controller::Controller;
 use super::fork::Branch;
 use super::reading::Seen;
+use super::reasoning::MOST_LATENTS;
 use super::row::{Decoded, DecodingRow};
 use super::sampling::Sampling;
 use super::sequence::SwitchIds;
@@ -20,6 +21,9 @@ use super::stream::{Gradient, Piece, Stream};
 use super::trace::{End, Trace};
 use crate::model::{Decoder, Hooks, Step};
 use crate::parallel;
+
+/// Latents that a block may have whatever the model's positions: toy models have few, and rotary embeddings go on.
+const SMALL_BLOCK: usize = 256;
 
 /// What an experiment imposes on the checkpoint's own [`Controller`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +77,8 @@ impl DecodeSettings {
     /// A value out of range, by name.
     pub fn check(&self) -> Result<()> {
         self.sampling.check()?;
-        ensure!(self.k_cap >= 1, "k_cap must be at least 1, found 0");
+        let k_cap = self.k_cap;
+        ensure!((1..=MOST_LATENTS).contains(&k_cap), "k_cap must be from 1 to {MOST_LATENTS}, found {k_cap}");
         ensure!(self.k_min <= self.k_cap, "k_min ({}) must not exceed k_cap ({})", self.k_min, self.k_cap);
         ensure!(self.max_new_tokens >= 1, "max_new_tokens must be at least 1, found 0");
         Ok(())
@@ -184,6 +189,11 @@ pub(super) fn prefill<'m>(
 ) -> Result<Stream<'m>> {
     how.settings.check()?;
     ensure!(!requests.is_empty(), "nothing to decode: no prompts");
+    let (k_cap, positions) = (how.settings.k_cap, how.model.config().max_position_embeddings);
+    ensure!(
+        k_cap <= positions.max(SMALL_BLOCK),
+        "k_cap is {k_cap}, the model has {positions} positions (max_position_embeddings): a block would outgrow it"
+    );
     for request in requests {
         ensure!(!request.prompt.is_empty(), "problem {}: the prompt is empty", request.problem);
     }

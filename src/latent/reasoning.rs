@@ -26,6 +26,9 @@ pub struct Reasoning {
     pub trained_dwell: Vec<usize>,
 }
 
+/// Latents of one block at most: each takes a step and its keys and values.
+pub(crate) const MOST_LATENTS: usize = 1 << 16;
+
 /// Its name in a checkpoint folder.
 pub const FILE: &str = "reasoning.json";
 
@@ -72,8 +75,28 @@ impl Reasoning {
             read.k_min,
             read.k_cap
         );
+        let longest = read.blocks.longest(read.k_cap).unwrap_or(0).max(read.k_cap);
+        ensure!(
+            longest <= MOST_LATENTS,
+            "{}: blocks of up to {longest} latents, at most {MOST_LATENTS} are decoded",
+            what()
+        );
         read.source.check().with_context(|| format!("{}", what()))?;
         Ok(Some(read))
+    }
+
+    /// Whether a model of so many positions can hold its blocks; `place` names it.
+    ///
+    /// # Errors
+    /// Blocks that are longer than the model's longest text.
+    pub(crate) fn check_fits(&self, positions: usize, place: &Path) -> Result<()> {
+        let longest = self.blocks.longest(self.k_cap).unwrap_or(0);
+        ensure!(
+            longest <= positions,
+            "{}: blocks of up to {longest} latents, the model has {positions} positions (max_position_embeddings)",
+            place.join(FILE).display()
+        );
+        Ok(())
     }
 
     /// What to say where a decoder with this `k_min` and `k_cap` can give no block a length that it was trained at: such a

@@ -135,6 +135,8 @@ pub struct ModelConfig {
 /// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
 const MAX_DIM: usize = 1 << 28;
 const MAX_LAYERS: usize = 4096;
+/// Half as many again as the longest context that any model claims.
+const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
     /// Reads and checks a `config.json`.
@@ -189,7 +191,7 @@ impl ModelConfig {
             ("num_attention_heads", self.num_attention_heads, MAX_DIM),
             ("num_key_value_heads", self.num_key_value_heads, MAX_DIM),
             ("head_dim", self.head_dim, MAX_DIM),
-            ("max_position_embeddings", self.max_position_embeddings, usize::MAX),
+            ("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS),
         ];
         for (key, found, max) in dims {
             ensure!((1..=max).contains(&found), "{origin}: `{key}` must be between 1 and {max}, found {found}");

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, Recipe, ranges};
+use super::{Compute, Icot, Recipe, ranges};
+use crate::latent::reasoning::MOST_LATENTS;
 
 /// More problems than anyone has, and few enough to be held.
 pub(crate) const MOST_ROWS: usize = 10_000_000;
@@ -31,6 +32,16 @@ impl Recipe {
             task.check()?;
         }
         self.annotate.check()?;
+        for (key, n) in [
+            ("evaluation.k_cap", self.evaluation.k_cap),
+            ("latent.k_max", self.latent.k_max),
+            ("coconut.c x coconut.max_stage", self.coconut.c.saturating_mul(self.coconut.max_stage)),
+            ("codi.latents", self.codi.latents),
+            ("colar.limit", self.colar.limit),
+            ("pause.tokens", self.pause.tokens),
+        ] {
+            ensure!(n <= MOST_LATENTS, "{key} must be at most {MOST_LATENTS} (latents of one block), found {n}");
+        }
         ensure!(
             self.evaluation.k_min <= self.evaluation.k_cap && self.grpo.k_min <= self.evaluation.k_cap,
             "evaluation.k_min and grpo.k_min must not exceed evaluation.k_cap ({})",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use polars::prelude::{AnyValue, Column, DataFrame, NamedFrom, Series};
 use serde_json::{Number, Value};
 
@@ -153,9 +153,13 @@ pub(crate) fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
     columns.frame()
 }
 
+/// Bytes of text that the rows of one frame may hold: a dictionary of a few bytes can name a long text a million times.
+const MOST_TEXT: usize = 1 << 30;
+
 /// The rows of a frame; every row carries every column, null where empty.
 pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
     let mut rows = vec![FlatRow::new(); frame.height()];
+    let mut text = 0_usize;
     for column in frame.columns() {
         for (number, row) in rows.iter_mut().enumerate() {
             let cell = column.get(number).with_context(|| format!("column '{}', row {number}", column.name()))?;
@@ -171,6 +175,12 @@ pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
                 AnyValue::StringOwned(s) => s.as_str().into(),
                 other => bail!("column '{}' has type {}, not one of ours", column.name(), other.dtype()),
             };
+            text = text.saturating_add(column.name().len() + value.as_str().map_or(0, str::len));
+            ensure!(
+                text <= MOST_TEXT,
+                "column '{}', row {number}: texts of more than {MOST_TEXT} bytes",
+                column.name()
+            );
             row.insert(column.name().to_string(), value);
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
+use super::head::commit;
 use super::origin::{checkpoint, difference, left_out};
 use super::{Inside, Lock, json, sha256, write_atomic};
 
@@ -180,18 +181,10 @@ pub(crate) fn writable(folder: &Path) -> Result<()> {
     std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
 }
 
-/// The command as typed.
+/// The command as typed; of an argument that is no text, what can be shown of it.
 pub fn command(binary: &str) -> String {
-    std::iter::once(binary.to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
-}
-
-/// The commit of the source tree that this binary was built in, where git knows it.
-pub fn commit() -> String {
-    let out = std::process::Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();
-    match out {
-        Ok(out) if out.status.success() => String::from_utf8_lossy(&out.stdout).trim().to_owned(),
-        _ => "unknown".into(),
-    }
+    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    std::iter::once(binary.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

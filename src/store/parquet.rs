@@ -11,12 +11,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use polars::prelude::{DataFrame, KeyValueMetadata, ParquetReader, ParquetWriter, SerReader};
+use polars::prelude::{DataFrame, FileMetadata, KeyValueMetadata, ParquetReader, ParquetWriter, SerReader};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::atomic::write_atomic;
-use super::manifest::commit;
+use super::head::commit;
+use super::pages::{Sizes, sizes};
+use crate::guard::guarded;
 
 /// First and last bytes of every Parquet file.
 const MAGIC: &[u8] = b"PAR1";
@@ -34,8 +36,10 @@ pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Resu
     let said = KeyValueMetadata::from_static(said.map(|(key, value)| (key.to_owned(), value)).to_vec());
     let mut bytes = Vec::new();
     let writer = ParquetWriter::new(&mut bytes).with_key_value_metadata(Some(said));
-    writer.finish(frame).with_context(|| format!("cannot encode {}", path.display()))?;
-    write_atomic(path, &sealed(&bytes).with_context(|| format!("cannot encode {}", path.display()))?)
+    let place = || format!("cannot encode {}", path.display());
+    // The crate's threads may be refused by the system, where it panics.
+    guarded(|| writer.finish(frame)).with_context(place)?.with_context(place)?;
+    write_atomic(path, &sealed(&bytes).with_context(place)?)
 }
 
 /// Reads what [`write()`] wrote.
@@ -48,7 +52,41 @@ pub(crate) fn read(path: &Path) -> Result<DataFrame> {
     ensure!(metadata.is_file(), "{}: not a file", place());
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", place()))?;
     check(&bytes).with_context(place)?;
-    ParquetReader::new(Cursor::new(bytes)).finish().with_context(|| format!("{} is not Parquet", place()))
+    decode(&bytes).with_context(place)
+}
+
+/// The frame of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and asks for whatever
+/// memory a file names: so the sizes are looked at first.
+///
+/// # Errors
+/// Bytes that are no Parquet; a file that unpacks to out of all proportion to its size.
+pub(crate) fn decode(bytes: &[u8]) -> Result<DataFrame> {
+    let read = || -> Result<DataFrame> {
+        let mut reader = ParquetReader::new(Cursor::new(bytes));
+        bounded(reader.get_metadata()?, bytes)?;
+        Ok(reader.finish()?)
+    };
+    guarded(read).and_then(|frame| frame).context("not a whole Parquet file, or a damaged one")
+}
+
+/// Whether the file asks for memory in proportion: a hundred times its bytes, or so many values that packing explains them.
+fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
+    let length = bytes.len() as u64;
+    let most = Sizes { bytes: (256 << 20) + 100 * length, values: (4 << 20) + 64 * length };
+    let (mut all, mut cells) = (Sizes::default(), 0_u64);
+    for group in &metadata.row_groups {
+        for column in group.parquet_columns() {
+            let range = column.byte_range();
+            let chunk = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+            let chunk = chunk.and_then(|(start, end)| bytes.get(start..end)).context("a column beyond the end")?;
+            all.add(sizes(chunk, column.num_values().try_into().context("a negative number of values")?)?);
+            cells = cells.saturating_add(group.num_rows() as u64);
+        }
+    }
+    let values = all.values.max(cells).max(metadata.num_rows as u64);
+    ensure!(all.bytes <= most.bytes, "{length} bytes unpack to {}: more than {}", all.bytes, most.bytes);
+    ensure!(values <= most.values, "{length} bytes hold {values} values: more than {}", most.values);
+    Ok(())
 }
 
 /// The file with its checksum.
@@ -88,6 +126,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// What only who knows the checksum can make: the seal is right, what it seals is not.
+    #[test]
+    fn hostile_files_with_the_right_checksum_are_errors() {
+        let column = Column::new("x".into(), (0..100).map(f64::from).collect::<Vec<_>>());
+        let mut frame = DataFrame::new_infer_height(vec![column]).expect("a frame");
+        let mut plain = Vec::new();
+        ParquetWriter::new(&mut plain).finish(&mut frame).expect("encodes");
+        let mut read = 0;
+        for at in 4..plain.len() - TAIL {
+            for bit in [0x01, 0x40, 0xFF] {
+                let mut changed = plain.clone();
+                changed[at] ^= bit;
+                read += usize::from(decode(&changed).is_ok());
+            }
+        }
+        assert!(read > 0, "some changes are to values only");
+        assert!(decode(&plain).expect("whole").equals(&frame));
+    }
 
     #[test]
     fn every_changed_byte_and_every_cut_is_noticed() {

@@ -21,6 +21,7 @@ use super::flat::{FlatRow, flatten, nest};
 use super::frame::{from_frame, to_frame};
 use super::parquet;
 use super::partial::Partial;
+use crate::guard::guarded;
 
 /// What every row of an experiment carries, so that it can be read without its folder.
 pub const IDENTITY: [&str; 4] = ["checkpoint", "dataset", "n", "seed"];
@@ -132,7 +133,7 @@ pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
         frame.with_column(plain).with_context(what)?;
     }
     let mut bytes = Vec::new();
-    CsvWriter::new(&mut bytes).finish(&mut frame).with_context(what)?;
+    guarded(|| CsvWriter::new(&mut bytes).finish(&mut frame)).with_context(what)?.with_context(what)?;
     write_atomic(path, &bytes)
 }
 

@@ -5,6 +5,7 @@
 pub mod annotate;
 pub mod clauses;
 pub mod entropies;
+mod fits;
 pub mod formats;
 pub mod problems;
 mod record;

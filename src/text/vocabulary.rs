@@ -5,12 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use serde::de::IgnoredAny;
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::fits::Parts;
 use super::special::{self, SpecialIds};
+use crate::guard::guarded;
 
 pub(crate) const SWI: &str = "<swi>";
 pub(crate) const SWI_END: &str = "</swi>";
@@ -146,9 +147,9 @@ impl Vocabulary {
 
     /// Ids of a text and the byte range of each.
     pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
-        let encoding = self
-            .tokenizer
-            .encode(text, false)
+        // The crate panics at some parts that do not fit each other.
+        let encoding = guarded(|| self.tokenizer.encode(text, false).map_err(Error::from_boxed))
+            .and_then(|encoding| encoding)
             .map_err(|error| anyhow!("{}: cannot encode {text:?}: {error}", self.source.display()))?;
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
@@ -182,8 +183,8 @@ impl Vocabulary {
     }
 
     fn decoded(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.tokenizer
-            .decode(ids, skip_special)
+        guarded(|| self.tokenizer.decode(ids, skip_special).map_err(Error::from_boxed))
+            .and_then(|text| text)
             .map_err(|error| anyhow!("{}: cannot decode {} ids: {error}", self.source.display(), ids.len()))
     }
 
@@ -208,9 +209,9 @@ impl Vocabulary {
     /// What stands before every text in models that were trained so: `bos`, where `add_bos_token` says true or, where it
     /// says nothing, where the tokenizer's own post-processor puts it.
     pub fn leading_bos(&self) -> Vec<u32> {
-        let processed = || match self.tokenizer.encode("", true) {
-            Ok(encoding) => encoding.get_ids().first().copied() == self.bos(),
-            Err(_) => false,
+        let processed = || match guarded(|| self.tokenizer.encode("", true)) {
+            Ok(Ok(encoding)) => encoding.get_ids().first().copied() == self.bos(),
+            _ => false,
         };
         let wanted = self.config.get("add_bos_token").and_then(Value::as_bool).unwrap_or_else(processed);
         self.bos().filter(|_| wanted).into_iter().collect()
@@ -247,9 +248,10 @@ impl Vocabulary {
 /// A tokenizer from the bytes of a `tokenizer.json`.
 pub(super) fn parse(bytes: &[u8], source: &Path) -> Result<Tokenizer> {
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: not a tokenizer.json: {error}", source.display());
-    serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| failed(&error))?;
+    let parts: Parts = serde_json::from_slice(bytes).map_err(|error| failed(&error))?;
+    parts.check().map_err(|error| failed(&error))?;
     // The crate panics at some files that are JSON, but no tokenizer.
     let read =
-        std::panic::catch_unwind(|| Tokenizer::from_bytes(bytes)).map_err(|_| failed(&"its parts do not fit"))?;
+        guarded(|| Tokenizer::from_bytes(bytes)).map_err(|panic| failed(&format!("its parts do not fit: {panic}")))?;
     read.map_err(|error| failed(&error))
 }

@@ -1,0 +1,51 @@
+//! Other crates' work on files that nobody vouches for: where it panics, that is an error here, and nothing else is said of it.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+use anyhow::{Result, anyhow};
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `work` returns.
+///
+/// # Errors
+/// A panic inside `work`, with its text.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let told = take_hook();
+        set_hook(Box::new(move |panic| {
+            // The threads of polars hand their panics on to who waits for them.
+            let polars = std::thread::current().name().is_some_and(|name| name.starts_with("polars"));
+            if !GUARDED.get() && !polars {
+                told(panic);
+            }
+        }));
+    });
+    let before = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(before);
+    done.map_err(|panic| anyhow!("{}", said(&*panic)))
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_and_the_next_work_is_done() {
+        let error = guarded(|| [1, 2, 3][std::hint::black_box(7)]).expect_err("a panic").to_string();
+        assert!(error.contains("index out of bounds"), "{error}");
+        assert_eq!(guarded(|| 5).expect("no panic"), 5);
+    }
+}
