@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, Icot, Recipe, ranges};
+use super::{Compute, Recipe, ranges};
 use crate::latent::reasoning::MOST_LATENTS;
 
 /// More problems than anyone has, and few enough to be held.

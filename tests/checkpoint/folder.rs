@@ -131,7 +131,7 @@ fn entries_that_overlap_are_shifted_or_stand_twice_are_refused() {
     let entry = |name: &str, from: usize, to: usize| {
         format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{from},{to}]}}"#)
     };
-    let mut open = |entries: &[String], data: usize| {
+    let open = |entries: &[String], data: usize| {
         fs::write(&path, with_header(&format!("{{{}}}", entries.join(",")), data)).expect("writes");
         SafetensorsFile::open(&path).map(drop)
     };
