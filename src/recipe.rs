@@ -18,6 +18,7 @@ pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
 pub use optimizer::Optimizer;
+pub use ranges::settings;
 pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 pub use crate::machine::Compute;

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use switchyard::recipe::{Recipe, settings};
 use switchyard::schema::glossary;
 
 const PROGRAMS: [(&str, &str); 4] = [
@@ -58,6 +59,20 @@ fn rows() -> String {
     page
 }
 
+fn recipe() -> String {
+    let recipe = Recipe::resolve("micro", &[]).expect("a preset");
+    let mut page = format!(
+        "{HEAD}# Settings of a recipe\n\n`train --preset NAME` begins with a recipe; `--set key=value` changes one \
+         setting. `[]` stands for an element of a list, `*` for all that is inside. An empty last column: not set.\n\n\
+         | setting | may be | in `micro` |\n| --- | --- | --- |\n"
+    );
+    for [key, range, value] in settings(&recipe).expect("settings") {
+        let value = if value.is_empty() { value } else { format!("`{}`", value.replace('|', "\\|")) };
+        page += &format!("| `{key}` | {range} | {value} |\n");
+    }
+    page
+}
+
 fn hooks() -> String {
     let list = said(PROGRAMS[1].1, &["generate", "--model", "fixtures/micro/sft/checkpoint", "--list-hooks"]);
     format!(
@@ -69,7 +84,7 @@ fn hooks() -> String {
 #[test]
 fn the_reference_is_what_the_programs_say() {
     let mut stale = vec![];
-    for (name, wanted) in [("programs", programs()), ("rows", rows()), ("hooks", hooks())] {
+    for (name, wanted) in [("programs", programs()), ("recipe", recipe()), ("rows", rows()), ("hooks", hooks())] {
         let file = PathBuf::from(format!("docs/reference/{name}.md"));
         if std::env::var_os("SWITCHYARD_WRITE_DOCS").is_some() {
             std::fs::write(&file, &wanted).expect("written");

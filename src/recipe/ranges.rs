@@ -247,6 +247,21 @@ pub(super) fn check(recipe: &Recipe) -> Result<()> {
     })
 }
 
+/// Every setting, in the table's order: its key, what it may be, and what it is in this recipe (empty: not set).
+///
+/// # Errors
+/// None in practice: a recipe can be written as TOML.
+pub fn settings(recipe: &Recipe) -> Result<Vec<[String; 3]>> {
+    let table = toml::Table::try_from(recipe).context("reading the recipe's settings")?;
+    let row = |(key, range): &(&str, Range)| {
+        let plain = key.trim_end_matches("[]").trim_end_matches(".*");
+        let value = plain.split('.').try_fold(Value::Table(table.clone()), |at, name| at.get(name).cloned());
+        let value = value.filter(|value| !value.is_table()).map(|value| value.to_string()).unwrap_or_default();
+        [(*key).to_owned(), range.said(), value]
+    };
+    Ok(RANGES.iter().map(row).collect())
+}
+
 /// Shows every value that is neither table nor list, with its key and the same with `[]` for the number of an element.
 fn leaves<'a>(
     keys: [&str; 2],
