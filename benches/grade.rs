@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::Value;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use switchyard::grade::equivalent;
+use switchyard::grade;
 
 fn pairs(path: &Path) -> Vec<(String, String)> {
     let Ok(text) = std::fs::read_to_string(path) else { return vec![] };
@@ -27,7 +27,7 @@ fn grade(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter(|| {
                 for (gold, pred) in &pairs {
-                    black_box(equivalent(gold, pred));
+                    black_box(grade::grade(gold, pred));
                 }
             });
         });

@@ -1,15 +1,18 @@
 //! The problems of a run as token rows: training and held-out, from a generated task or a file.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::grade::{Grader, Grading, Verdict};
 use crate::latent::SwitchIds;
 use crate::recipe::Recipe;
 use crate::tasks::Split;
 use crate::text::formats::Format;
-use crate::text::{Problem, Sample, Source, Template, Vocabulary};
+use crate::text::{Part, Problem, Sample, Source, Template, Vocabulary, cut, has_part};
 
 /// Everything about text that training needs.
 pub struct Corpus {
@@ -25,8 +28,12 @@ pub struct Corpus {
     pub test_prompts: Vec<Vec<u32>>,
     /// Training problems that were too long to use.
     pub dropped: usize,
-    /// Answers are the words after the last `#` (generated tasks), not mathematics.
-    pub exact_answers: bool,
+    /// How answers are graded.
+    pub grading: Grading,
+    /// Whether the problems are generated: responses then end in `# answer`.
+    pub is_task: bool,
+    /// What a user should know of the problems: repeated questions, training problems among the held-out ones.
+    pub told: Vec<String>,
 }
 
 impl Corpus {
@@ -44,7 +51,14 @@ impl Corpus {
         };
         let tokens = vocabulary.add_switch_tokens()?;
         let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
-        let (train, test) = problems(recipe)?;
+        let (train, mut test) = problems(recipe)?;
+        let mut told = vec![];
+        if recipe.task.is_none() {
+            told = overlaps(&train, &mut test);
+            test.truncate(recipe.evaluation.problems);
+        } else {
+            told.extend(drawn_twice(&test));
+        }
         let template = recipe.data.template;
         let end = template.end_id(&vocabulary)?;
         let found = train.len();
@@ -76,30 +90,155 @@ impl Corpus {
             train_answers,
             test_prompts,
             test: test.into_iter().map(|(problem, _)| problem).collect(),
-            exact_answers: recipe.task.is_some(),
+            grading: Grading {
+                named: recipe.task.as_ref().map(|_| Grader::Exact).or(recipe.data.grader),
+                strict: false,
+            },
+            is_task: recipe.task.is_some(),
+            told,
             vocabulary,
         })
     }
 
-    /// Whether a response's visible text holds the gold answer.
-    pub(crate) fn is_correct(&self, gold: &str, text: &str) -> bool {
-        if self.exact_answers {
-            return exact_answer(text).is_some_and(|answer| answer == gold);
-        }
-        crate::grade::grade(gold, text).equal
+    /// The grader of the held-out problems, as manifests have it: `math`, or `choice, math` where each gold answer has its own.
+    pub(crate) fn grader(&self) -> String {
+        let counted = self.grading.counted(self.test.iter().map(|problem| problem.answer.as_str()));
+        counted.graders.keys().map(|grader| grader.name()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The final answer of a response, as it is compared.
-    pub fn answer(&self, text: &str) -> Option<String> {
-        if self.exact_answers { exact_answer(text) } else { crate::grade::extract(text) }
+    /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
+    pub(crate) fn tell_trained(&mut self, recipe: &Recipe) {
+        let Ok((train, _)) = problems(recipe) else { return };
+        let trained = train.iter().map(|(problem, _)| problem.asks()).collect();
+        self.told.extend(known(&trained, self.test.iter()));
+    }
+
+    /// What to say of how the answers are graded, before any work.
+    ///
+    /// # Errors
+    /// Gold answers of which more than half cannot be read by their grader.
+    pub(crate) fn graded(&self) -> Result<Vec<String>> {
+        if self.is_task {
+            return Ok(vec![]);
+        }
+        let mut said = vec![];
+        let held_out: Vec<&str> = self.test.iter().map(|problem| problem.answer.as_str()).collect();
+        let training: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
+        for (of, golds) in [("held-out problems", &held_out), ("training problems", &training)] {
+            let counted = self.grading.counted(golds.iter().copied());
+            if of.starts_with("held") {
+                let how = if self.grading.named.is_some() {
+                    "named"
+                } else {
+                    "from the gold answers; --grader names one for all"
+                };
+                said.push(format!("grader: {counted} ({how})"));
+            }
+            said.extend(counted.check(of)?);
+            said.extend(self.unsayable(of, golds)?.map(|(_, warning)| warning));
+        }
+        Ok(said)
+    }
+
+    /// Refuses training problems whose answers the model cannot give: there is nothing to learn from a reward of none.
+    ///
+    /// # Errors
+    /// More than half of them.
+    pub(crate) fn ensure_sayable(&self) -> Result<()> {
+        let golds: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
+        if let Some((count, warning)) = self.unsayable("training problems", &golds)? {
+            ensure!(2 * count <= golds.len(), "{warning}: no response would be right; look at the gold answers");
+        }
+        Ok(())
+    }
+
+    /// How many gold answers hold words which are no tokens of the model, and what to say of them.
+    fn unsayable(&self, of: &str, golds: &[&str]) -> Result<Option<(usize, String)>> {
+        let (mut count, mut first) = (0, None);
+        for gold in golds {
+            let unknown = self.vocabulary.unknown(gold)?;
+            count += usize::from(!unknown.is_empty());
+            first = first.or(unknown.into_iter().next());
+        }
+        let warning = |word: String| {
+            format!(
+                "warning: {of}: {count} of {} gold answers cannot be said by the model, which has no token for a word of theirs (the \
+                 first is `{}`)",
+                golds.len(),
+                cut(&word)
+            )
+        };
+        Ok(first.map(|word| (count, warning(word))))
+    }
+
+    /// Whether a response's visible text reaches the gold answer, and by which rule.
+    pub(crate) fn verdict(&self, gold: &str, text: &str) -> Verdict {
+        self.grading.grade(gold, text)
+    }
+
+    /// The final answer of a response to the problem with this gold answer, as it is compared.
+    pub fn answer(&self, gold: &str, text: &str) -> Option<String> {
+        self.grading.answer(gold, text)
     }
 }
 
-/// The words after the last `#`.
-fn exact_answer(text: &str) -> Option<String> {
-    let (_, answer) = text.rsplit_once('#')?;
-    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
-    (!answer.is_empty()).then_some(answer)
+/// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.
+fn drawn_twice(test: &[Placed]) -> Option<String> {
+    let distinct = test.iter().map(|(problem, _)| problem.asks()).collect::<HashSet<_>>().len();
+    let (all, twice) = (test.len(), test.len() - distinct);
+    (twice > 0).then(|| {
+        format!("note: {twice} of {all} generated held-out problems were drawn before: {distinct} distinct questions")
+    })
+}
+
+/// Leaves of held-out problems that ask the same question the first: the question is what is sampled, and its copies would count as
+/// more evidence and stand on both sides of a split. Says how many, and how many questions are training problems.
+fn overlaps(train: &[Placed], test: &mut Vec<Placed>) -> Vec<String> {
+    let mut told = vec![];
+    let trained: HashSet<String> = train.iter().map(|(problem, _)| problem.asks()).collect();
+    let (all, mut seen) = (test.len(), HashMap::new());
+    let (mut other, mut shown) = (0, None);
+    test.retain(|(problem, place)| match seen.entry(problem.asks()) {
+        Entry::Vacant(new) => {
+            new.insert(problem.answer.clone());
+            true
+        }
+        Entry::Occupied(first) => {
+            other += usize::from(*first.get() != problem.answer);
+            shown.get_or_insert_with(|| place.clone());
+            false
+        }
+    });
+    if let Some(place) = shown {
+        let answers =
+            if other > 0 { format!("; {other} of them with another answer than the first") } else { String::new() };
+        told.push(format!(
+            "warning: {} of {all} held-out problems repeat the same question as one before (the first is {place}) and are left out, so \
+             that n counts questions{answers}",
+            all - test.len()
+        ));
+    }
+    if train.len() > trained.len() {
+        let twice = train.len() - trained.len();
+        told.push(format!(
+            "warning: {twice} of {} training problems repeat the same question as one before",
+            train.len()
+        ));
+    }
+    told.extend(known(&trained, test.iter().map(|(problem, _)| problem)));
+    told
+}
+
+/// How many held-out problems ask what training problems ask.
+fn known<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p Problem>) -> Option<String> {
+    let all = test.len();
+    let known = test.filter(|problem| trained.contains(&problem.asks())).count();
+    (known > 0).then(|| {
+        format!(
+            "warning: {known} of {all} held-out problems are training problems too (the same question): accuracy on them is no measure of \
+             problems that the model has not seen"
+        )
+    })
 }
 
 /// A problem and the place it stands at, for messages.
@@ -114,15 +253,21 @@ fn problems(recipe: &Recipe) -> Result<(Vec<Placed>, Vec<Placed>)> {
         };
         return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));
     }
-    let read = |path: &PathBuf| {
+    let read = |path: &PathBuf, part| {
         let format = recipe.data.fields.is_some().then_some(Format::Jsonl);
         let fields = recipe.data.fields.clone().unwrap_or_default();
-        Source { format, fields, ..Source::new(path) }.placed()
+        Source { format, fields, ..Source::new(path) }.placed(part)
     };
     let path = recipe.data.path.as_ref().context("data.path is missing")?;
-    let mut train = read(path)?;
+    let apart = has_part(path, Part::Train) && has_part(path, Part::Test);
+    let mut train = if recipe.data.rows > 0 || recipe.data.test_path.is_none() && !apart {
+        read(path, Part::Train)?
+    } else {
+        vec![]
+    };
     let test = match &recipe.data.test_path {
-        Some(path) => read(path)?,
+        Some(path) => read(path, Part::Test)?,
+        None if apart => read(path, Part::Test)?,
         None => {
             let held = recipe.data.test_rows;
             ensure!(
@@ -135,7 +280,7 @@ fn problems(recipe: &Recipe) -> Result<(Vec<Placed>, Vec<Placed>)> {
         }
     };
     train.truncate(recipe.data.rows);
-    Ok((train, test.into_iter().take(wanted).collect()))
+    Ok((train, test))
 }
 
 /// A training row: prompt and closed response.

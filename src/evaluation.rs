@@ -148,7 +148,7 @@ pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
             problem: trace.problem,
             level: problem.level,
             subject: problem.subject.clone(),
-            correct: corpus.is_correct(&problem.answer, &text),
+            correct: corpus.verdict(&problem.answer, &text).equal,
             switched: trace.switched(),
             visible_tokens: trace.visible_tokens(),
             latent_calls: trace.latent_calls(),

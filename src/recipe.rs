@@ -21,6 +21,7 @@ pub use optimizer::Optimizer;
 pub use ranges::settings;
 pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
+use crate::grade::Grader;
 pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
 use crate::names::meant;
@@ -124,6 +125,9 @@ pub struct Data {
     /// Names of the files' keys (`--field question=frage`), where they are not those of a known format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Fields>,
+    /// How answers of a file are graded (`--grader`): `math`, `exact` or `choice`; absent: as each gold answer asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grader: Option<Grader>,
 }
 
 fn default_max_tokens() -> usize {

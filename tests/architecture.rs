@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &str); 31] = [
     ("latent", "model ops parallel"),
     ("machine", "model ops world"),
     ("interventions", "latent model random schema"),
-    ("recipe", "latent machine model names tasks text"),
+    ("recipe", "grade latent machine model names tasks text"),
     ("loading", "latent machine model text"),
     ("corpus", "grade latent recipe tasks text"),
     ("method", "corpus latent model ops random recipe text"),
@@ -34,7 +34,7 @@ const ALLOWED: [(&str, &str); 31] = [
     ),
     (
         "study",
-        "corpus evaluation interventions latent loading machine method model names nth ops parallel progress recipe schema stats store tasks text",
+        "corpus evaluation grade interventions latent loading machine method model names nth ops parallel progress recipe schema stats store tasks text",
     ),
     (
         "experiments",
@@ -42,7 +42,7 @@ const ALLOWED: [(&str, &str); 31] = [
     ),
     (
         "calibration",
-        "corpus experiments interventions latent model parallel progress random recipe schema store study tasks text",
+        "corpus experiments grade interventions latent model parallel progress random recipe schema store study tasks text",
     ),
     ("parity", "corpus latent machine method model ops recipe train"),
     ("report", "nth schema stats store"),

@@ -165,7 +165,7 @@ fn zero_at_the_latents_is_what_intervene_does() {
             serde_json::from_str(&out).expect("JSON")
         };
         let zeroed = of(&["--hook", "latent.hook_injected=zero"]);
-        let answer = |value: &Value| corpus.answer(value["text"].as_str().expect("text"));
+        let answer = |value: &Value| corpus.answer("", value["text"].as_str().expect("text"));
         assert_eq!(answer(&zeroed), outcome.answer, "problem {compared}");
         changed += usize::from(answer(&of(&[])) != outcome.answer);
         compared += 1;

@@ -13,6 +13,7 @@ use switchyard::corpus::{Corpus, Row};
 use switchyard::evaluation::Outcome;
 use switchyard::experiments::latent_intervention;
 use switchyard::experiments::layer_probe;
+use switchyard::grade::{Grader, Grading};
 use switchyard::interventions::Steps;
 use switchyard::latent::{
     Blocks, Decode, DecodeSettings, Request, Source, SwitchIds, Switching, Trace, decode, replay, rules,
@@ -74,7 +75,9 @@ fn corpus() -> Corpus {
         test: vec![],
         test_prompts: vec![],
         dropped: 0,
-        exact_answers: true,
+        grading: Grading::by(Grader::Exact),
+        is_task: true,
+        told: vec![],
     }
 }
 

@@ -94,6 +94,152 @@ fn gzip_is_read_whatever_its_name() {
     }
 }
 
+/// A file's problems as (question, answer), read under these fields.
+fn golds(file: &Path, fields: Option<Fields>) -> Vec<String> {
+    let format = fields.is_some().then_some(Format::Jsonl);
+    let source = Source { format, fields: fields.unwrap_or_default(), ..Source::new(file) };
+    source.read().unwrap().into_iter().map(|problem| problem.answer).collect()
+}
+
+fn fields(question: &str, answer: &str) -> Fields {
+    Fields { question: question.into(), answer: answer.into(), ..Fields::default() }
+}
+
+#[test]
+fn parquet_and_csv_are_read_as_json_lines_are() {
+    let hub = fixture("hub");
+    let test = hub.join("data/test-00000-of-00001.parquet");
+    let read = read_problems(&test).unwrap();
+    assert_eq!((read[0].answer.as_str(), read[1].answer.as_str()), ("13", "15"));
+    assert_eq!(read[0].solution, "It holds 6+7 = 13 beads.\n#### 13");
+    // A folder: its held-out part; of several folders none can be meant.
+    assert_eq!(golds(&hub, None), ["13", "15"]);
+    // Numbers as they are, and keys inside others.
+    assert_eq!(golds(&test, Some(fields("question", "reward.gold"))), ["13", "15"]);
+    assert_eq!(golds(&test, Some(fields("question", "share"))), ["0.000006", "0.000007"]);
+    assert_eq!(golds(&test, Some(fields("question", "big"))), ["18446744073709551610", "18446744073709551609"]);
+    let of = |answer: &str| {
+        let source = Source { format: Some(Format::Jsonl), fields: fields("question", answer), ..Source::new(&test) };
+        format!("{:#}", source.read().unwrap_err())
+    };
+    assert!(of("reward").contains("name a key inside it with --field (reward.gold, reward.style)"), "{}", of("reward"));
+    assert!(of("made").contains("made (Date32)") && of("made").contains("key \"made\" is missing"), "{}", of("made"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let table = "question,answer\n\"How many, in all?\",\"1,500\"\n\"Two\nlines \"\"quoted\"\"\",1e-6\nWhat?,007\n";
+    for (name, text) in [
+        ("a.csv", table.to_owned()),
+        ("b.csv", format!("\u{feff}{table}")),
+        ("c.tsv", "question\tanswer\nHow, so?\t1,500\nAnd?\t1e-6\nWhat?\t007\n".into()),
+        ("d.csv", "question;answer\nHow, so?;1,500\nAnd?;1e-6\nWhat?;007\n".into()),
+    ] {
+        assert_eq!(golds(&written(folder.path(), name, &text), None), ["1,500", "1e-6", "007"], "{name}");
+    }
+    let questions = read_problems(folder.path().join("a.csv")).unwrap();
+    assert_eq!(questions[1].question, "Two\nlines \"quoted\"");
+}
+
+#[test]
+fn numbers_keep_their_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers = [
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("1e-06", "0.000001"),
+        ("2.5e-7", "0.00000025"),
+        ("1e16", "10000000000000000"),
+        ("6.02E+23", "602000000000000000000000"),
+        ("18446744073709551616", "18446744073709551616"),
+        ("0.1000", "0.1000"),
+        ("-0", "-0"),
+        ("-1.50", "-1.50"),
+        ("true", "true"),
+        ("\"1e5\"", "1e5"),
+    ];
+    let line = |(at, (number, _)): (usize, &(&str, &str))| {
+        format!("{{\"question\": \"q{at}\", \"id\": 1e2{at}, \"answer\": {number}}}\n")
+    };
+    let text: String = numbers.iter().enumerate().map(line).collect();
+    let file = written(folder.path(), "numbers.jsonl", &text);
+    assert_eq!(golds(&file, None), numbers.map(|(_, gold)| gold));
+    let list = written(folder.path(), "numbers.json", &format!("[{}]", text.trim().replace('\n', ",\n")));
+    assert_eq!(golds(&list, None), numbers.map(|(_, gold)| gold));
+}
+
+#[test]
+fn a_folder_is_a_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = || format!("{:#}", read_problems(folder.path()).unwrap_err());
+    assert!(error().contains("a folder without files of problems"), "{}", error());
+    written(folder.path(), "dataset_info.json", "{}");
+    let row = |n: usize| format!("{{\"question\": \"q{n}\", \"answer\": \"{n}\"}}\n");
+    written(folder.path(), "all.jsonl", &row(1));
+    assert_eq!(golds(folder.path(), None), ["1"]);
+    written(folder.path(), "more.jsonl", &row(2));
+    assert!(error().contains("no file here is called test"), "{}", error());
+    written(folder.path(), "gsm_valid.jsonl", &row(3));
+    assert_eq!(golds(folder.path(), None), ["3"]);
+    written(folder.path(), "gsm_test.jsonl", &row(4));
+    assert_eq!(golds(folder.path(), None), ["4"]);
+    std::fs::create_dir(folder.path().join("other")).unwrap();
+    written(&folder.path().join("other"), "test.jsonl", &row(5));
+    assert!(error().contains("name the folder or the file that is meant"), "{}", error());
+    let nowhere = format!("{:#}", read_problems(folder.path().join("none")).unwrap_err());
+    assert!(nowhere.contains("none: no such file or folder"), "{nowhere}");
+}
+
+#[test]
+fn what_is_no_file_of_problems_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide: Vec<u8> = "{\"question\": \"q\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let long = "x".repeat(2_000_000);
+    for (bytes, expected) in [
+        (b"PK\x03\x04rest".to_vec(), "a zip archive: unpack it"),
+        ([b"\xff\xfe".to_vec(), wide.clone()].concat(), "UTF-16 text: write it as UTF-8"),
+        (wide, "holds zero bytes, so it is no UTF-8 text"),
+        (b"{\"question\": \"caf\xe9\", \"answer\": \"1\"}\n".to_vec(), "a.jsonl:1: not UTF-8 text"),
+        (b"PAR1 and no more".to_vec(), "not a Parquet file that can be read"),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "a Git LFS pointer"),
+        (b"<!DOCTYPE html>".to_vec(), "a web page"),
+        (br#"{"question":"What is 3 \ud83d?","answer":"3"}"#.to_vec(), "half of a character, a surrogate"),
+        (br#"{"question":"q","answer":"3","level":"hard"}"#.to_vec(), "--field level=none"),
+        (format!("{{\"question\":\"q\",\"answer\":\"3\",\"level\":\"{long}\"}}").into_bytes(), "expected a level"),
+        (br#"{"question":"q","answer":{"gold": "3", "unit": "m"}}"#.to_vec(), "--field (answer.gold, answer.unit)"),
+        (
+            b"{\"id\":\"a\",\"question\":\"q\",\"answer\":\"1\"}\n{\"id\":\"a\",\"question\":\"r\",\"answer\":\"2\"}\n"
+                .to_vec(),
+            "a.jsonl:2: key \"id\": `a` stands at",
+        ),
+    ] {
+        let file = folder.path().join("a.jsonl");
+        std::fs::write(&file, &bytes).unwrap();
+        let error = format!("{:#}", read_problems(&file).unwrap_err());
+        assert!(
+            error.contains(expected) && error.contains("a.jsonl") && error.len() < 600,
+            "{error:?} does not say {expected:?}"
+        );
+    }
+    // A copy of a problem is no other problem.
+    let row = r#"{"id":"a","question":"q","answer":"1"}"#;
+    let copies = read_problems(written(folder.path(), "copies.jsonl", &format!("{row}\n{row}\n{row}\n"))).unwrap();
+    assert_eq!(copies.iter().map(|problem| problem.id.as_str()).collect::<Vec<_>>(), ["a", "a#2", "a#3"]);
+    // Words as levels, read without them; one object over several lines; a list inside an object.
+    let file = written(folder.path(), "b.jsonl", r#"{"question":"q","answer":"3","level":"hard"}"#);
+    assert_eq!(golds(&file, Some(Fields { level: "none".into(), ..Fields::default() })), ["3"]);
+    let file = written(folder.path(), "c.json", "{\n \"data\": [{\"question\": \"q\", \"answer\": 3}]\n}");
+    assert_eq!(golds(&file, None), ["3"]);
+}
+
+#[test]
+fn a_solution_of_gsm8ks_form_has_its_gold_behind_the_mark() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "{\"question\":\"q\",\"answer\":\"Seven. The answer is 7.\"}\n{\"question\":\"r\",\"answer\":\"Say 6 = <<6=6>>6 first.\\n#### 2\"}\n";
+    let file = written(folder.path(), "g.jsonl", text);
+    for fields in [None, Some(Fields::default())] {
+        assert_eq!(golds(&file, fields), ["Seven. The answer is 7.", "2"]);
+    }
+    assert_eq!(read_problems(&file).unwrap()[1].solution, "Say 6 = 6 first.\n#### 2");
+}
+
 #[test]
 fn errors_name_file_line_and_key() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +285,7 @@ fn errors_name_file_line_and_key() {
         assert!(error.contains(expected), "{error:?} does not say {expected:?}");
     }
     let missing = format!("{:#}", read_problems(folder.path().join("missing.jsonl")).unwrap_err());
-    assert!(missing.contains("missing.jsonl: cannot read"), "{missing}");
+    assert!(missing.contains("missing.jsonl: no such file or folder"), "{missing}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! `memory.rs` stands alone, because it counts every allocation of its process; `mpi.rs`, because it needs the feature `mpi`.
 
 mod annotate;
+mod answers;
 mod architecture;
 mod calibrate;
 mod checkpoint;

@@ -15,6 +15,7 @@ use crate::loading::Opened;
 use crate::machine::Machine;
 use crate::model::Hooks;
 use crate::model::hooks::parse_specs;
+use crate::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
 ///
@@ -116,11 +117,10 @@ fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
 }
 
 fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
     let mut rows = vec![];
-    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (place, line) in lines(file)? {
         let row = || -> Result<Vec<u32>> {
-            let ids = match serde_json::from_str(line)? {
+            let ids = match serde_json::from_str(&line)? {
                 Line { prompt: Some(prompt), ids: None } => encode(opened, &prompt)?,
                 Line { prompt: None, ids: Some(ids) } => ids,
                 _ => bail!("expected either `prompt` or `ids`"),
@@ -128,7 +128,7 @@ fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {
             opened.check_ids(&ids)?;
             Ok(ids)
         };
-        rows.push(row().with_context(|| format!("{}:{}", file.display(), i + 1))?);
+        rows.push(row().with_context(|| place.clone())?);
     }
     ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object a line", file.display());
     Ok(rows)

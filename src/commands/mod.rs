@@ -15,6 +15,7 @@ pub mod door;
 mod edits;
 pub mod experiments;
 pub mod generate;
+pub mod grade;
 mod hooks;
 pub mod intervene;
 pub mod lens;

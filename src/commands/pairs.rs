@@ -92,7 +92,19 @@ impl Pairs {
         // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
         let (data, problems, like) = (Some(self.file.clone()), Some(MOST_ROWS), "smollm2-gsm8k".into());
-        let targets = Targets { targets, phase, adapter, data, field, like, problems, batch: None, seed, raw: true };
+        let targets = Targets {
+            targets,
+            phase,
+            adapter,
+            data,
+            field,
+            grader: None,
+            like,
+            problems,
+            batch: None,
+            seed,
+            raw: true,
+        };
         let chosen = Chosen::only(HeadPatchRow::PAIRS, out, resume, replace);
         let settings = Settings { pair_patching: self.config(), ..Settings::default() };
         let (blocks, less) = (BlockOrigin::Own, false);

@@ -7,15 +7,14 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use super::chosen::REPORTS;
+use super::grade::Grade;
 use super::merge::Merge;
 use super::print;
-use crate::grade::pairs;
 use crate::machine::threads;
 use crate::parallel::on_the_pool;
 use crate::progress::show;
 use crate::report::folder::Folder;
 use crate::report::{compare, curves, render};
-use crate::store::written;
 
 /// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
 ///
@@ -56,15 +55,7 @@ pub struct Report {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Grade pairs (JSON lines with "gold" and "pred"); adds "verdict" and "rule" to each.
-    Grade {
-        /// The pairs to read, one JSON object a line.
-        #[arg(long)]
-        pairs: PathBuf,
-        /// Where to write the graded pairs; replaced only once it is complete.
-        #[arg(long)]
-        out: PathBuf,
-    },
+    Grade(Grade),
     /// Checkpoints of several folders side by side, one row each: what interventions and probes say of their latents.
     Compare {
         /// Folders of rows.
@@ -88,7 +79,7 @@ impl Report {
     pub fn run(&self) -> Result<()> {
         on_the_pool(threads(), || match &self.command {
             None => report(self),
-            Some(Command::Grade { pairs, out }) => grade(pairs, out),
+            Some(Command::Grade(grade)) => grade.run(),
             Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
             Some(Command::Merge(merge)) => merge.run(),
             Some(Command::Curves { run }) => draw(run),
@@ -107,15 +98,6 @@ fn report(args: &Report) -> Result<()> {
     let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;
     let seconds = started.elapsed().as_secs_f64();
     print(&format!("{}\n{}  ({seconds:.1} s; open it in a browser)\n", done.summary, done.page.display()))
-}
-
-fn grade(pairs: &Path, out: &Path) -> Result<()> {
-    let s = pairs::grade_file(pairs, &written(out).context("--out")?)?;
-    show(&format!("{} pairs, {} equal → {}", s.pairs, s.equal, out.display()));
-    if s.labelled > 0 {
-        show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));
-    }
-    Ok(())
 }
 
 fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {

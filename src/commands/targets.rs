@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::committed::committed;
 use super::unknown::warn_of_unknown;
+use crate::grade::Grader;
 use crate::machine::Machine;
 use crate::names::meant;
 use crate::progress::say;
@@ -30,12 +31,16 @@ pub struct Targets {
     /// A PEFT LoRA folder over a model (not a run)
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// A file of held-out problems instead of the run's own
-    #[arg(long, value_name = "FILE")]
+    /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
+    #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
     /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
     #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
     pub field: Vec<String>,
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// for
+    #[arg(long, value_name = "NAME")]
+    pub grader: Option<Grader>,
     /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded
     #[arg(long, value_name = "PRESET|FILE", default_value = "smollm2-gsm8k")]
     pub like: String,
@@ -73,8 +78,8 @@ impl Targets {
             "{FIXTURE} is neither here nor where the program was built: run in the repository's folder, or name a run folder of \
              `train` or a model"
         );
-        let Self { data, problems, batch, raw, .. } = self.clone();
-        let asked = Asked { data, fields: fields(&self.field)?, problems, batch, raw };
+        let Self { data, problems, batch, raw, grader, .. } = self.clone();
+        let asked = Asked { data, fields: fields(&self.field)?, grader, problems, batch, raw };
         let mut studies = vec![];
         for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
             let run = Path::new(target);
@@ -97,6 +102,17 @@ impl Targets {
             "{} is named twice: its rows would overwrite each other",
             twice.map_or("", |pair| pair[0].as_str())
         );
+        let mut told: Vec<String> = vec![];
+        for study in studies.iter().filter(|_| !self.raw) {
+            let corpus = &study.subject.corpus;
+            // Phases of a run share their problems.
+            for line in corpus.told.iter().cloned().chain(corpus.graded()?) {
+                if !told.contains(&line) {
+                    say(&line);
+                    told.push(line);
+                }
+            }
+        }
         for study in &studies {
             let corpus = &study.subject.corpus;
             warn_of_long_prompts(&study.subject);

@@ -10,6 +10,7 @@ use clap::Parser;
 use super::chosen::unknown_method;
 use super::device::MachineArgs;
 use super::targets::fields;
+use crate::grade::Grader;
 use crate::machine::{self, Machine};
 use crate::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
 use crate::recipe::Recipe;
@@ -59,9 +60,13 @@ pub struct Train {
     /// A pretrained model: folder, .gguf or hub id.
     #[arg(long)]
     model: Option<String>,
-    /// A file of problems.
+    /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet.
     #[arg(long)]
     data: Option<String>,
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// for.
+    #[arg(long, value_name = "NAME")]
+    grader: Option<Grader>,
     /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
@@ -173,6 +178,13 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
     if let Some(fields) = fields(&args.field)? {
         ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
         recipe.data.fields = Some(fields);
+    }
+    if args.grader.is_some() {
+        ensure!(
+            recipe.task.is_none() && recipe.data.path.is_some(),
+            "--grader says how answers of a file are graded: give it with --data FILE"
+        );
+        recipe.data.grader = args.grader;
     }
     if !args.method.is_empty() {
         let all = || crate::method::ALL.iter().map(|method| method.name().to_owned()).collect();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::progress::say;
-use crate::text::Vocabulary;
+use crate::text::{Vocabulary, cut};
 
 /// Words named in a warning.
 const NAMED: usize = 3;
@@ -29,7 +29,7 @@ pub(super) fn warn_of_unknown<'a>(
         }
     }
     let Some(unk) = vocabulary.unk().filter(|_| !words.is_empty()) else { return Ok(()) };
-    let named: Vec<String> = words.iter().take(NAMED).map(|word| format!("`{word}`")).collect();
+    let named: Vec<String> = words.iter().take(NAMED).map(|word| format!("`{}`", cut(word))).collect();
     let more = words.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     say(&format!(

@@ -35,6 +35,7 @@ pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
     let corpus = &study.subject.corpus;
     let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<OutcomeRow> {
         let problem = &corpus.test[outcome.problem];
+        let text = corpus.vocabulary.decode_visible(&trace.text())?;
         Ok(OutcomeRow {
             identity: study.identity(traces.len()),
             problem: outcome.problem,
@@ -48,7 +49,9 @@ pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
             latent_calls: outcome.latent_calls,
             truncated: outcome.truncated,
             gold: problem.answer.clone(),
-            answer: corpus.answer(&corpus.vocabulary.decode_visible(&trace.text())?),
+            answer: corpus.answer(&problem.answer, &text),
+            grader: Some(corpus.grading.grader(&problem.answer).to_string()),
+            rule: Some(corpus.verdict(&problem.answer, &text).rule.to_string()),
         })
     };
     scores.outcomes.iter().zip(traces).map(row).collect()

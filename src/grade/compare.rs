@@ -20,8 +20,8 @@ pub(crate) struct Comparer {
 }
 
 impl Comparer {
-    pub fn new() -> Self {
-        Comparer { scalars: Scalars { budget: WORK } }
+    pub fn new(strict: bool) -> Self {
+        Comparer { scalars: Scalars { budget: WORK, every_place: strict } }
     }
 
     pub fn equal(&mut self, gold: &E, pred: &E) -> Decision {

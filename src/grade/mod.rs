@@ -1,10 +1,14 @@
-//! Answer extraction and mathematical equivalence. Plain Rust: knows nothing of tensors.
+//! Answers: where a text states one, and whether it is the gold answer. Plain Rust: knows nothing of tensors.
+//!
+//! A gold answer is graded by one of three [`Grader`]s: as mathematics, as words, or as the letter of a choice. Which one is told by
+//! the gold answer itself unless a caller names it ([`Grading`]). One reader serves both sides, and a text that repeats the gold
+//! answer is right under each of them.
 //!
 //! ```text
 //! text → scan (where is the answer?) → normalize (plainer LaTeX) → lexer → parser, arith → Expr
 //! two Exprs → compare (kinds: relations, sets, matrices, words) → sets, scalar → exact | modular | numeric
 //! ```
-//! The rules follow math-verify 0.9.0 (<https://github.com/huggingface/Math-Verify>) with its default settings, so that
+//! The rules of mathematics follow math-verify 0.9.0 (<https://github.com/huggingface/Math-Verify>) with its default settings, so that
 //! accuracies compare with those that others report; where we differ on purpose is listed in `tests/grade.rs`.
 //! Every verdict names the rule that decided it. Any input is accepted: work, nesting and sizes are bounded.
 
@@ -13,12 +17,13 @@ mod boxed;
 mod compare;
 mod exact;
 mod expr;
+mod kind;
 mod lexer;
+mod math;
 mod matrix;
 mod modular;
 mod normalize;
 mod numeric;
-pub mod pairs;
 mod parser;
 mod plain;
 mod real;
@@ -29,21 +34,13 @@ mod series;
 mod sets;
 mod symbols;
 mod units;
+mod words;
 
-use boxed::Boxes;
-use expr::{E, Expr};
-use normalize::normalize;
-use scan::{Candidate, CandidateKind, GROUPS, Scanner};
-use serde::Serialize;
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::Rc;
-
-/// Bytes of a text that are read: its end, where answers stand.
-const MAX_TEXT: usize = 16_000;
-/// Bytes of a single formula that are parsed.
-const MAX_FORMULA: usize = 4_000;
-/// Candidates tried before a text counts as having no answer.
-const MAX_CANDIDATES: usize = 40;
+use std::str::FromStr;
 
 /// Whether two answers are equal, and which rule decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -60,6 +57,8 @@ pub enum Rule {
     NoAnswer,
     /// The two texts are the same.
     Text,
+    /// The letters of a choice.
+    Letter,
     /// Exact rational numbers.
     Exact,
     /// Decimals, rounded to six places.
@@ -80,6 +79,8 @@ pub enum Rule {
     Relation,
     /// The two sides are of different kinds.
     Kind,
+    /// Equal but for what math-verify drops: a unit, a base, the order of letters.
+    Strict,
 }
 
 impl fmt::Display for Rule {
@@ -95,133 +96,199 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What a text answers: the value, where it could be read, and the text of the first candidate.
-struct Answer {
-    value: Option<E>,
-    text: Option<String>,
-    /// The text that `value` was read from.
-    source: Option<String>,
+/// How a gold answer and a response are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grader {
+    /// Numbers, formulas, sets, intervals, equations: what has the same value is equal.
+    Math,
+    /// Sentences, names, yes and no, dates: the same words, whatever their case, styles and closing marks.
+    Exact,
+    /// A letter: `C`, `(C)`, `C.`, "option C".
+    Choice,
 }
 
-/// The final answer of a response: a closing `#### …` line, the last box, what "the answer is" states, else the last
-/// formula or number.
+impl Grader {
+    /// Every grader.
+    pub const ALL: [Grader; 3] = [Grader::Math, Grader::Exact, Grader::Choice];
+
+    /// As in `--grader`, manifests and rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Grader::Math => "math",
+            Grader::Exact => "exact",
+            Grader::Choice => "choice",
+        }
+    }
+
+    /// The grader that a gold answer asks for: letters are choices, words are compared exactly, all else is mathematics.
+    pub fn of(gold: &str) -> Grader {
+        kind::of(gold)
+    }
+
+    /// Whether the grader can read this gold answer. One that it cannot read is reached by no response but the same text.
+    pub fn reads(self, gold: &str) -> bool {
+        match self {
+            Grader::Math => math::gold_answer(gold, false).value.is_some(),
+            Grader::Exact => !gold.trim().is_empty(),
+            Grader::Choice => words::chosen(&kind::stated(gold)).is_some(),
+        }
+    }
+
+    fn grade(self, gold: &str, response: &str, strict: bool) -> Verdict {
+        let verdict = match self {
+            Grader::Math => math::grade(gold, response, strict),
+            Grader::Exact => Verdict { equal: words::states(response, &kind::stated(gold), strict), rule: Rule::Text },
+            Grader::Choice => match (words::chosen(&kind::stated(gold)), words::chosen(response)) {
+                (Some(gold), Some(said)) => Verdict { equal: gold == said, rule: Rule::Letter },
+                _ => Verdict { equal: false, rule: Rule::NoAnswer },
+            },
+        };
+        if !verdict.equal && words::repeats(response, &kind::stated(gold)) {
+            return Verdict { equal: true, rule: Rule::Text };
+        }
+        verdict
+    }
+}
+
+impl FromStr for Grader {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        let found = Grader::ALL.into_iter().find(|grader| grader.name() == name);
+        found.ok_or_else(|| format!("no grader `{name}`: name math, exact or choice"))
+    }
+}
+
+impl fmt::Display for Grader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the answers of a data set are graded: by the grader that somebody named, else by the one that each gold answer asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grading {
+    pub named: Option<Grader>,
+    /// For rewards: nothing that was written is passed over. By default what math-verify takes for equal is equal, so that accuracies
+    /// compare with those that others report; it drops units, bases of numbers, what it cannot read, and places beyond the sixth.
+    pub strict: bool,
+}
+
+impl Grading {
+    /// By this grader, whatever the gold answers look like.
+    pub fn by(grader: Grader) -> Self {
+        Grading { named: Some(grader), ..Grading::default() }
+    }
+
+    /// The same, strictly.
+    #[must_use]
+    pub fn strictly(self) -> Self {
+        Grading { strict: true, ..self }
+    }
+
+    /// The grader of this gold answer.
+    pub fn grader(self, gold: &str) -> Grader {
+        self.named.unwrap_or_else(|| Grader::of(gold))
+    }
+
+    /// Whether a model's `response` reaches `gold`. The gold answer may be bare (`\frac{1}{2}`), between delimiters, or a solution that
+    /// ends in `#### 42` or a box.
+    pub fn grade(self, gold: &str, response: &str) -> Verdict {
+        let verdict = self.grader(gold).grade(gold, response, self.strict);
+        // A single letter may be a variable: "2x − x" is x.
+        let guessed = self.named.is_none() && verdict.rule == Rule::NoAnswer && Grader::of(gold) == Grader::Choice;
+        if guessed { Grader::Math.grade(gold, response, self.strict) } else { verdict }
+    }
+
+    /// The final answer of a response to the problem with this gold answer, as it is compared.
+    pub fn answer(self, gold: &str, response: &str) -> Option<String> {
+        match self.grader(gold) {
+            Grader::Math => extract(response),
+            Grader::Exact => words::stated(response).shown(),
+            Grader::Choice => {
+                words::chosen(response).map_or_else(|| words::stated(response).shown(), |c| Some(c.into()))
+            }
+        }
+    }
+
+    /// How many gold answers each grader has: `choice 198, math 2`.
+    pub fn counted<'a>(self, golds: impl IntoIterator<Item = &'a str>) -> Counted {
+        let mut counted = Counted::default();
+        for gold in golds {
+            let grader = self.grader(gold);
+            *counted.graders.entry(grader).or_default() += 1;
+            counted.all += 1;
+            if !grader.reads(gold) {
+                counted.unread.get_or_insert_with(|| gold.to_owned());
+                counted.unreadable += 1;
+            }
+        }
+        counted
+    }
+}
+
+/// Gold answers by grader, and those that theirs cannot read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub graders: BTreeMap<Grader, usize>,
+    pub all: usize,
+    pub unreadable: usize,
+    /// The first that cannot be read.
+    pub unread: Option<String>,
+}
+
+/// The share of gold answers that may be unreadable.
+const MOST_UNREADABLE: f64 = 0.5;
+
+impl Counted {
+    /// With those of another part.
+    pub fn add(&mut self, other: Counted) {
+        for (grader, n) in other.graders {
+            *self.graders.entry(grader).or_default() += n;
+        }
+        self.all += other.all;
+        self.unreadable += other.unreadable;
+        self.unread = self.unread.take().or(other.unread);
+    }
+
+    /// What to say of gold answers that cannot be read, if there are any.
+    ///
+    /// # Errors
+    /// More than half of them.
+    pub fn check(&self, of: &str) -> Result<Option<String>> {
+        let Some(first) = &self.unread else { return Ok(None) };
+        let shown: String = first.chars().take(60).collect();
+        let said = format!(
+            "{of}: {} of {} gold answers cannot be read ({self}), the first is {shown:?}",
+            self.unreadable, self.all
+        );
+        ensure!(
+            self.unreadable as f64 <= MOST_UNREADABLE * self.all as f64,
+            "{said}: no response would be right; look at the gold answers, or name another grader (--grader math, exact or choice)"
+        );
+        Ok(Some(format!("warning: {said}: right is only what repeats them")))
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let ([(grader, _)], true) = (&self.graders.iter().collect::<Vec<_>>()[..], self.graders.len() == 1) {
+            return write!(f, "{grader}");
+        }
+        let parts: Vec<String> = self.graders.iter().map(|(grader, n)| format!("{grader} {n}")).collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// The final answer of a response, read as mathematics: a closing `#### …` line, the last box, what "the answer is" states, else the
+/// last formula or number; where there is none, what it states in words.
 pub fn extract(text: &str) -> Option<String> {
-    let a = hashed(text).unwrap_or_else(|| answer(text));
+    let a = math::response_answer(text, false);
     a.source.or(a.text)
 }
 
-/// Whether `prediction` answers as `gold` does; both as raw text (`$…$`, `\boxed{…}`, prose or a bare number).
-pub fn equivalent(gold: &str, prediction: &str) -> Verdict {
-    compare_answers(&answer(gold), &answer(prediction))
-}
-
-/// Whether a model's `response` reaches `gold`, a gold answer with or without delimiters (`\frac{1}{2}`, `$x=2$`).
+/// Whether a model's `response` reaches `gold`, by the grader that the gold answer asks for ([`Grading::grade`]).
 pub fn grade(gold: &str, response: &str) -> Verdict {
-    let bare = !["$", "\\(", "\\[", "\\boxed", "\n"].iter().any(|d| gold.replace("\\$", "").contains(d));
-    let gold = if bare { answer(&format!("${}$", gold.trim())) } else { answer(gold) };
-    compare_answers(&gold, &hashed(response).unwrap_or_else(|| answer(response)))
-}
-
-/// What GSM8K's closing line `#### 42` states. math-verify does not know this mark (`equivalent` follows it), and may
-/// take a number after an earlier "answer" instead.
-fn hashed(text: &str) -> Option<Answer> {
-    let start = text.rfind("\n####").map(|i| i + 5).or_else(|| text.starts_with("####").then_some(4))?;
-    let line = text[start..].trim_start_matches('#').lines().next()?.trim();
-    if line.is_empty() || text[start..].contains("\\boxed") {
-        return None;
-    }
-    let a = answer(line);
-    a.value.is_some().then_some(a)
-}
-
-fn compare_answers(gold: &Answer, pred: &Answer) -> Verdict {
-    let verdict = |equal, rule| Verdict { equal, rule };
-    let mut decided = verdict(false, Rule::NoAnswer);
-    if let (Some(g), Some(p)) = (&gold.value, &pred.value) {
-        let (equal, rule) = compare::Comparer::new().equal(g, p);
-        decided = verdict(equal, rule);
-    }
-    let trimmed = |a: &Answer| a.text.as_deref().map(|t| t.trim().to_string()).filter(|t| !t.is_empty());
-    if !decided.equal
-        && let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred))
-        && g == p
-    {
-        return verdict(true, Rule::Text);
-    }
-    decided
-}
-
-fn answer(text: &str) -> Answer {
-    let mut start = text.len().saturating_sub(MAX_TEXT);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    let text = &text[start..];
-    let scanner = Scanner::new(text);
-    let mut first = None;
-    let mut tried = 0;
-    for group in 0..GROUPS {
-        for c in scanner.group(group) {
-            tried += 1;
-            if tried > MAX_CANDIDATES {
-                break;
-            }
-            let (value, source) = read(text, &c);
-            if first.is_none() && !source.is_empty() {
-                first = Some(source.clone());
-            }
-            if value.is_some() {
-                return Answer { value, text: first, source: Some(source) };
-            }
-        }
-    }
-    Answer { value: None, text: first, source: None }
-}
-
-/// The value of a candidate and its normalised text.
-fn read(text: &str, c: &Candidate) -> (Option<E>, String) {
-    let formulas = match &c.kind {
-        CandidateKind::Plain(p) => return plain::read(text, p),
-        CandidateKind::Formulas(f) => f,
-    };
-    let mut values = vec![];
-    let mut texts = vec![];
-    for f in formulas {
-        let content = &text[f.content.clone()];
-        if content.len() > MAX_FORMULA {
-            values.push(None);
-            texts.push(String::new());
-            continue;
-        }
-        let plain = normalize(content, if f.bare_box { Boxes::Last } else { Boxes::All });
-        let value = parser::parse(&plain).or_else(|| parser::parse(last_equation(&plain)?));
-        values.push(value.map(|v| if f.percent { Rc::new(Expr::Percent(v)) } else { v }));
-        texts.push(plain);
-    }
-    if values.len() > 1 && values.iter().all(Option::is_some) {
-        let mut items = vec![];
-        for v in values.into_iter().flatten() {
-            match &*v {
-                Expr::Set(inner) => items.extend(inner.iter().cloned()),
-                _ => items.push(v),
-            }
-        }
-        return (Some(parser::set(items)), texts.join(" and "));
-    }
-    (values.into_iter().next().flatten(), texts.into_iter().next().unwrap_or_default())
-}
-
-/// The last side of a chain of three or more sides, where the whole could not be read.
-fn last_equation(t: &str) -> Option<&str> {
-    if t.contains([',', ';']) {
-        return None;
-    }
-    let b = t.as_bytes();
-    let signs: Vec<usize> = (0..b.len())
-        .filter(|i| b[*i] == b'=' && !i.checked_sub(1).is_some_and(|p| matches!(b[p], b'\\' | b'<' | b'!' | b'>')))
-        .collect();
-    if signs.len() < 2 {
-        return None;
-    }
-    signs.last().map(|i| &t[i + 1..])
+    Grading::default().grade(gold, response)
 }

@@ -4,10 +4,14 @@
 
 use super::boxed::{Boxes, boxed};
 use super::repair::{operators, slash};
-use super::units::strip_units;
+use super::units::{apart, strip_units};
 
-pub(crate) fn normalize(text: &str, boxes: Boxes) -> String {
+/// The formula in the parser's LaTeX. Without its unit, which is dropped, or in strict mode handed back.
+pub(crate) fn normalize(text: &str, boxes: Boxes, strict: bool) -> (String, Option<String>) {
     let mut t = boxed(text, boxes);
+    if strict && t.contains("\\sqrt(") {
+        t = t.replace("\\sqrt(", "sqrt(");
+    }
     for (from, to) in [
         ("\\mathrm{T}", "T"),
         ("\\mathrm{d}", "d"),
@@ -30,7 +34,12 @@ pub(crate) fn normalize(text: &str, boxes: Boxes) -> String {
     if t.contains("\\\\") && !t.contains("matrix") {
         t = single_slashes(&t);
     }
-    t = strip_units(t);
+    let mut unit = None;
+    if strict {
+        (t, unit) = apart(&t);
+    } else {
+        t = strip_units(t);
+    }
     if t.starts_with('.') {
         t.insert(0, '0');
     }
@@ -39,7 +48,7 @@ pub(crate) fn normalize(text: &str, boxes: Boxes) -> String {
     }
     t = operators(t);
     t = slash(&t).unwrap_or(t);
-    t.trim().to_string()
+    (t.trim().to_string(), unit)
 }
 
 /// Drops `\left` and `\right` before a delimiter.

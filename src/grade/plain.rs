@@ -131,6 +131,10 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
         if short_comma { raw.replace(',', ".") } else { raw.chars().filter(|c| !", ".contains(*c)).collect() };
     let clean = clean.trim_start_matches('0');
     let clean = if clean.is_empty() || clean.starts_with('.') { format!("0{clean}") } else { clean.to_string() };
+    let (clean, n) = match exponent(&s[n..]).filter(|_| !shorter && int > 0) {
+        Some((power, more)) => (format!("{clean}E{power}"), n + more),
+        None => (clean, n),
+    };
     let after = &s[n..];
     let gap = after.len() - after.trim_start().len();
     let word = ["%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"]
@@ -144,6 +148,19 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
         end: k + n + extra,
         kind: CandidateKind::Plain(Plain::Number { digits: clean, percent }),
     })
+}
+
+/// The exponent that programs write behind a number (`e-06`) and its length.
+fn exponent(s: &str) -> Option<(i32, usize)> {
+    let body = s.strip_prefix(['e', 'E'])?;
+    let sign = usize::from(body.starts_with(['-', '+']));
+    let n = sign + digits(&body[sign..]);
+    let ends =
+        !body[n..].starts_with(|c: char| c.is_alphanumeric() || c == '^' || c == '.' && digits(&body[n + 1..]) > 0);
+    if n == sign || !ends {
+        return None;
+    }
+    Some((body[..n].trim_start_matches('+').parse().ok()?, 1 + n))
 }
 
 /// Length of `,234,567` or ` 234 567`.

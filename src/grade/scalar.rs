@@ -20,6 +20,8 @@ const MAX_SCALE: f64 = 160.0;
 /// Compares scalars within a bounded amount of work.
 pub(crate) struct Scalars {
     pub budget: usize,
+    /// Compare decimals at all the places that are written, not at six.
+    pub every_place: bool,
 }
 
 /// An atomic number, alone or as a percentage.
@@ -34,11 +36,22 @@ fn atom(e: &Expr) -> Option<(&BigRational, bool)> {
     }
 }
 
+/// Decimal places that a number is written with, six at least.
+fn written(e: &Expr) -> u32 {
+    const MOST: u32 = 60;
+    let Some(value) = rational(e).filter(|_| atom(e).is_some_and(|(_, float)| float)) else { return PLACES };
+    let ten = BigRational::from(BigInt::from(10));
+    let scaled = std::iter::successors(Some(value), |value| Some(value * &ten));
+    let places = scaled.take(MOST as usize).position(|value| value.is_integer());
+    places.map_or(MOST, |places| places as u32).max(PLACES)
+}
+
 impl Scalars {
     pub fn equal(&mut self, a: &E, b: &E) -> (bool, Rule) {
         let (x, y) = (atom(a), atom(b));
         if x.is_some_and(|v| v.1) || y.is_some_and(|v| v.1) {
-            if let (Some(p), Some(q)) = (self.rounded(a), self.rounded(b)) {
+            let places = if self.every_place { written(a).max(written(b)) } else { PLACES };
+            if let (Some(p), Some(q)) = (self.rounded(a, places), self.rounded(b, places)) {
                 return (p == q, Rule::Rounded);
             }
         } else if let (Some((p, _)), Some((q, _))) = (x, y) {
@@ -63,7 +76,7 @@ impl Scalars {
         (self.evaluate(a, b), Rule::Numeric)
     }
 
-    fn rounded(&mut self, e: &E) -> Option<BigInt> {
+    fn rounded(&mut self, e: &E, places: u32) -> Option<BigInt> {
         let v = match rational(e) {
             Some(v) => v,
             None => {
@@ -78,7 +91,7 @@ impl Scalars {
                 v.re.to_rational()?
             }
         };
-        let scaled = v * BigRational::from(BigInt::from(10).pow(PLACES));
+        let scaled = v * BigRational::from(BigInt::from(10).pow(places));
         let half = BigRational::new(1.into(), 2.into());
         let down = scaled.floor();
         // Ties to even, as Python rounds.

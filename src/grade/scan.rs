@@ -27,8 +27,9 @@ pub(crate) struct Candidate {
     pub kind: CandidateKind,
 }
 
-/// The five groups of patterns, tried in this order until one yields an answer.
-pub(crate) const GROUPS: usize = 5;
+/// The five groups of patterns, tried in this order until one yields an answer: what marks each. The last needs no mark.
+pub(crate) const MARKS: [&[&str]; 5] =
+    [&["final answer"], &["final answer", "\\boxed{"], &["answer"], &["answer"], &[]];
 /// Formulas that "and", "or" or a comma may join to the first.
 const MAX_JOINED: usize = 5;
 

@@ -160,6 +160,89 @@ pub(crate) fn strip_units(mut t: String) -> String {
     t
 }
 
+/// Units that are more than letters of a formula, in the spelling under which they are compared.
+const KNOWN: [(&str, &[&str]); 24] = [
+    ("m", &["meter", "metre"]),
+    ("cm", &["centimeter", "centimetre"]),
+    ("mm", &["millimeter", "millimetre"]),
+    ("km", &["kilometer", "kilometre"]),
+    ("in", &["inch", "inche"]),
+    ("ft", &["foot", "feet"]),
+    ("yd", &["yard"]),
+    ("mi", &["mile"]),
+    ("kg", &["kilogram"]),
+    ("gm", &["gram"]),
+    ("lb", &["pound"]),
+    ("oz", &["ounce"]),
+    ("sec", &["second"]),
+    ("min", &["minute"]),
+    ("hr", &["hour"]),
+    ("yr", &["year"]),
+    ("day", &[]),
+    ("week", &[]),
+    ("liter", &["litre"]),
+    ("gal", &["gallon"]),
+    ("degree", &["deg"]),
+    ("cent", &[]),
+    ("dollar", &["usd"]),
+    ("mph", &[]),
+];
+
+/// A formula apart from the unit behind it, which is named or written as text; `3m` is three times m. Text that holds numbers or closes
+/// no brace (`\frac{1}{\mathrm{e}}`) is no unit.
+pub(crate) fn apart(t: &str) -> (String, Option<String>) {
+    let t = t.trim();
+    if let Some(head) = before_text(t).map(str::trim)
+        && !head.is_empty()
+        && balanced(head)
+    {
+        let unit = &t[head.len()..];
+        let words: String = unit.replace("\\text", " ").replace("\\mbox", " ").replace(['{', '}'], "");
+        let power =
+            words.trim_end().strip_suffix(['2', '3']).map_or(words.trim_end(), |rest| rest.trim_end_matches('^'));
+        if !power.contains(|c: char| c.is_ascii_digit()) {
+            return (head.to_owned(), Some(spelled(&words)).filter(|unit| !unit.is_empty()));
+        }
+        return (t.to_owned(), None);
+    }
+    let at = t
+        .rfind(|c: char| !c.is_ascii_alphabetic())
+        .map_or(0, |at| at + t[at..].chars().next().map_or(1, char::len_utf8));
+    let (head, word) = t.split_at(at);
+    let known = word.len() > 1
+        && KNOWN.iter().any(|(unit, more)| spelled(word) == *unit || more.contains(&spelled(word).as_str()));
+    if known && head.ends_with(|c: char| c.is_whitespace() || c.is_ascii_digit()) && !head.trim().is_empty() {
+        return (head.trim().to_owned(), Some(spelled(word)));
+    }
+    (t.to_owned(), None)
+}
+
+fn balanced(t: &str) -> bool {
+    t.matches('{').count() == t.matches('}').count()
+}
+
+/// One spelling of a unit: singular, short, `cm2` for square centimetres.
+fn spelled(unit: &str) -> String {
+    let lower = unit.to_lowercase();
+    let mut power = if lower.contains("square") || lower.contains("sq") || lower.contains('2') { "2" } else { "" };
+    if lower.contains("cubic") || lower.contains("cube") || lower.contains('3') {
+        power = "3";
+    }
+    // A unit without a name is any unit.
+    if lower.contains("unit") {
+        return String::new();
+    }
+    let kept = |word: &&str| !["square", "sq", "cubic", "cube", "cu"].contains(word);
+    let one = |word: &str| {
+        let stem = if word.len() > 2 { word.strip_suffix('s').unwrap_or(word) } else { word };
+        let known = KNOWN.iter().find(|(unit, more)| *unit == stem || more.contains(&stem));
+        known.map_or(stem.to_owned(), |(unit, _)| (*unit).to_owned())
+    };
+    let words: Vec<String> =
+        lower.split(|c: char| !c.is_alphabetic()).filter(|w| !w.is_empty()).filter(kept).map(one).collect();
+    words.join(" ") + power
+}
+
 /// What stands before a `\text{…}` that reaches to the end (with a power after it, as in cm²).
 fn before_text(t: &str) -> Option<&str> {
     let b = t.as_bytes();

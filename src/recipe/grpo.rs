@@ -27,11 +27,23 @@ pub struct Reward {
     pub brevity: f64,
     pub t_lo: usize,
     pub t_hi: usize,
+    /// Grade rollouts strictly ([`Grading::strict`](crate::grade::Grading)): evaluation grades as math-verify does, which pays for
+    /// some wrong answers.
+    pub strict: bool,
 }
 
 impl Default for Reward {
     fn default() -> Self {
-        Self { correct: 1.0, format: 0.1, usage: 0.1, use_form: UseReward::Signed, brevity: 0.0, t_lo: 800, t_hi: 2000 }
+        Self {
+            correct: 1.0,
+            format: 0.1,
+            usage: 0.1,
+            use_form: UseReward::Signed,
+            brevity: 0.0,
+            t_lo: 800,
+            t_hi: 2000,
+            strict: true,
+        }
     }
 }
 

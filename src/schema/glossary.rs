@@ -30,6 +30,8 @@ const WHO: &[Column] = &[
     ("group", "name", "group of problems (all, level, subject, own choice) or way of decoding"),
     ("gold", "text", "right answer"),
     ("answer", "text", "final answer of the response, as it is compared"),
+    ("grader", "name", "who compared answer and gold: math, exact (the same words) or choice (the same letter)"),
+    ("rule", "name", "rule by which the grader decided (no_answer: the response states none)"),
     ("prompt", "text", "the question as the model reads it; on a response's first position only"),
     ("pair", "index from 0", "the pair of prompts"),
     ("decode", "name", "rule of switching and K_min"),

@@ -23,6 +23,12 @@ pub struct OutcomeRow {
     pub gold: String,
     /// The final answer as it is compared; absent where the response has none.
     pub answer: Option<String>,
+    /// Who compared them: `math`, `exact` or `choice`; absent in rows of an older version.
+    #[serde(default)]
+    pub grader: Option<String>,
+    /// Which rule of the grader decided.
+    #[serde(default)]
+    pub rule: Option<String>,
 }
 
 impl Named for OutcomeRow {

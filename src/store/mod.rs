@@ -2,6 +2,7 @@
 //! with. Plain Rust: knows serde values and paths, not what a row means.
 
 mod atomic;
+pub(crate) mod digits;
 mod flat;
 mod folder;
 mod frame;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 /// The parts of a setup that rows of one name must share: hash of the weights, hash of the adapter, float type, settings of
-/// decoding, hash of the data.
-pub(crate) const ORIGIN: [&str; 5] = ["weights", "adapter", "dtype", "decode", "data"];
+/// decoding, hash of the data, grader.
+pub(crate) const ORIGIN: [&str; 6] = ["weights", "adapter", "dtype", "decode", "data", "grader"];
 
 /// The checkpoint of a setup as file names say it: `sft` of `micro/sft`.
 pub(crate) fn checkpoint(setup: &Value) -> Option<&str> {

@@ -32,10 +32,11 @@ impl<'a> Reader<'a> {
         let Decoded { trace, margins } = decoded;
         trace.ensure_finite()?;
         let text = self.corpus.vocabulary.decode_visible(&trace.text())?;
-        let answer = self.corpus.answer(&text);
+        let gold = &self.corpus.test[trace.problem].answer;
+        let answer = self.corpus.answer(gold, &text);
         let at = self.answer_position(trace, &text, answer.as_deref())?;
         Ok(Outcome {
-            correct: self.corpus.is_correct(&self.corpus.test[trace.problem].answer, &text),
+            correct: self.corpus.verdict(gold, &text).equal,
             margin: at.and_then(|at| margins.get(at).copied().flatten()),
             answer,
             switched: trace.switched(),
@@ -47,7 +48,7 @@ impl<'a> Reader<'a> {
     /// The position that decides the first token of the final answer: of a generated task the one after the last `#`, else
     /// where the extracted answer last begins in the text.
     fn answer_position(&self, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
-        if self.corpus.exact_answers {
+        if self.corpus.is_task {
             let marker = self.corpus.vocabulary.id("#");
             let last = trace.positions.iter().rposition(|p| p.kind == PositionRole::Text && Some(p.token) == marker);
             return Ok(last.map(|i| i + 1));

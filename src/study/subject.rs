@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::open::DoesNotApply;
 use crate::corpus::Corpus;
 use crate::evaluation::response_entropies;
+use crate::grade::Grader;
 use crate::latent::{Decode, DecodeSettings, Gradient, Reasoning, Sequence, Unrolled, unroll};
 use crate::loading::{NewRows, Opened};
 use crate::machine::Compute;
@@ -25,7 +26,7 @@ use crate::tasks::Split;
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
-use crate::text::{Fields, Sample, Template};
+use crate::text::{Fields, Part, Sample, Template, data_files};
 
 /// A checkpoint with the held-out problems that it is asked.
 pub struct Subject {
@@ -65,6 +66,7 @@ impl Subject {
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
+        let trained = recipe.clone();
         asked.of(&mut recipe)?;
         let folder = run.join(phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
@@ -73,7 +75,10 @@ impl Subject {
         let loaded = opened.load_as(dtype, device)?;
         loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
-        let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if asked.data.is_some() && !asked.raw {
+            corpus.tell_trained(&trained);
+        }
         let name = format!("{}/{phase}", recipe.name);
         warn_of_dwell(&name, &loaded.reasoning, &recipe);
         let run = Some(run.to_path_buf());
@@ -186,7 +191,7 @@ impl Subject {
     }
 
     /// What its rows depend on besides settings ([`crate::store::ORIGIN`]): hashes of weights, adapter and data, float type,
-    /// decoding.
+    /// decoding, grader.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -207,6 +212,7 @@ impl Subject {
                 "blocks": blocks,
             }),
             json!(self.data_hash()?),
+            json!(self.corpus.grader()),
         ];
         Ok(ORIGIN.into_iter().map(str::to_owned).zip(parts).collect())
     }
@@ -217,7 +223,7 @@ impl Subject {
         let Recipe { task, data, seed, .. } = &self.recipe;
         let Some(task) = task else {
             let file = data.test_path.as_ref().or(data.path.as_ref()).context("data.path is missing")?;
-            let hash = sha256(&[&file])?;
+            let hash = sha256(&data_files(file, Part::Test)?)?;
             return Ok(data.fields.as_ref().map_or(hash.clone(), |fields| format!("{hash} {fields:?}")));
         };
         let mut hash = Sha256::new();
@@ -310,6 +316,8 @@ pub struct Asked {
     pub data: Option<PathBuf>,
     /// Names of the file's keys, where they are not those of a known format.
     pub fields: Option<Fields>,
+    /// How answers of the file are graded, where its gold answers do not say it.
+    pub grader: Option<Grader>,
     /// The first so many.
     pub problems: Option<usize>,
     /// So many decoded together.
@@ -329,13 +337,18 @@ impl Asked {
             recipe.evaluation.batch = batch;
         }
         if let Some(path) = &self.data {
-            ensure!(path.is_file(), "--data {}: no such file", path.display());
+            ensure!(path.exists(), "--data {}: no such file or folder", path.display());
             recipe.task = None;
             recipe.data.path = Some(path.clone());
             recipe.data.test_path = Some(path.clone());
             recipe.data.fields.clone_from(&self.fields);
             recipe.data.max_tokens = usize::MAX;
         }
+        recipe.data.grader = self.grader.or(recipe.data.grader.filter(|_| self.data.is_none()));
+        ensure!(
+            self.grader.is_none() || recipe.task.is_none(),
+            "--grader says how answers of a file are graded, and the problems are generated: name a file with --data"
+        );
         ensure!(
             self.fields.is_none() || self.data.is_some(),
             "--field names keys of the file that --data names, and there is none"

@@ -87,8 +87,12 @@ impl Record<'_> {
             .with_context(|| format!("{}: key \"answer\": expected `#### gold` at its end, found none", self.place))?;
         let gold = gold.trim().to_string();
         ensure!(!gold.is_empty(), "{}: key \"answer\": nothing after ####", self.place);
-        let solution = if self.source.keep_calculator { text.clone() } else { without_calculator(&text) };
-        self.plain(self.text("question")?, solution, gold)
+        self.plain(self.text("question")?, self.shown(&text), gold)
+    }
+
+    /// A solution as it is learnt: without calculator annotations unless they are wanted.
+    fn shown(&self, text: &str) -> String {
+        if self.source.keep_calculator { text.to_owned() } else { without_calculator(text) }
     }
 
     fn equations(&self) -> Result<Problem> {
@@ -148,7 +152,15 @@ impl Record<'_> {
     fn generic(&self) -> Result<Problem> {
         let fields = &self.source.fields;
         let solution = self.optional(&fields.solution)?.unwrap_or_default();
-        let mut problem = self.plain(self.text(&fields.question)?, solution, self.text(&fields.answer)?)?;
+        let answer = self.text(&fields.answer)?;
+        // A solution of GSM8K's form where the answer is looked for.
+        let (solution, answer) = match answer.rsplit_once("####") {
+            Some((_, gold)) if solution.is_empty() && !gold.trim().is_empty() => {
+                (self.shown(&answer), gold.trim().to_owned())
+            }
+            _ => (solution, answer),
+        };
+        let mut problem = self.plain(self.text(&fields.question)?, solution, answer)?;
         problem.id = self.optional(&fields.id)?.unwrap_or(problem.id);
         problem.subject = self.optional(&fields.subject)?;
         problem.level = self.level(&fields.level)?;

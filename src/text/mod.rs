@@ -5,6 +5,7 @@
 pub mod annotate;
 pub mod clauses;
 pub mod entropies;
+mod files;
 mod fits;
 pub mod formats;
 pub mod problems;
@@ -14,13 +15,16 @@ mod save;
 pub mod sources;
 pub mod spans;
 pub mod special;
+mod tables;
 pub mod tagging;
 pub mod templates;
 pub mod vocabulary;
 pub mod words;
 
+pub(crate) use files::{Part, data_files, has_part};
 pub use problems::Problem;
 pub use samples::Sample;
 pub use sources::{Fields, Source, read_problems};
+pub(crate) use sources::{cut, lines};
 pub use templates::Template;
 pub use vocabulary::{SwitchTokens, Vocabulary};

@@ -37,6 +37,11 @@ impl From<TaskProblem> for Problem {
 }
 
 impl Problem {
+    /// The question as two problems are told to be the same: without case, and with one space between words.
+    pub(crate) fn asks(&self) -> String {
+        self.question.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+    }
+
     /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or
     /// `####` that stands as a word of its own. None where neither is there.
     pub fn answer_range(&self) -> Option<Range<usize>> {

@@ -4,8 +4,9 @@
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
 
-use super::sources::Source;
-use super::special::kind;
+use super::sources::{Source, cut};
+use super::special;
+use crate::store::digits;
 
 /// One record and what messages about it need.
 pub(crate) struct Record<'a> {
@@ -18,7 +19,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// A text that must be there. Numbers count as text: files write golds both ways.
+    /// A text that must be there. Numbers and booleans count as text: files write golds as either.
     pub fn text(&self, key: &str) -> Result<String> {
         self.optional(key)?.ok_or_else(|| {
             let keys: Vec<&String> = self.object.keys().collect();
@@ -27,12 +28,32 @@ impl Record<'_> {
     }
 
     pub(crate) fn optional(&self, key: &str) -> Result<Option<String>> {
-        match self.object.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(Value::Number(number)) => Ok(Some(number.to_string())),
-            Some(other) => bail!("{}: key \"{key}\": expected a text, found {}", self.place, kind(other)),
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match (value, digits::digits(value)) {
+            (Value::Null, _) => Ok(None),
+            (_, Some(number)) => Ok(Some(digits::plain(number))),
+            (Value::String(text), _) => Ok(Some(text.clone())),
+            (Value::Bool(is), _) => Ok(Some(is.to_string())),
+            (Value::Object(inner), _) => {
+                let inner: Vec<String> = inner.keys().map(|name| format!("{key}.{name}")).collect();
+                bail!(
+                    "{}: key \"{key}\": expected a text, found an object; name a key inside it with --field ({})",
+                    self.place,
+                    inner.join(", ")
+                )
+            }
+            (other, _) => bail!("{}: key \"{key}\": expected a text, found {}", self.place, kind(other)),
         }
+    }
+
+    /// The value of a key, or of one inside another: `reward.answer`.
+    fn value(&self, key: &str) -> Option<&Value> {
+        let inside = || {
+            let mut parts = key.split('.');
+            let first = self.object.get(parts.next()?)?;
+            parts.try_fold(first, |value, part| value.get(part))
+        };
+        self.object.get(key).or_else(inside)
     }
 
     pub fn texts(&self, key: &str) -> Result<Vec<String>> {
@@ -41,7 +62,7 @@ impl Record<'_> {
 
     pub fn typed<T: serde::de::DeserializeOwned>(&self, key: &str, expected: &str) -> Result<T> {
         let value = self.object.get(key).with_context(|| format!("{}: key \"{key}\" is missing", self.place))?;
-        serde_json::from_value(value.clone())
+        serde_json::from_str(&digits::write(value))
             .with_context(|| format!("{}: key \"{key}\": expected {expected}, found {}", self.place, kind(value)))
     }
 
@@ -55,9 +76,19 @@ impl Record<'_> {
         if number == "?" {
             return Ok(None);
         }
-        let level = number
-            .parse()
-            .with_context(|| format!("{}: key \"{key}\": expected a level such as 3, found {text:?}", self.place))?;
+        let level = number.parse().with_context(|| {
+            format!(
+                "{}: key \"{key}\": expected a level such as 3, found {:?}; --field level=none reads the problems without their \
+                 levels",
+                self.place,
+                cut(&text)
+            )
+        })?;
         Ok(Some(level))
     }
+}
+
+/// The JSON type of a value, for messages.
+pub(super) fn kind(value: &Value) -> &'static str {
+    if digits::digits(value).is_some() { "a number" } else { special::kind(value) }
 }

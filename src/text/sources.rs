@@ -1,19 +1,19 @@
-//! Files of problems: opens them (plain or gzip, one JSON object a line or one JSON list), tells their format, reads them.
-//! What a record of each format means is in `formats`. Every error names file, record and key.
+//! Files of problems: reads their records (JSON lines, a JSON list, CSV, Parquet; plain or gzip), tells their format. What a record of
+//! each format means is in `formats`; which files a folder means, in `files`. Every error names file, record and key.
 
-use std::cell::Cell;
-use std::io::{BufRead, BufReader, Read};
+use std::collections::HashMap;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde::de::{Deserializer as _, Error as _, SeqAccess, Visitor};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Problem;
+use super::files::{self, Content, Part, data_files};
 use super::formats::Format;
-use super::record::Record;
+use super::record::{Record, kind};
+use super::{Problem, tables};
+use crate::store::digits;
 
 /// Where problems come from, as a recipe says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,34 +65,71 @@ impl Source {
         Source { path: path.into(), format: None, fields: Fields::default(), keep_calculator: false, limit: None }
     }
 
-    /// Reads the problems.
+    /// Reads the problems; of a folder those held out (`test`, else `validation`).
+    ///
+    /// # Errors
+    /// What cannot be read, by file, record and key; one id of two questions.
     pub fn read(&self) -> Result<Vec<Problem>> {
-        Ok(self.placed()?.into_iter().map(|(problem, _)| problem).collect())
+        Ok(self.placed(Part::Test)?.into_iter().map(|(problem, _)| problem).collect())
     }
 
     /// The problems, each with the place it stands at (`file:line`), for errors that come later.
-    pub(crate) fn placed(&self) -> Result<Vec<(Problem, String)>> {
-        let file = self.path.as_path();
+    pub(crate) fn placed(&self, part: Part) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
-        let mut problems = Vec::new();
+        let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
-        let stem = stem(file);
-        each_object(file, &mut |place, object| {
-            if problems.len() >= limit {
-                return Ok(false);
-            }
-            let format = *match &mut format {
-                Some(format) => format,
-                unknown => unknown.insert(Format::of(&object).with_context(|| place.clone())?),
-            };
-            let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
-            let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
-            problems.push((record.problem(format)?, place));
-            Ok(true)
-        })?;
-        ensure!(!problems.is_empty(), "{}: holds no problem", file.display());
+        for file in data_files(&self.path, part)? {
+            let stem = files::stem(&file);
+            each_object(&file, &mut |place, object| {
+                if problems.len() >= limit {
+                    return Ok(false);
+                }
+                let format = *match &mut format {
+                    Some(format) => format,
+                    unknown => unknown.insert(Format::of(&object).with_context(|| place.clone())?),
+                };
+                let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
+                let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
+                problems.push((record.problem(format)?, place));
+                Ok(true)
+            })?;
+        }
+        ensure!(!problems.is_empty(), "{}: holds no problem", self.path.display());
+        distinct_ids(&mut problems)?;
         Ok(problems)
     }
+}
+
+/// Rows, spans and states of a problem are found again by its id: a copy of a problem gets one of its own (`id#2`).
+///
+/// # Errors
+/// One id of two questions.
+fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
+    let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
+    for (problem, place) in problems {
+        let asks = problem.asks();
+        let Some((question, first, copies)) = seen.get_mut(&problem.id) else {
+            seen.insert(problem.id.clone(), (asks, place.clone(), 1));
+            continue;
+        };
+        ensure!(
+            *question == asks,
+            "{place}: key \"id\": `{}` stands at {first} with another question, and an id is of one problem only: make them different, \
+             or name another key (--field id=KEY; one that no record has numbers them)",
+            cut(&problem.id)
+        );
+        *copies += 1;
+        problem.id = format!("{}#{copies}", problem.id);
+    }
+    Ok(())
+}
+
+/// A value as messages show it: data may hold one of megabytes.
+pub(crate) fn cut(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let shown: String = text.chars().take(SHOWN).collect();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{shown}{more}")
 }
 
 /// Reads every problem of a file whose format its keys tell.
@@ -100,137 +137,141 @@ pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Name of a file without its endings.
-fn stem(file: &Path) -> String {
-    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    name.trim_end_matches(".gz").trim_end_matches(".jsonl").trim_end_matches(".json").to_string()
-}
-
-/// Bytes of one record at most, and of a packed file's text: so many, and so many times its bytes. Text packs to a tenth.
-const MOST_RECORD: u64 = 16 << 20;
-const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);
-
-/// A reader that ends with an error after as many bytes as are left.
-struct Bounded<R> {
-    reader: R,
-    left: Rc<Cell<u64>>,
-    what: String,
-}
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let most = into.len().min(usize::try_from(self.left.get()).unwrap_or(usize::MAX));
-        if most == 0 && !into.is_empty() {
-            return Err(std::io::Error::other(self.what.clone()));
-        }
-        let came = self.reader.read(&mut into[..most])?;
-        self.left.set(self.left.get() - came as u64);
-        Ok(came)
-    }
-}
-
-/// Opens a file; gzip is told by its first bytes, not by its name.
-fn open(file: &Path) -> Result<Box<dyn BufRead>> {
-    let context = || format!("{}: cannot read", file.display());
-    let plain = std::fs::File::open(file).with_context(context)?;
-    let packed = plain.metadata().with_context(context)?.len();
-    let mut plain = BufReader::new(plain);
-    if plain.fill_buf().with_context(context)?.starts_with(&[0x1f, 0x8b]) {
-        let most = MOST_UNPACKED.0.saturating_add(MOST_UNPACKED.1.saturating_mul(packed));
-        let what = format!("{packed} bytes unpack to more than {most}: more than text does");
-        let reader = flate2::bufread::MultiGzDecoder::new(plain);
-        return Ok(Box::new(BufReader::new(Bounded { reader, left: Rc::new(Cell::new(most)), what })));
-    }
-    Ok(Box::new(plain))
-}
-
 /// Calls `take` with each object and the place it stands at, until it returns false.
-fn each_object(file: &Path, take: &mut Take) -> Result<()> {
+pub(crate) fn each_object(file: &Path, take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>) -> Result<()> {
     let shown = file.display();
-    let mut reader = open(file)?;
-    let head = reader.fill_buf().with_context(|| format!("{shown}: cannot read"))?;
-    let start = if head.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-    let start = start + head[start..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-    if head.get(start) == Some(&b'[') {
-        // One list over the whole file: there are no lines to name, so records are.
-        reader.consume(start);
-        return each_of_list(reader, &shown.to_string(), take);
-    }
-    let mut line = String::new();
-    for number in 1.. {
-        line.clear();
-        let place = format!("{shown}:{number}");
-        let came = (&mut reader)
-            .take(MOST_RECORD + 1)
-            .read_line(&mut line)
-            .with_context(|| format!("{place}: cannot read"))?;
-        ensure!(
-            came as u64 <= MOST_RECORD,
-            "{place}: a line of more than {MOST_RECORD} bytes: one problem a line is expected"
-        );
-        let text = line.trim_start_matches('\u{feff}').trim();
-        if !text.is_empty() {
-            let value = serde_json::from_str(text).with_context(|| format!("{place}: not valid JSON"))?;
-            if !take(place.clone(), object(&place, value)?)? {
-                break;
-            }
+    let rows = match files::open(file)? {
+        Content::Json(reader) => return each_json(file, reader, take),
+        Content::Csv(text) => tables::csv(&text).with_context(|| shown.to_string())?,
+        Content::Parquet(bytes) => {
+            let mut left_out = vec![];
+            let rows = tables::parquet(bytes, &mut left_out).with_context(|| shown.to_string())?;
+            return each(file, rows, take).map_err(|error| match left_out.is_empty() {
+                true => error,
+                false => anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")),
+            });
         }
-        if came == 0 {
+    };
+    each(file, rows, take)
+}
+
+/// The same for records that have no lines.
+fn each(
+    file: &Path,
+    rows: Vec<Map<String, Value>>,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<()> {
+    for (index, row) in rows.into_iter().enumerate() {
+        if !take(format!("{}: record {}", file.display(), index + 1), row)? {
             break;
         }
     }
     Ok(())
 }
 
-type Take<'a> = dyn FnMut(String, Map<String, Value>) -> Result<bool> + 'a;
-
-fn object(place: &str, value: Value) -> Result<Map<String, Value>> {
-    match value {
+fn each_json(
+    file: &Path,
+    mut reader: Box<dyn BufRead>,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<()> {
+    let shown = file.display();
+    let object = |place: &str, value: Value| match value {
         Value::Object(object) => Ok(object),
-        other => bail!("{place}: expected a JSON object, found {}", super::special::kind(&other)),
+        other => bail!("{place}: expected a JSON object, found {}", kind(&other)),
+    };
+    let mut line = String::new();
+    let mut number = 0;
+    loop {
+        line.clear();
+        number += 1;
+        if read_line(&mut reader, &mut line).with_context(|| format!("{shown}:{number}"))? == 0 {
+            return Ok(());
+        }
+        let text = line.trim_start_matches('\u{feff}').trim();
+        if text.is_empty() {
+            continue;
+        }
+        let place = format!("{shown}:{number}");
+        // One list over the whole file, or one object over several lines.
+        let list = number == 1 && text.starts_with('[');
+        if list || number == 1 && text == "{" {
+            break;
+        }
+        let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
+        if !take(place.clone(), object(&place, value)?)? {
+            return Ok(());
+        }
     }
+    // There are no lines to name, so records are.
+    reader.read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
+    let text = line.trim_start_matches('\u{feff}');
+    let whole: Value =
+        digits::read(text).map_err(clearer).with_context(|| format!("{shown}: not a valid JSON list"))?;
+    let list = match whole {
+        Value::Array(list) => list,
+        // `{"data": [...]}`, as some write it.
+        Value::Object(object) => {
+            match object.iter().filter(|(_, value)| value.is_array()).map(|(_, v)| v.clone()).collect::<Vec<_>>() {
+                mut lists if lists.len() == 1 && object.len() <= 3 => match lists.remove(0) {
+                    Value::Array(list) => list,
+                    other => vec![other],
+                },
+                _ => vec![Value::Object(object)],
+            }
+        }
+        other => bail!("{shown}: expected a list of JSON objects, found {}", kind(&other)),
+    };
+    for (index, value) in list.into_iter().enumerate() {
+        let place = format!("{shown}: record {}", index + 1);
+        let value = object(&place, value)?;
+        if !take(place, value)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
-/// The records of a JSON list, one at a time in memory.
-fn each_of_list(list: impl Read, shown: &str, take: &mut Take) -> Result<()> {
-    struct Records<'a, 'b> {
-        shown: &'a str,
-        take: &'a mut Take<'b>,
-        left: Rc<Cell<u64>>,
-        /// What ended the reading before the list's end: that `take` had enough, or its error.
-        ended: &'a mut Option<Result<()>>,
-    }
-    impl<'de> Visitor<'de> for Records<'_, '_> {
-        type Value = ();
-        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-            f.write_str("a list of records")
+/// The lines of a file that hold something, each with the place it stands at (`file:line`).
+///
+/// # Errors
+/// What is no text, by what it is.
+pub(crate) fn lines(file: &Path) -> Result<Vec<(String, String)>> {
+    let shown = file.display();
+    let mut text = String::new();
+    match files::open(file)? {
+        Content::Json(mut reader) => {
+            reader.read_to_string(&mut text).map_err(files::unread).with_context(|| shown.to_string())?
         }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-            let mut index = 0;
-            while let Some(value) = list.next_element::<Value>()? {
-                index += 1;
-                let place = format!("{}: record {index}", self.shown);
-                match object(&place, value).and_then(|object| (self.take)(place, object)) {
-                    Ok(true) => self.left.set(MOST_RECORD),
-                    other => {
-                        *self.ended = Some(other.map(drop));
-                        return Err(A::Error::custom("ended"));
-                    }
-                }
-            }
-            Ok(())
-        }
+        Content::Csv(_) | Content::Parquet(_) => bail!("{shown}: a table; expected one JSON object a line"),
+    };
+    let lines = text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
+}
+
+/// Bytes of one record at most.
+const MOST_RECORD: u64 = 16 << 20;
+
+fn read_line(reader: &mut dyn BufRead, line: &mut String) -> Result<usize> {
+    let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
+    // A list may stand in one line: it is as long as its file.
+    ensure!(
+        came as u64 <= MOST_RECORD || line.trim_start_matches('\u{feff}').trim_start().starts_with('['),
+        "a line of more than {MOST_RECORD} bytes: one problem a line is expected"
+    );
+    Ok(came)
+}
+
+/// What serde_json says, with what is meant where it says it in words of its own.
+fn clearer(error: anyhow::Error) -> anyhow::Error {
+    let said = error.to_string();
+    let half = said.contains("surrogate") || said.contains("hex escape");
+    if half {
+        return anyhow!(
+            "half of a character, a surrogate such as \\ud83d without its other half: take it out, or write the file anew from text \
+             that is whole ({said})"
+        );
     }
-    let left = Rc::new(Cell::new(MOST_RECORD));
-    let what = format!("a record of more than {MOST_RECORD} bytes");
-    let reader = BufReader::with_capacity(1 << 16, Bounded { reader: list, left: left.clone(), what });
-    let mut ended = None;
-    let mut json = serde_json::Deserializer::from_reader(reader);
-    let read = json.deserialize_seq(Records { shown, take, left, ended: &mut ended }).and_then(|()| json.end());
-    match ended {
-        Some(ended) => ended,
-        None => read.with_context(|| format!("{shown}: not a valid JSON list")),
-    }
+    error
 }
 
 #[cfg(test)]
@@ -267,8 +308,6 @@ mod tests {
         let long = format!("{{\"question\": \"{}\"}}", "a".repeat(MOST_RECORD as usize));
         let error = format!("{:#}", read(long.as_bytes(), "a.jsonl").expect_err("a long line"));
         assert!(error.contains("a.jsonl:1: a line of more than 16777216 bytes"), "{error}");
-        let error = format!("{:#}", read(format!("[{record},{long}{long}]").as_bytes(), "a.json").expect_err("long"));
-        assert!(error.contains("a.json") && error.contains("a record of more than 16777216 bytes"), "{error}");
         let error = format!("{:#}", read(format!("[{record},5,{record}]").as_bytes(), "a.json").expect_err("a number"));
         assert!(error.contains("a.json: record 2: expected a JSON object"), "{error}");
     }

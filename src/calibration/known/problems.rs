@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use super::weights::{LETTERS, NAMES, model, vocabulary};
 use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
+use crate::grade::{Grader, Grading};
 use crate::latent::{Reasoning, SwitchIds};
 use crate::recipe::Recipe;
 use crate::study::circuits::pairs::Prompts;
@@ -131,7 +132,9 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         test_prompts: prompts.collect::<Result<_>>()?,
         test,
         dropped: 0,
-        exact_answers: true,
+        grading: Grading::by(Grader::Exact),
+        is_task: true,
+        told: vec![],
         vocabulary,
     };
     let subject = Subject {

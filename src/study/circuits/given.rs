@@ -1,6 +1,7 @@
 //! Pairs of prompts that a user wrote, with the two tokens to compare: `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a
 //! line. Nothing is decoded: the prompt's last position is the read-out. `<latent>` tokens in a prompt are latent steps.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +9,9 @@ use serde::Deserialize;
 
 use super::pairs::Pair;
 use crate::latent::Sequence;
+use crate::progress::say;
 use crate::study::Subject;
+use crate::text::{cut, lines};
 
 /// A pair, and where it stands: `file:line`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,21 +30,30 @@ struct Line {
     wrong: String,
 }
 
-/// The pairs of a file, numbered from 0.
+/// The pairs of a file, numbered from 0, each once.
 ///
 /// # Errors
 /// By file and line: what is no such object, prompts that differ in their number of tokens or in where their latent steps are, two
 /// prompts that are the same, words that the model has no token for, an answer that is not exactly one token.
 pub fn read(subject: &Subject, path: &Path) -> Result<Vec<Given>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    let mut out = vec![];
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let place = format!("{}:{}", path.display(), number + 1);
-        let line: Line = serde_json::from_str(line).with_context(|| {
+    let (mut out, mut repeated) = (vec![], vec![]);
+    let mut seen = HashSet::new();
+    for (place, line) in lines(path)? {
+        let line: Line = serde_json::from_str(&line).with_context(|| {
             format!("{place}: expected {{\"clean\": …, \"corrupt\": …, \"answer\": …, \"wrong\": …}}")
         })?;
         let pair = pair(subject, out.len(), &line).with_context(|| place.clone())?;
-        out.push(Given { pair, place });
+        if seen.insert((pair.clean.ids.clone(), pair.corrupt.ids.clone(), pair.says)) {
+            out.push(Given { pair, place });
+        } else {
+            repeated.push(place);
+        }
+    }
+    if let Some(first) = repeated.first() {
+        say(&format!(
+            "warning: {} pairs repeat the same pair as one before (the first is {first}) and are left out, so that n counts pairs",
+            repeated.len()
+        ));
     }
     ensure!(!out.is_empty(), "{}: holds no pair", path.display());
     Ok(out)
@@ -69,7 +81,8 @@ fn row(subject: &Subject, text: &str) -> Result<Sequence> {
     let vocabulary = &subject.corpus.vocabulary;
     ensure!(!text.trim().is_empty(), "the prompt is empty");
     let unknown = vocabulary.unknown(text)?;
-    ensure!(unknown.is_empty(), "words that the model has no token for: {}", unknown.join(", "));
+    let named: Vec<String> = unknown.iter().take(5).map(|word| cut(word)).collect();
+    ensure!(unknown.is_empty(), "words that the model has no token for: {}", named.join(", "));
     let ids = vocabulary.encode_row(text)?;
     let prompt = ids.len();
     Sequence::new(0, ids, prompt, Some(subject.corpus.switch.latent))

@@ -13,11 +13,12 @@ use super::rows::value;
 use crate::latent::trace::PositionRole;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
 use crate::model::Hooks;
+use crate::progress::say;
 use crate::schema::Form;
 use crate::study::sweep::Sweep;
 use crate::study::{Study, Subject};
 use crate::tasks::{Split, Task};
-use crate::text::{Problem, Sample};
+use crate::text::{Problem, Sample, lines};
 
 /// Two rows of the same length up to the read-out, which their last position decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +72,20 @@ struct Line {
 /// # Errors
 /// A file that cannot be read, and a line that is not such an object.
 pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
     let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
-    let mut out = vec![];
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let at = || format!("{}:{}: expected {{\"clean\": …, \"corrupt\": …}}", path.display(), number + 1);
-        let Line { clean, corrupt } = serde_json::from_str(line).with_context(at)?;
-        out.push((encode(&clean)?, encode(&corrupt)?));
+    let (mut out, mut repeated) = (vec![], 0);
+    for (place, line) in lines(path)? {
+        let at = || format!("{place}: expected {{\"clean\": …, \"corrupt\": …}}");
+        let Line { clean, corrupt } = serde_json::from_str(&line).with_context(at)?;
+        let pair = (encode(&clean)?, encode(&corrupt)?);
+        // A pair is a unit of the intervals: its copies are no more evidence.
+        if out.contains(&pair) { repeated += 1 } else { out.push(pair) }
+    }
+    if repeated > 0 {
+        say(&format!(
+            "warning: {}: {repeated} pairs repeat the same pair as one before and are left out",
+            path.display()
+        ));
     }
     ensure!(!out.is_empty(), "{}: holds no pair", path.display());
     Ok(out)

@@ -56,6 +56,7 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
         "train_rows": run.corpus.train.len(),
         "dropped_rows": run.corpus.dropped,
         "test_rows": run.corpus.test.len(),
+        "grader": run.corpus.grader(),
     }))
 }
 

@@ -107,6 +107,8 @@ pub(super) fn open(recipe: Recipe, options: Options, phases: &[Phase]) -> Result
             recipe.data.max_tokens
         ));
     }
+    corpus.told.iter().chain(&corpus.graded()?).for_each(|line| say(line));
+    corpus.ensure_sayable()?;
     recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };

@@ -1,0 +1,197 @@
+//! Files of problems and folders of them: which files are meant, what they hold by their first bytes, and what cannot be read and
+//! why. Knows bytes and names, not what a record means.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+/// Which part of a folder of data is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Train,
+    Test,
+}
+
+impl Part {
+    /// What file names call it, the first first.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Part::Train => &["train", "training"],
+            Part::Test => &["test", "validation", "valid", "val", "dev", "eval"],
+        }
+    }
+}
+
+/// Endings of files of problems, `.gz` after them too.
+const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv"];
+/// Folders below the one that is named, in which data sets keep their files.
+const DEPTH: usize = 2;
+
+/// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order
+/// of their names. A folder with a single file has no parts.
+///
+/// # Errors
+/// A path that is not there; a folder without such files, or with those of several data sets.
+pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
+    let shown = path.display();
+    if !path.is_dir() {
+        ensure!(path.exists(), "{shown}: no such file or folder");
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let all = listed(path, DEPTH)?;
+    ensure!(!all.is_empty(), "{shown}: a folder without files of problems ({}): name the file", ENDINGS.join(", "));
+    if all.len() == 1 {
+        return Ok(all);
+    }
+    let of = |name: &str| all.iter().filter(|file| is_part(file, name)).cloned().collect::<Vec<PathBuf>>();
+    let found = part.names().iter().map(|name| of(name)).find(|files| !files.is_empty());
+    let names = || all.iter().take(8).map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    let found = found.with_context(|| {
+        format!("{shown}: no file here is called {}: name one of {}", part.names().join(" or "), names())
+    })?;
+    let elsewhere = found.iter().find(|file| file.parent() != found[0].parent());
+    if let Some(other) = elsewhere {
+        bail!(
+            "{shown}: holds {} and {}: name the folder or the file that is meant",
+            found[0].display(),
+            other.display()
+        );
+    }
+    Ok(found)
+}
+
+/// Whether a folder has files of this part, apart from others.
+pub(crate) fn has_part(path: &Path, part: Part) -> bool {
+    let all = if path.is_dir() { listed(path, DEPTH).unwrap_or_default() } else { vec![] };
+    all.len() > 1 && part.names().iter().any(|name| all.iter().any(|file| is_part(file, name)))
+}
+
+/// Whether a name is that of a part: `train`, `train-00000-of-00002`, `gsm8k_train`.
+fn is_part(file: &Path, name: &str) -> bool {
+    stem(file).to_lowercase().split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == name)
+}
+
+fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
+    let mut out = vec![];
+    for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot list", folder.display()))? {
+        let path = entry.with_context(|| format!("{}: cannot list", folder.display()))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        // What the hub's library writes beside the data.
+        if name.starts_with('.')
+            || ["dataset_info", "dataset_dict", "dataset_infos", "state"].contains(&stem(&path).as_str())
+        {
+            continue;
+        }
+        if path.is_dir() {
+            out.extend(if depth > 0 { listed(&path, depth - 1)? } else { vec![] });
+        } else if ENDINGS.iter().any(|ending| name.trim_end_matches(".gz").ends_with(ending)) {
+            out.push(path);
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Name of a file without its endings.
+pub(super) fn stem(file: &Path) -> String {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = name.trim_end_matches(".gz");
+    ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+}
+
+/// What a file holds.
+pub(super) enum Content {
+    /// JSON, a line each or one list.
+    Json(Box<dyn BufRead>),
+    Csv(String),
+    Parquet(Vec<u8>),
+}
+
+/// First bytes of what is no text that can be read, what it is, and what to do.
+const OTHERS: [(&[u8], &str); 11] = [
+    (b"PK\x03\x04", "a zip archive: unpack it"),
+    (b"\xfd7zXZ", "xz-compressed: unpack it (xz -d)"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed: unpack it (zstd -d)"),
+    (b"BZh", "bzip2-compressed: unpack it (bzip2 -d)"),
+    (b"7z\xbc\xaf", "a 7z archive: unpack it"),
+    (b"ARROW1", "an Arrow file: write it as Parquet or JSON lines"),
+    (b"SQLite format 3", "an SQLite database: write it as JSON lines"),
+    (b"\xff\xfe", "UTF-16 text: write it as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text: write it as UTF-8"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: git lfs pull"),
+    (b"<", "a web page or XML, not a file of problems: look at how it was downloaded"),
+];
+
+/// Opens a file; what it holds is told by its first bytes, and of texts that are no JSON by its name.
+///
+/// # Errors
+/// A file that cannot be read, and what is no file of problems, by what it is.
+pub(super) fn open(file: &Path) -> Result<Content> {
+    let shown = file.display();
+    let context = || format!("{shown}: cannot read");
+    let plain = std::fs::File::open(file).with_context(context)?;
+    let packed = plain.metadata().with_context(context)?.len();
+    let mut reader: Box<dyn BufRead> = Box::new(BufReader::new(plain));
+    if reader.fill_buf().with_context(context)?.starts_with(&[0x1f, 0x8b]) {
+        let most = MOST_UNPACKED.0.saturating_add(MOST_UNPACKED.1.saturating_mul(packed));
+        let what = format!("{packed} bytes unpack to more than {most}: more than text does");
+        let reader_of = flate2::bufread::MultiGzDecoder::new(reader);
+        reader = Box::new(BufReader::new(Bounded { reader: reader_of, left: most, what }));
+    }
+    let head = reader.fill_buf().with_context(context)?;
+    if let Some((_, what)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
+        bail!("{shown}: {what}");
+    }
+    let zeros = head.iter().take(64).filter(|byte| **byte == 0).count();
+    if head.starts_with(b"PAR1") {
+        let mut bytes = vec![];
+        reader.read_to_end(&mut bytes).with_context(context)?;
+        return Ok(Content::Parquet(bytes));
+    }
+    ensure!(
+        zeros == 0,
+        "{shown}: holds zero bytes, so it is no UTF-8 text (UTF-16, or a binary file): write it as UTF-8"
+    );
+    ensure!(!head.get(257..262).is_some_and(|tag| tag == b"ustar"), "{shown}: a tar archive: unpack it");
+    let name = file.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let named_table = [".csv", ".tsv"].iter().any(|ending| name.trim_end_matches(".gz").ends_with(ending));
+    let first =
+        head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head).iter().find(|byte| !byte.is_ascii_whitespace());
+    if named_table && !first.is_some_and(|byte| matches!(byte, b'{' | b'[')) {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).map_err(unread).with_context(|| shown.to_string())?;
+        return Ok(Content::Csv(text.trim_start_matches('\u{feff}').to_owned()));
+    }
+    Ok(Content::Json(reader))
+}
+
+/// Bytes of a packed file's text at most: so many, and so many times its own. Text packs to a tenth.
+const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);
+
+/// A reader that ends with an error after as many bytes as are left.
+struct Bounded<R> {
+    reader: R,
+    left: u64,
+    what: String,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let most = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if most == 0 && !into.is_empty() {
+            return Err(std::io::Error::other(self.what.clone()));
+        }
+        let came = self.reader.read(&mut into[..most])?;
+        self.left -= came as u64;
+        Ok(came)
+    }
+}
+
+/// What is said where a text could not be read.
+pub(super) fn unread(error: std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        std::io::ErrorKind::InvalidData => anyhow!("not UTF-8 text: write it as UTF-8"),
+        _ => anyhow!("cannot read: {error}"),
+    }
+}

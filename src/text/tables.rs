@@ -1,0 +1,100 @@
+//! Parquet and CSV of other programs as records. Knows tables and JSON values, not what their columns mean.
+
+use std::io::Cursor;
+
+use anyhow::{Context, Result, ensure};
+use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, ParquetReader, SerReader};
+use serde_json::{Map, Value};
+
+use crate::store::digits;
+
+/// Parts of the names of types that this build cannot read.
+const UNREAD: [&str; 13] = [
+    "Map",
+    "Int128",
+    "Float16",
+    "Date",
+    "Time",
+    "Duration",
+    "Interval",
+    "Binary",
+    "Dictionary",
+    "Decimal",
+    "FixedSize",
+    "Union",
+    "Extension",
+];
+
+/// The records of a Parquet file. Columns of types that are not read (dates, categories, pictures) are left out, and named in `left_out`.
+///
+/// # Errors
+/// What is no Parquet.
+pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
+    let mut reader = ParquetReader::new(Cursor::new(bytes));
+    let schema = reader.schema().context("not a Parquet file that can be read")?;
+    let mut columns = vec![];
+    for (name, field) in schema.iter() {
+        let kind = format!("{:?}", field.dtype);
+        if UNREAD.iter().any(|unread| kind.contains(unread)) {
+            let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+            left_out.push(format!("{name} ({kind})"));
+        } else {
+            columns.push(name.to_string());
+        }
+    }
+    ensure!(!columns.is_empty(), "no column of text or numbers; it has {}", left_out.join(", "));
+    let frame = reader.with_columns(Some(columns)).finish().context("not a Parquet file that can be read")?;
+    records(&frame)
+}
+
+/// The records of a CSV file; every cell is a text, an empty one is missing. Columns are apart by a comma, a tab or a semicolon,
+/// whichever the first line has most of.
+///
+/// # Errors
+/// Rows of other lengths than the first.
+pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
+    let first = text.lines().next().unwrap_or_default();
+    let separator = [b',', b'\t', b';'].into_iter().rev().max_by_key(|s| first.bytes().filter(|b| b == s).count());
+    let options = CsvReadOptions::default()
+        .with_infer_schema_length(Some(0))
+        .with_has_header(true)
+        .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
+    let frame = options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
+    records(&frame.context("not a table of comma-separated values that can be read")?)
+}
+
+fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {
+    let mut rows = vec![Map::new(); frame.height()];
+    for column in frame.columns() {
+        for (number, row) in rows.iter_mut().enumerate() {
+            let cell = column.get(number).with_context(|| format!("column {}, row {}", column.name(), number + 1))?;
+            row.insert(column.name().to_string(), value(&cell));
+        }
+    }
+    Ok(rows)
+}
+
+/// A cell as JSON; numbers as [`digits::read`] has them. A number that is none (NaN) is missing.
+fn value(cell: &AnyValue) -> Value {
+    match cell {
+        AnyValue::Boolean(is) => Value::Bool(*is),
+        AnyValue::String(text) => Value::String((*text).to_owned()),
+        AnyValue::StringOwned(text) => Value::String(text.to_string()),
+        AnyValue::Int8(x) => digits::number(x),
+        AnyValue::Int16(x) => digits::number(x),
+        AnyValue::UInt8(x) => digits::number(x),
+        AnyValue::UInt16(x) => digits::number(x),
+        AnyValue::Int32(x) => digits::number(x),
+        AnyValue::Int64(x) => digits::number(x),
+        AnyValue::UInt32(x) => digits::number(x),
+        AnyValue::UInt64(x) => digits::number(x),
+        AnyValue::Float32(x) if x.is_finite() => digits::number(x),
+        AnyValue::Float64(x) if x.is_finite() => digits::number(x),
+        AnyValue::Struct(_, _, fields) => {
+            let names = fields.iter().map(|field| field.name().to_string());
+            Value::Object(names.zip(cell._iter_struct_av().map(|cell| value(&cell))).collect())
+        }
+        AnyValue::List(series) => Value::Array(series.iter().map(|cell| value(&cell)).collect()),
+        _ => Value::Null,
+    }
+}

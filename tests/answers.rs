@@ -1,0 +1,205 @@
+//! What the programs say of a user's data before they work: how answers are graded, questions that repeat, training problems among the
+//! held-out ones, golds that cannot be right. Small files of our own over the committed checkpoints.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use switchyard::store::read;
+use switchyard::tasks::{Chains, Graph, Split, Task};
+use switchyard::text::Problem;
+use tempfile::TempDir;
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).env("OMP_NUM_THREADS", "1").output().expect("the program starts")
+}
+
+fn probe(args: &[&str]) -> Output {
+    run(env!("CARGO_BIN_EXE_probe"), args)
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+fn written(folder: &TempDir, name: &str, lines: &[Value]) -> PathBuf {
+    let file = folder.path().join(name);
+    std::fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("written");
+    file
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of text")
+}
+
+/// Problems of a task as a file has them.
+fn rows(task: &Task, seed: u64, n: u64) -> Vec<Value> {
+    let problems = task.rows(Split::Test, seed, 0..n).expect("problems").into_iter().map(Problem::from);
+    problems.map(|problem| serde_json::to_value(problem).expect("JSON")).collect()
+}
+
+fn with(row: &Value, key: &str, value: Value) -> Value {
+    let mut row = row.clone();
+    row[key] = value;
+    row
+}
+
+/// The task that a committed run was trained on, with its seed.
+fn task_of(run: &str) -> (Task, u64) {
+    let text = std::fs::read_to_string(format!("{run}/recipe.toml")).expect("a recipe");
+    let recipe: toml::Table = text.parse().expect("TOML");
+    (recipe["task"].clone().try_into().expect("a task"), recipe["seed"].as_integer().expect("a seed") as u64)
+}
+
+/// Outcomes of `probe --only outcomes` as flat rows.
+fn outcomes(run: &str, more: &[&str], out: &Path) -> (Vec<Value>, String) {
+    let args = ["--phase", "sft", "--threads", "1", "--only", "outcomes", "--out", text(out)];
+    let output = probe(&[&[run], &args[..], more].concat());
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    let rows: Vec<Value> = read(&out.join("outcomes-sft.parquet")).expect("rows");
+    (rows, told)
+}
+
+#[test]
+fn words_from_a_file_are_graded_as_the_task_grades_them() {
+    let temp = TempDir::new().expect("a folder");
+    let graph = "fixtures/micro-graph";
+    let (task, seed) = task_of(graph);
+    assert!(matches!(task, Task::Graph(Graph { .. })));
+    let file = written(&temp, "graph.jsonl", &rows(&task, seed, 24));
+    let (own, _) = outcomes(graph, &["--problems", "24"], &temp.path().join("own"));
+    let (read, told) = outcomes(graph, &["--problems", "24", "--data", text(&file)], &temp.path().join("file"));
+    assert!(told.contains("grader: choice (from the gold answers; --grader names one for all)"), "{told}");
+    let right = |rows: &[Value]| rows.iter().map(|row| row["correct"].as_bool().expect("graded")).collect::<Vec<_>>();
+    assert_eq!(right(&own), right(&read));
+    assert!(right(&own).iter().filter(|right| **right).count() >= 20);
+    assert!(read.iter().all(|row| row["grader"] == "choice" && row["rule"] == "letter"));
+    assert!(own.iter().all(|row| row["grader"] == "exact" && row["rule"] == "text"));
+    let manifest = std::fs::read_to_string(temp.path().join("file/manifest.json")).expect("a manifest");
+    assert!(manifest.contains("\"grader\": \"choice\""), "{manifest}");
+    let (exact, told) =
+        outcomes(graph, &["--problems", "24", "--data", text(&file), "--grader", "exact"], &temp.path().join("exact"));
+    assert!(told.contains("grader: exact (named)"), "{told}");
+    assert_eq!(right(&own), right(&exact));
+    let output =
+        probe(&[graph, "--grader", "exact", "--phase", "sft", "--only", "outcomes", "--out", text(temp.path())]);
+    assert!(said(&output).contains("--grader says how answers of a file are graded"), "{}", said(&output));
+}
+
+#[test]
+fn a_question_counts_once_however_often_it_stands_there() {
+    let temp = TempDir::new().expect("a folder");
+    let (task, seed) = task_of("fixtures/micro");
+    assert!(matches!(task, Task::Chains(Chains { .. })));
+    let once = rows(&task, seed + 1, 20);
+    let mut four = vec![];
+    for (copy, row) in (0..4).flat_map(|copy| once.iter().map(move |row| (copy, row))) {
+        let question = row["question"].as_str().expect("a question");
+        let asked = if copy == 1 { format!(" {} ", question.replace(' ', "  ")) } else { question.to_owned() };
+        let id = format!("{}-{copy}", row["id"].as_str().expect("an id"));
+        let row = with(&with(row, "question", asked.into()), "id", id.into());
+        four.push(if copy == 3 && four.len() == 60 { with(&row, "answer", "99".into()) } else { row });
+    }
+    let (single, copies) = (written(&temp, "once.jsonl", &once), written(&temp, "four.jsonl", &four));
+    let of = |file: &Path, name: &str| {
+        let (rows, told) =
+            outcomes("fixtures/micro", &["--problems", "80", "--data", text(file)], &temp.path().join(name));
+        let kept = |row: &Value| (row["correct"].clone(), row["gold"].clone(), row["n"].clone());
+        (rows.iter().map(kept).collect::<Vec<_>>(), told)
+    };
+    let ((rows_once, quiet), (rows_four, told)) = (of(&single, "once"), of(&copies, "four"));
+    assert_eq!(rows_once, rows_four);
+    assert_eq!(rows_four[0].2, json!(20));
+    assert!(told.contains("60 of 80 held-out problems repeat the same question"), "{told}");
+    assert!(told.contains("four.jsonl:21") && told.contains("1 of them with another answer"), "{told}");
+    assert!(!quiet.contains("repeat the same question"), "{quiet}");
+}
+
+#[test]
+fn training_problems_among_the_held_out_are_told() {
+    let temp = TempDir::new().expect("a folder");
+    let (task, seed) = task_of("fixtures/micro");
+    let train = task.rows(Split::Train, seed, 0..3).expect("problems").into_iter().map(Problem::from);
+    let mut lines: Vec<Value> = train.map(|problem| serde_json::to_value(problem).expect("JSON")).collect();
+    lines.extend(rows(&task, seed + 1, 5));
+    let file = written(&temp, "mixed.jsonl", &lines);
+    let (_, told) = outcomes("fixtures/micro", &["--data", text(&file)], &temp.path().join("out"));
+    assert!(told.contains("3 of 8 held-out problems are training problems too"), "{told}");
+}
+
+#[test]
+fn golds_that_no_response_can_reach_end_it_before_any_work() {
+    let temp = TempDir::new().expect("a folder");
+    let (task, seed) = task_of("fixtures/micro");
+    let all = rows(&task, seed + 1, 6);
+    let answered = |gold: &str| all.iter().map(|row| with(row, "answer", gold.into())).collect::<Vec<_>>();
+    let out = temp.path().join("out");
+    let of = |lines: &[Value], more: &[&str]| {
+        let file = written(&temp, "own.jsonl", lines);
+        let args = ["fixtures/micro", "--phase", "sft", "--threads", "1", "--only", "outcomes", "--out", text(&out)];
+        let output = probe(&[&args[..], &["--data", text(&file)], more].concat());
+        (output.status.code(), said(&output))
+    };
+    for (gold, more, says) in [
+        ("?", &[][..], "6 of 6 gold answers cannot be read"),
+        ("5", &["--grader", "choice"], "6 of 6 gold answers cannot be read (choice), the first is \"5\""),
+        ("5", &["--grader", "maths"], "no grader `maths`"),
+    ] {
+        let (code, told) = of(&answered(gold), more);
+        assert!(code == Some(2) && told.contains(says), "{gold} {more:?}: {told}");
+        assert!(!out.exists(), "{gold}");
+    }
+    let mut one = all.clone();
+    one[2] = with(&all[2], "answer", "?".into());
+    let (code, told) = of(&one, &[]);
+    assert!(
+        code == Some(0) && told.contains("warning: held-out problems: 1 of 6 gold answers cannot be read"),
+        "{told}"
+    );
+    let (code, told) = of(&answered("it is so"), &["--replace"]);
+    assert!(code == Some(0) && told.contains("6 of 6 gold answers cannot be said by the model"), "{told}");
+    let file = written(&temp, "own.jsonl", &answered("it is so"));
+    let base = [
+        "--preset",
+        "micro",
+        "--model",
+        "fixtures/micro/base/annotator",
+        "--set",
+        "data.test_rows=2",
+        "--threads",
+        "1",
+    ];
+    let folder = temp.path().join("run");
+    let train = [&base[..], &["--data", text(&file), "--out", text(&folder)]].concat();
+    let output = run(env!("CARGO_BIN_EXE_train"), &train);
+    let told = said(&output);
+    assert!(output.status.code() == Some(2) && told.contains("4 of 4 gold answers cannot be said"), "{told}");
+    let twice: Vec<Value> = all.iter().map(|row| with(row, "id", "x".into())).collect();
+    let (code, told) = of(&twice, &[]);
+    assert!(code == Some(2) && told.contains("own.jsonl:2: key \"id\": `x` stands at"), "{told}");
+}
+
+#[test]
+fn a_pair_counts_once_and_a_mark_of_byte_order_is_no_word() {
+    let temp = TempDir::new().expect("a folder");
+    let pair = |a: u32| {
+        let prompt = |a: u32| format!("<bos> a = {a} ; h = a + 1 ; ? h : h = {a} + 1 =");
+        json!({"clean": prompt(a), "corrupt": prompt(a + 1), "answer": (a + 1).to_string(), "wrong": (a + 2).to_string()})
+    };
+    let lines = [pair(1), pair(2), pair(1), pair(2), pair(3), pair(1)];
+    let file = temp.path().join("pairs.jsonl");
+    std::fs::write(&file, format!("\u{feff}{}", lines.iter().map(|line| format!("{line}\n")).collect::<String>()))
+        .expect("written");
+    let out = temp.path().join("out");
+    let args = ["pairs", text(&file), "fixtures/micro", "--phase", "sft", "--threads", "1", "--components", "resid"];
+    let output =
+        run(env!("CARGO_BIN_EXE_intervene"), &[&args[..], &["--modes", "denoise", "--out", text(&out)]].concat());
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("3 pairs repeat the same pair as one before (the first is") && told.contains("pairs.jsonl:3"),
+        "{told}"
+    );
+    assert!(told.contains("n=3") && !told.contains("n=6") && !told.contains("grader:"), "{told}");
+}
