@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use switchyard::corpus::Corpus;
+use switchyard::recipe::Recipe;
 use switchyard::store::read;
 use switchyard::tasks::{Chains, Graph, Split, Task};
-use switchyard::text::Problem;
+use switchyard::text::{Problem, Template, Vocabulary};
 use tempfile::TempDir;
 
 fn run(program: &str, args: &[&str]) -> Output {
@@ -126,6 +128,38 @@ fn training_problems_among_the_held_out_are_told() {
     let file = written(&temp, "mixed.jsonl", &lines);
     let (_, told) = outcomes("fixtures/micro", &["--data", text(&file)], &temp.path().join("out"));
     assert!(told.contains("3 of 8 held-out problems are training problems too"), "{told}");
+}
+
+/// A run's problems from a file or folder, in words.
+fn corpus(data: &Path, rows: usize, test_rows: usize) -> Corpus {
+    let mut recipe = Recipe::like("smollm2-gsm8k").expect("a preset");
+    (recipe.data.path, recipe.data.test_path) = (Some(data.to_path_buf()), None);
+    (recipe.data.rows, recipe.data.test_rows, recipe.data.template) = (rows, test_rows, Template::Words);
+    recipe.evaluation.problems = 10;
+    let vocabulary = Vocabulary::from_words(["beads", "box", "a"]).expect("words");
+    Corpus::build(&recipe, Some(vocabulary)).expect("problems")
+}
+
+#[test]
+fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
+    let of = corpus(Path::new("fixtures/problems/hub"), 100, 3);
+    assert_eq!((of.train.len(), of.test.len(), of.dropped), (5, 2, 0));
+    let ids = |from: &str| of.train.iter().filter(|sample| sample.id.contains(from)).count();
+    assert_eq!((ids("train-00000"), ids("train-00001")), (3, 2));
+    assert_eq!((of.test[1].answer.as_str(), of.told.len()), ("15", 0));
+    assert_eq!(of.answer("15", "So \\boxed{15}.").as_deref(), Some("15"));
+
+    let temp = TempDir::new().expect("a folder");
+    let row =
+        |n: usize| json!({"id": n.to_string(), "question": format!("q {n}"), "solution": "a", "answer": n.to_string()});
+    let mut lines: Vec<Value> = (0..10).map(row).collect();
+    lines.extend([0, 1, 2, 9].map(row));
+    // The last four are held out: all stand among the first ten too, and one training problem stands there twice.
+    lines.insert(4, row(3));
+    let of = corpus(&written(&temp, "leak.jsonl", &lines), 100, 4);
+    assert_eq!((of.train.len(), of.test.len()), (11, 4));
+    assert!(of.told[0].contains("1 of 11 training problems repeat"), "{:?}", of.told);
+    assert!(of.told[1].contains("4 of 4 held-out problems are training problems too"), "{:?}", of.told);
 }
 
 #[test]
