@@ -188,11 +188,9 @@ fn answer(text: &str, strict: bool) -> Answer {
 
 /// The pieces of a text in which marks stand, from its end; the whole text where it is short. Without marks: its end.
 fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
-    if text.len() <= PIECE {
-        return vec![0..text.len()];
-    }
-    if marks.is_empty() {
-        return vec![text.ceil_char_boundary(text.len() - PIECE)..text.len()];
+    let end = text.ceil_char_boundary(text.len().saturating_sub(PIECE))..text.len();
+    if end.start == 0 || marks.is_empty() {
+        return Vec::from([end]);
     }
     let mut out = vec![];
     let mut limit = text.len();

@@ -153,7 +153,7 @@ pub(super) fn open(file: &Path) -> Result<Content> {
         zeros == 0,
         "{shown}: holds zero bytes, so it is no UTF-8 text (UTF-16, or a binary file): write it as UTF-8"
     );
-    ensure!(!head.get(257..262).is_some_and(|tag| tag == b"ustar"), "{shown}: a tar archive: unpack it");
+    ensure!(head.get(257..262).is_none_or(|tag| tag != b"ustar"), "{shown}: a tar archive: unpack it");
     let name = file.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let named_table = [".csv", ".tsv"].iter().any(|ending| name.trim_end_matches(".gz").ends_with(ending));
     let first =
