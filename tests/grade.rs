@@ -454,6 +454,11 @@ const PAID: &[(&str, &str, bool)] = &[
     ("$\\frac{9}{256}$", "\\boxed{3.5156\\%}", true),
     ("18", "The total is **18**.", true),
     ("$12$", "\\boxed{12.0}", true),
+    ("$0$", "\\boxed{5x - 7y + 4 = 0}", false),
+    ("$4$", "\\boxed{x^2 = 4}", false),
+    ("$7$", "\\boxed{x = 3 + 4 = 7}", true),
+    ("$7$", "\\boxed{3 + 4 = 7}", true),
+    ("$\\frac{1}{2}$", "\\boxed{f(2) = \\frac{1}{2}}", true),
     ("yes", "Yes, that is so.", false),
     ("yes", "The answer is yes.", true),
 ];

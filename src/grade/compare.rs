@@ -17,16 +17,17 @@ type Decision = (bool, Rule);
 
 pub(crate) struct Comparer {
     scalars: Scalars,
+    strict: bool,
 }
 
 impl Comparer {
     pub fn new(strict: bool) -> Self {
-        Comparer { scalars: Scalars { budget: WORK, every_place: strict } }
+        Comparer { scalars: Scalars { budget: WORK, every_place: strict }, strict }
     }
 
     pub fn equal(&mut self, gold: &E, pred: &E) -> Decision {
         let (mut gold, mut pred) = (shorten(gold), shorten(pred));
-        if pred.is_equation() && !gold.is_equation() {
+        if pred.is_equation() && !gold.is_equation() && (!self.strict || names_a_value(&pred)) {
             pred = last_side(&pred);
         } else if gold.is_assignment() && !pred.is_equation() {
             gold = last_side(&gold);
@@ -193,6 +194,19 @@ fn last_side(e: &E) -> E {
         Expr::Chain(links) => links.last().map_or_else(|| e.clone(), last_side),
         _ => e.clone(),
     }
+}
+
+/// `x = 5`, `3 + 4 = 7`; `2x + 1 = 7` says something else than 7.
+fn names_a_value(equation: &E) -> bool {
+    let first = match &**equation {
+        Expr::Chain(links) => links.first(),
+        _ => Some(equation),
+    };
+    let mut names = vec![];
+    if let Some(Expr::Rel(_, left, _)) = first.map(|link| &**link) {
+        left.symbols(&mut names);
+    }
+    names.is_empty() || equation.is_assignment()
 }
 
 /// A division by zero equals nothing, not even itself.
