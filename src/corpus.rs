@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::grade::{Grader, Grading, Verdict};
+use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::SwitchIds;
 use crate::recipe::Recipe;
 use crate::tasks::Split;
@@ -173,13 +173,35 @@ impl Corpus {
 
     /// Whether a response's visible text reaches the gold answer, and by which rule.
     pub(crate) fn verdict(&self, gold: &str, text: &str) -> Verdict {
-        self.grading.grade(gold, text)
+        self.verdict_of(self.grading, gold, text)
+    }
+
+    /// The same for a reward: strictly, where its settings say so.
+    pub(crate) fn pays(&self, gold: &str, text: &str, strict: bool) -> bool {
+        self.verdict_of(Grading { strict, ..self.grading }, gold, text).equal
+    }
+
+    fn verdict_of(&self, grading: Grading, gold: &str, text: &str) -> Verdict {
+        if !self.is_task {
+            return grading.grade(gold, text);
+        }
+        match behind_the_last_mark(text) {
+            Some(answer) => Verdict { equal: answer == gold, rule: Rule::Text },
+            None => Verdict { equal: false, rule: Rule::NoAnswer },
+        }
     }
 
     /// The final answer of a response to the problem with this gold answer, as it is compared.
     pub fn answer(&self, gold: &str, text: &str) -> Option<String> {
-        self.grading.answer(gold, text)
+        if self.is_task { behind_the_last_mark(text) } else { self.grading.answer(gold, text) }
     }
+}
+
+/// The words after the last `#`, with which responses to generated problems end: one without it has not come to its answer.
+fn behind_the_last_mark(text: &str) -> Option<String> {
+    let (_, answer) = text.rsplit_once('#')?;
+    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!answer.is_empty()).then_some(answer)
 }
 
 /// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.

@@ -180,7 +180,7 @@ fn each_json(
         other => bail!("{place}: expected a JSON object, found {}", kind(&other)),
     };
     let mut line = String::new();
-    let mut number = 0;
+    let (mut number, mut seen) = (0, false);
     loop {
         line.clear();
         number += 1;
@@ -193,10 +193,10 @@ fn each_json(
         }
         let place = format!("{shown}:{number}");
         // One list over the whole file, or one object over several lines.
-        let list = number == 1 && text.starts_with('[');
-        if list || number == 1 && text == "{" {
+        if !seen && (text.starts_with('[') || text == "{") {
             break;
         }
+        seen = true;
         let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
         if !take(place.clone(), object(&place, value)?)? {
             return Ok(());

@@ -145,7 +145,6 @@ pub(crate) fn sample_among(
     })?;
     let groups: Vec<(Vec<Trace>, Dropped)> = world.all(groups.into_iter().flatten().collect())?;
     let mut sampled = Sampled::default();
-    let grading = if grpo.reward.strict { corpus.grading.strictly() } else { corpus.grading };
     for ((_, _, gold), (traces, dropped)) in questions.iter().zip(groups) {
         sampled.groups += 1;
         let Dropped { memory, too_long, not_finite } = &mut sampled.dropped;
@@ -155,7 +154,7 @@ pub(crate) fn sample_among(
         let mut graded = vec![];
         for trace in traces {
             let text = corpus.vocabulary.decode_visible(&trace.text())?;
-            let correct = grading.grade(gold, &text).equal;
+            let correct = corpus.pays(gold, &text, grpo.reward.strict);
             let terms = reward(Facts::of(&trace, correct), &grpo.reward);
             graded.push((trace, terms, correct));
         }
