@@ -193,6 +193,13 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
         assert!(tuned.agreement.low > logit.agreement.high, "layer {layer}");
         assert_eq!(tuned.positions, logit.positions);
     }
+    // Each latent stands for a token of the clause (`h * 2 = 3`): the fourth says the value, whichever it is in this problem.
+    let own = |step, layer| at(Lens::Logit, step, layer).own_value.expect("known values");
+    assert!(own(4, 4).low > 0.9, "{}", own(4, 4));
+    for (step, layer) in [(5, 4), (3, 4), (4, 0)] {
+        assert!(own(step, layer).high < 0.5, "step {step}, layer {layer}: {}", own(step, layer));
+    }
+    assert!(at(Lens::Logit, 0, 4).own_value.is_none(), "text stands for no step");
     // The embedding layer of a latent is the hidden state of the position before it: its own next-token distribution.
     for step in 2..=5 {
         assert_eq!(top(at(Lens::Logit, step, 0)), top(at(Lens::Logit, step - 1, 4)), "step {step}");

@@ -129,6 +129,7 @@ const READINGS: &[Column] = &[
     ("top", "JSON [[token, p], …]", "the most probable tokens, their mean probabilities"),
     ("kl", "nats", "from the model's own distribution to the lens'"),
     ("agreement", "share", "positions where lens and model name the same token"),
+    ("own_value", "share", "positions whose most probable token begins the value of the block's own step"),
     ("direct_logit.target", "name", "the token whose logit is explained"),
     ("target", "name", "what the probe reads: switch, or value:<step>@<latent step>, both from 1"),
     ("protocol", "name", "paper: random negatives, split by row; grouped: look-alikes, split by problem"),

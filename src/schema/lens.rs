@@ -59,6 +59,9 @@ pub struct LensRow {
     pub kl: Estimate,
     /// Share of positions where both name the same token.
     pub agreement: Estimate,
+    /// Share of positions whose most probable token begins the value of the problem's own step that the block stands for, of blocks
+    /// that stand for one; absent where values are not known, and in rows of older versions.
+    pub own_value: Option<Estimate>,
 }
 
 impl LensRow {

@@ -176,7 +176,7 @@ fn unwritten(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Resul
 
 /// `(block, step of the solution)` for the blocks of a trace that stand where a step's clause begins, as long as its text
 /// follows the solution.
-fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Vec<(usize, usize)>> {
+pub(crate) fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Vec<(usize, usize)>> {
     let gold: Vec<&str> = problem.solution.split_whitespace().collect();
     let mut segments: Vec<Vec<u32>> = vec![vec![]];
     for position in &trace.positions {

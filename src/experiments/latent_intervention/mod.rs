@@ -8,7 +8,7 @@
 
 mod arithmetic;
 pub(super) mod check;
-mod known_value;
+pub(crate) mod known_value;
 mod observe;
 pub(super) mod record;
 mod table;

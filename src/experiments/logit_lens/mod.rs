@@ -16,7 +16,7 @@ mod reading;
 mod residuals;
 mod translators;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use rand::SeedableRng;
@@ -24,8 +24,10 @@ use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+use super::latent_intervention::known_value::blocks;
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
+use crate::model::hooks::Place;
 use crate::parallel;
 use crate::schema::{Lens, LensRow, Opened};
 use crate::stats::{Estimate, grouped_kfold};
@@ -141,22 +143,54 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let lens_of = |problem: usize| tuned[fold_of[problem]].as_ref();
     let mut grid = Grid::new(layers.to_vec());
     text.each(|problems, own, states| {
-        let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: None }).collect();
+        let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: None, own: None }).collect();
         grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
     })?;
+    let values = own_values(study, traces)?;
     let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
     let parts = parallel::cut(&latent, study.threads);
     let grids = parallel::run(&parts, |part| {
         let mut grid = Grid::new(layers.to_vec());
-        let wanted = |place: &crate::model::hooks::Place| matches!(place.step, Step::Latent { .. });
+        let wanted = |place: &Place| matches!(place.step, Step::Latent { .. });
         walk(subject, layers, part, &wanted, &mut |places, own, states| {
-            let keys: Vec<Key> = places.iter().map(|p| Key { problem: p.row, step: p.step.nth() }).collect();
+            let value = |p: &Place| match p.step {
+                Step::Latent { block, .. } => values.get(&(p.row, block)).copied(),
+                _ => None,
+            };
+            let keys: Vec<Key> =
+                places.iter().map(|p| Key { problem: p.row, step: p.step.nth(), own: value(p) }).collect();
             grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
         })?;
         Ok(grid)
     })?;
     grids.into_iter().for_each(|part| grid.merge(part));
     Ok(grid)
+}
+
+/// Of each problem and block that stands for a step with a known value: the tokens that the value begins with.
+fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize), [u32; 2]>> {
+    let corpus = &study.subject.corpus;
+    let mut values = BTreeMap::new();
+    for trace in traces {
+        let problem = &corpus.test[trace.problem];
+        for (block, step) in blocks(trace, problem, &corpus.vocabulary)? {
+            let Some(value) = problem.steps[step].value.number() else { continue };
+            let value = value.to_string();
+            let begins = |text: &str| -> Result<Option<u32>> {
+                let Some(first) = corpus.vocabulary.encode(text)?.first().copied() else { return Ok(None) };
+                let said = corpus.vocabulary.decode(&[first])?;
+                Ok(Some(first).filter(|_| !said.trim().is_empty() && value.starts_with(said.trim())))
+            };
+            let found = (begins(&value)?, begins(&format!(" {value}"))?);
+            let both = match found {
+                (Some(a), Some(b)) => [a, b],
+                (Some(one), None) | (None, Some(one)) => [one; 2],
+                (None, None) => continue,
+            };
+            values.insert((trace.problem, block), both);
+        }
+    }
+    Ok(values)
 }
 
 /// A problem's text positions in the sample: response positions whose next token the decoder drew in text mode.

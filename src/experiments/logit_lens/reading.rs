@@ -28,7 +28,12 @@ pub struct Key {
     pub problem: usize,
     /// Latent step; `None` at text.
     pub step: Option<Nth>,
+    /// Tokens that the value of the block's own step begins with, where it is known.
+    pub own: Own,
 }
+
+/// Without and with a blank before it; the same one twice where there is no difference.
+pub(super) type Own = Option<[u32; 2]>;
 
 /// Final norm and head: states `[n, D]` → logits `[n, V]`.
 pub fn head(model: &Decoder, h: Tensor<2>) -> Tensor<2> {
@@ -41,6 +46,8 @@ struct Cell {
     problems: Vec<usize>,
     /// Entropy, p(exit), rank of exit, KL, agreement.
     values: Vec<[f64; 5]>,
+    /// Whether the most probable token begins the value of the block's own step, by problem.
+    own: Vec<(usize, bool)>,
     /// Sum of probabilities by token.
     mass: BTreeMap<u32, f64>,
 }
@@ -99,9 +106,11 @@ impl Grid {
         let rank = 1 + lp.iter().filter(|p| **p > at_exit).count();
         // Rounding can leave the sum a hair below 0 where both are the same.
         let kl: f64 = own.iter().zip(&lp).map(|(p, q)| p.exp() * (p - q)).sum::<f64>().max(0.0);
-        let agree = sampling::argmax(own) == sampling::argmax(&lp);
+        let top = sampling::argmax(&lp);
+        let agree = sampling::argmax(own) == top;
         let cell = self.cells.entry((lens, key.step, layer)).or_default();
         cell.problems.push(key.problem);
+        cell.own.extend(key.own.map(|own| (key.problem, own.iter().any(|token| *token == top))));
         cell.values.push([sampling::entropy(&lp), at_exit.exp(), rank as f64, kl, f64::from(agree)]);
         for token in most_probable(&lp, KEPT) {
             *cell.mass.entry(token).or_default() += lp[token as usize].exp();
@@ -114,6 +123,7 @@ impl Grid {
             let mine = self.cells.entry(key).or_default();
             mine.problems.extend(cell.problems);
             mine.values.extend(cell.values);
+            mine.own.extend(cell.own);
             cell.mass.into_iter().for_each(|(token, p)| *mine.mass.entry(token).or_default() += p);
         }
     }
@@ -146,6 +156,7 @@ impl Grid {
                 top: cell.top(study, top)?,
                 kl,
                 agreement,
+                own_value: share(study.seed, &cell.own)?,
             });
         }
         anyhow::ensure!(
