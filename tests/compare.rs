@@ -76,3 +76,22 @@ fn folders_without_rows_to_compare_say_so() {
     let said = compare::table(&[folder]).expect_err("nothing to compare").to_string();
     assert!(said.contains("no rows") && said.contains(&temp.path().display().to_string()), "{said}");
 }
+
+#[test]
+fn rows_that_are_missing_are_named() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    for name in ["accuracy-sft.parquet", "latent_intervention-grpo.parquet"] {
+        std::fs::copy(Path::new("reports/micro").join(name), temp.path().join(name)).expect("a copy");
+    }
+    std::fs::write(temp.path().join("known_value-sft.parquet"), "no").expect("a file");
+    let table = compare::table(&[Folder::open(temp.path()).expect("rows")]).expect("a table");
+    for part in [
+        "no `accuracy` rows of grpo",
+        "no `latent_intervention` rows of sft",
+        "no `known_value` rows of grpo, sft",
+        "known_value-sft.parquet: not a whole",
+    ] {
+        assert!(table.note.contains(part), "{part}: {}", table.note);
+    }
+    assert!(!table.note.contains("no `accuracy` rows of sft"), "{}", table.note);
+}

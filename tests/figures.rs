@@ -291,6 +291,121 @@ fn what_cannot_be_drawn_is_named() {
     assert!(save(std::path::Path::new("f"), &[]).is_err());
 }
 
+fn lines(names: &[&str], y: f64) -> Figure {
+    let line = |name: &&str| Line::bars(name, vec![Point::bare(0.0, y), Point::bare(1.0, y + 0.02)]);
+    let lines = names.iter().map(line).collect();
+    Figure::Lines(LineChart { title: "t".into(), lines, ..LineChart::default() })
+}
+
+/// Colours of the legend's texts: of each name that of the line before it.
+fn colour_of(svg: &str, name: &str) -> String {
+    let before = &svg[..svg.find(&format!("\n{name}\n")).expect("a name in a legend")];
+    let line = before.rfind("<polyline").expect("a line in a legend");
+    before[line..].split("stroke=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a colour").to_owned()
+}
+
+#[test]
+fn a_name_has_one_colour_in_all_panels_and_fourteen_names_fourteen() {
+    let (svg, _) = draw("panels", &[lines(&["sft", "grpo"], 0.1), lines(&["grpo (n=7)", "pause"], 0.2)]);
+    assert_eq!(colour_of(&svg, "grpo"), colour_of(&svg, "grpo (n=7)"), "another n is no other series");
+    assert_ne!(colour_of(&svg, "sft"), colour_of(&svg, "grpo (n=7)"), "the first of each panel");
+    let names: Vec<String> = (0..14).map(|i| format!("s{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (svg, _) = draw("many", &[lines(&names, 0.1)]);
+    let colours: std::collections::BTreeSet<String> = names.iter().map(|name| colour_of(&svg, name)).collect();
+    assert_eq!(colours.len(), 14, "{colours:?}");
+}
+
+#[test]
+fn a_legend_shows_no_line_where_none_is_drawn() {
+    let chart = |joined: bool| {
+        let points = vec![Point::bare(0.0, 0.0), Point::bare(1.0, 1.0)];
+        let line = Line { joined, ..Line::bars("a", points) };
+        draw("marks", &[Figure::Lines(LineChart { lines: vec![line], ..LineChart::default() })]).0
+    };
+    let coloured = |svg: &str| svg.matches("stroke=\"#0072B2\"").count();
+    assert_eq!(coloured(&chart(true)), 2, "the line and its key");
+    assert_eq!(coloured(&chart(false)), 0);
+}
+
+#[test]
+fn an_axis_that_leaves_zero_out_says_so() {
+    let corner = |y: f64| {
+        let (svg, _) = draw("cut", &[lines(&["a"], y)]);
+        let axis = svg.rfind("<polyline").expect("the axes");
+        svg[axis..]
+            .split("points=\"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .expect("points")
+            .split(' ')
+            .count()
+    };
+    assert!(corner(0.9) > corner(0.0), "no zigzag");
+}
+
+#[test]
+fn ranges_that_numbers_cannot_divide_have_an_axis() {
+    for (low, high) in [
+        (1e-320, 3e-320),
+        (0.0, 1e-320),
+        (0.0, 0.0),
+        (5e-324, 1.0),
+        (1.0, 1.0 + 1e-16),
+        (-1e308, 1e308),
+        (1e299, 2e299),
+    ] {
+        for log in [false, true] {
+            let y = if log { Axis::new("y").log() } else { Axis::new("y") };
+            let points = vec![Point::bare(0.0, low), Point::bare(1.0, high)];
+            let chart =
+                LineChart { title: "t".into(), y, lines: vec![Line::band("a", points)], ..LineChart::default() };
+            let folder = tempfile::tempdir().unwrap();
+            // Drawn, or refused by name: it ends either way.
+            match save(&folder.path().join("f"), &[Figure::Lines(chart)]) {
+                Ok(files) => assert!(!std::fs::read_to_string(files.svg).unwrap().contains("NaN"), "{low} to {high}"),
+                Err(why) => assert!(format!("{why:#}").contains("no finite values"), "{low} to {high}: {why:#}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_rounds_to_zero_has_no_sign_and_no_word_is_clipped() {
+    let cells = vec![vec![Some(-0.001), Some(1.0)]];
+    let (columns, rows) = (vec!["1".into(), "2".into()], vec!["0".into()]);
+    let map = HeatMap { title: "t".into(), columns, rows, cells, print: true, ..HeatMap::default() };
+    let (svg, _) = draw("zero", &[Figure::HeatMap(map)]);
+    assert!(svg.contains("\n0.00\n") && !svg.contains("−0.00"), "a signed zero");
+    let long = "checkpoint_of_somebody_with_a_name_without_a_single_blank_in_it_that_goes_on_and_on_and_on";
+    let (svg, _) = draw("long", &[lines(&[long], 0.1)]);
+    let pieces = svg.lines().filter(|line| line.len() > 3 && long.contains(*line)).count();
+    assert!(!svg.contains(long) && pieces >= 2, "{pieces} pieces");
+}
+
+#[test]
+fn the_largest_weights_are_as_wide_as_any() {
+    let node = |row| Node { column: 0, row, name: "a".into() };
+    let link = |to, weight| Link { from: 0, to, weight, says: "says".into() };
+    let network = Network {
+        title: "t".into(),
+        columns: vec!["c".into()],
+        rows: ["0", "1", "2"].map(String::from).to_vec(),
+        nodes: vec![node(0), node(1), node(2)],
+        links: vec![link(1, 1e308), link(2, -1e308)],
+        ..Network::default()
+    };
+    assert!(draw("huge", &[Figure::Network(network)]).0.contains("stroke-width=\"15\""));
+}
+
+#[test]
+fn nothing_but_zeros_is_a_bar_chart_too() {
+    let zero = Some(Estimate { value: 0.0, low: 0.0, high: 0.0, n: 30 });
+    let series = vec![BarSeries { name: "a".into(), values: vec![zero, zero], paper: vec![] }];
+    let categories = vec!["x".into(), "y".into()];
+    draw("zeros", &[Figure::Bars(BarChart { title: "t".into(), y: Axis::new("y"), categories, series })]);
+}
+
 #[test]
 fn the_page_can_carry_the_font() {
     let css = fonts::font_face_css();

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use switchyard::report::folder::Folder;
 use switchyard::report::render::report;
-use switchyard::schema::{KnownValueRow, TeacherForcedRow};
+use switchyard::schema::{KnownValueRow, OutcomeRow, PositionRow, TeacherForcedRow};
 use tempfile::TempDir;
 
 use crate::report::{save, toy};
@@ -116,4 +116,40 @@ fn a_model_of_ones_own_stands_without_the_paper_unless_asked() {
     assert!(!table.exists() && !rows.path().join("tables/claims.md").exists(), "what was made for the paper stays");
     assert!(own.contains("The model switches where it was taught to"), "the finding is there without it");
     assert!(own.contains("tab:teacher-forced"), "the rows of a table of the paper's have one of their own");
+}
+
+#[test]
+fn the_bar_that_a_cards_number_is_of_stands_out() {
+    let (_rows, html) = made_up();
+    let card = html
+        .split("<section class=\"card\">")
+        .find(|card| card.contains("Other latents"))
+        .or_else(|| html.split("<section class=\"card\">").find(|card| card.contains("No loss is shown")));
+    let card = card.expect("a card of interventions");
+    assert_eq!(card.matches("class=\"bar own\"").count(), 1);
+    let name = |bar: &str| bar.rsplit("<text").next().expect("a name").split('>').nth(1).expect("text").to_owned();
+    let own = card.split("<rect class=\"bar own\"").next().expect("the bars before it");
+    assert!(name(own).starts_with("another problem"), "{}", name(own));
+}
+
+#[test]
+fn text_of_rows_cannot_turn_the_page_around() {
+    let rows = tempfile::tempdir().expect("a folder");
+    toy(rows.path());
+    let token = |index: usize, token: &str| {
+        json!({"problem": 0, "index": index, "kind": "text", "id": 7, "token": token, "logprob": -0.1, "entropy": 0.4, "p_swi": 0.01,
+            "p_exit": null, "lens": null, "correct": true, "prompt": "x\u{2067}y"})
+    };
+    save::<PositionRow>(rows.path(), "sft", &[token(0, "a\u{202e}b\u{2066}c\u{200f}"), token(1, "d")]);
+    let outcome = |problem: usize| {
+        json!({"problem": problem, "id": "x", "gold": "1\u{202b}", "blocks": 1, "correct": true, "switched": true, "visible_tokens": 15,
+            "latent_calls": 5, "truncated": false, "level": 1, "subject": format!("s{}\u{202d}", problem % 2)})
+    };
+    save::<OutcomeRow>(rows.path(), "sft", &(0..40).map(outcome).collect::<Vec<_>>());
+    let html = page(open(rows.path()));
+    assert!(html.contains("s0\u{fffd}"), "in a figure");
+    let turns =
+        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    assert_eq!(html.chars().find(|c| turns(*c)), None);
+    assert!(html.contains("a\u{fffd}b\u{fffd}c\u{fffd}"), "it is told");
 }

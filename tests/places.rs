@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
+use switchyard::report::render::{default_page, report};
 use switchyard::schema::described;
 use switchyard::store::read_flat;
 
@@ -194,6 +194,27 @@ fn a_page_of_somebody_elses_stays() {
     std::fs::remove_file(&page).expect("removed");
     report(&folder(), &page).expect("a page");
     report(&folder(), &page).expect("the same again");
+}
+
+#[test]
+fn a_page_of_other_folders_stays() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let [first, second] = ["first", "second"].map(|name| temp.path().join(name));
+    some_rows(&first);
+    some_rows(&second);
+    let open = |path: &Path| Folder::open(path).expect("rows");
+    let page = temp.path().join("index.html");
+    report(&[open(&first)], &page).expect("a page");
+    let before = std::fs::read(&page).expect("a page");
+    let refused = format!("{:#}", report(&[open(&second)], &page).err().expect("refused"));
+    assert!(refused.contains("is the page of") && refused.contains("first") && refused.contains("--page"), "{refused}");
+    assert_eq!(std::fs::read(&page).expect("a page"), before);
+    assert!(!second.join("tables").exists(), "it found out after the work");
+    // Unasked it goes where nothing is lost, and a page of more folders takes the place of one of fewer.
+    assert_eq!(default_page(&[open(&second)]), second.join("index.html"));
+    assert_eq!(default_page(&[open(&first)]), page);
+    report(&[open(&second), open(&first)], &page).expect("a page of both");
+    report(&[open(&first)], &page).err().expect("one of both would be lost");
 }
 
 #[test]

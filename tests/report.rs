@@ -493,3 +493,109 @@ fn missing_and_broken_files_are_told_not_fatal() {
     assert!(says(&empty.path().join("x")).contains("not a folder"));
     assert!(default_folders(empty.path()).unwrap_err().to_string().contains("run `probe` first"));
 }
+
+/// A copy of a folder's rows in which every `every`-th float is another; `None` stands for NaN and the infinities.
+fn changed(from: &Path, to: &Path, every: usize, new: Option<f64>) {
+    fn change(value: &mut Value, count: &mut usize, every: usize, new: Option<f64>) {
+        match value {
+            Value::Number(x) if x.is_f64() => {
+                *count += 1;
+                if count.is_multiple_of(every) {
+                    *value = json!(new);
+                }
+            }
+            Value::Object(fields) => fields.values_mut().for_each(|field| change(field, count, every, new)),
+            _ => {}
+        }
+    }
+    let mut count = 0;
+    for file in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_some_and(|e| e == "parquet") {
+            let mut rows: Vec<Value> = switchyard::store::read(&file).unwrap();
+            rows.iter_mut().for_each(|row| change(row, &mut count, every, new));
+            write(to, file.file_stem().unwrap().to_str().unwrap(), &rows);
+        }
+    }
+}
+
+#[test]
+fn rows_of_any_numbers_have_a_report() {
+    let reports = tempfile::tempdir().unwrap();
+    let good = reports.path().join("good");
+    toy(&good);
+    let kinds =
+        [(1, Some(1e-320)), (3, Some(1e-320)), (1, Some(0.0)), (3, Some(-3.0)), (3, Some(1e308)), (1, None), (5, None)];
+    for (number, (every, new)) in kinds.into_iter().enumerate() {
+        let bad = reports.path().join(format!("bad-{number}"));
+        changed(&good, &bad, every, new);
+        let Ok(folder) = Folder::open(&bad) else { panic!("{every} {new:?}: the folder is lost") };
+        let told = folder.unreadable.len();
+        let page = reports.path().join(format!("{number}.html"));
+        report(&[folder], &page).unwrap_or_else(|why| panic!("{every} {new:?}: {why:#}"));
+        assert_eq!(told > 0, new.is_none(), "{every} {new:?}: what is no number is told");
+    }
+}
+
+#[test]
+fn one_number_that_is_none_costs_itself_and_is_told() {
+    let reports = tempfile::tempdir().unwrap();
+    let mut rows: Vec<Value> = vec![];
+    for group in ["all", "level:1", "text_only"] {
+        rows.push(json!({"group": group, "k_min": 4, "k_cap": 5, "accuracy": about(0.8), "latent_accuracy": about(0.7), "text_accuracy": null,
+            "switch_rate": about(0.6), "blocks": about(1.0), "latent_calls": about(7.0), "visible_tokens": about(20.0),
+            "truncated": about(0.02), "forced_exits": null, "difference": null, "lost": null, "gained": null, "p_value": null,
+            "p_holm": null}));
+    }
+    rows[0]["latent_calls"]["value"] = Value::Null;
+    rows[1]["accuracy"]["low"] = Value::Null;
+    write(reports.path(), "accuracy-sft", &rows);
+    let folder = Folder::open(reports.path()).unwrap();
+    let kept = folder.rows::<AccuracyRow>("sft");
+    assert_eq!(kept.iter().map(|row| row.group.as_str()).collect::<Vec<_>>(), ["all", "text_only"]);
+    assert_eq!((kept[0].latent_calls, kept[0].accuracy.value), (None, 0.8), "the rest of its row stays");
+    let told = folder.unreadable.join("; ");
+    for part in ["accuracy-sft.parquet", "latent_calls of row 0", "accuracy of row 1", "row 1 is left out"] {
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
+fn losses_of_zero_are_drawn() {
+    let run = tempfile::tempdir().unwrap();
+    let steps: Vec<Value> = (0..30).map(|i| json!({"step": i, "loss": 0.0, "token_accuracy": 1.0})).collect();
+    write(run.path(), "metrics-sft", &steps);
+    report(&[Folder::open(run.path()).unwrap()], &run.path().join("page.html")).unwrap();
+    let svg = std::fs::read_to_string(run.path().join("figures/fig-training.svg")).unwrap();
+    assert!(svg.contains("Training loss") && svg.contains("Training accuracy"), "a panel is missing");
+}
+
+#[test]
+fn two_reports_on_one_folder_end_well() {
+    let reports = tempfile::tempdir().unwrap();
+    let rows = reports.path().join("rows");
+    toy(&rows);
+    let one = |page: &str| report(&[Folder::open(&rows).unwrap()], &reports.path().join(page)).map(|_| ());
+    std::thread::scope(|scope| {
+        let both = ["a.html", "a.html", "b.html"].map(|page| scope.spawn(move || one(page)));
+        both.into_iter().for_each(|done| done.join().unwrap().unwrap());
+    });
+    for room in ["tables", "figures"] {
+        let left =
+            std::fs::read_dir(rows.join(room)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(left.filter(|name| name.ends_with(".tmp")).count(), 0, "{room}");
+    }
+}
+
+#[test]
+fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
+    let reports = tempfile::tempdir().unwrap();
+    toy(reports.path());
+    report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
+    for figure in ["fig-intervention", "fig-intervention-all", "fig-per-subject"] {
+        let svg = std::fs::read_to_string(reports.path().join("figures").join(figure).with_extension("svg")).unwrap();
+        let panels: Vec<&str> = svg.split("font-weight=\"bold\"").skip(1).collect();
+        let of = |name: &str| panels.iter().filter(|panel| panel.contains(name) && panel.contains("\npaper\n")).count();
+        assert_eq!(of("after SFT"), 0, "{figure}");
+        assert!(of("Switch-GRPO") + of("GRPO") > 0, "{figure}");
+    }
+}

@@ -34,7 +34,7 @@ pub struct Report {
     /// Folders of rows; by default all under runs/reports/
     #[arg(value_name = "FOLDER")]
     folders: Vec<PathBuf>,
-    /// The page; by default index.html beside the first folder
+    /// The page; by default index.html beside the first folder, or in it where the page of other folders is there
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// The checkpoint that stands where the paper says "after SFT"
@@ -94,10 +94,12 @@ fn report(args: &Report) -> Result<()> {
     let named =
         |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
-    let beside = paths[0].parent().unwrap_or(Path::new("")).join("index.html");
-    let done = render::report(&folders, args.page.as_ref().unwrap_or(&beside))?;
+    let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));
+    let done = render::report(&folders, &page)?;
     let seconds = started.elapsed().as_secs_f64();
-    print(&format!("{}\n{}  ({seconds:.1} s; open it in a browser)\n", done.summary, done.page.display()))
+    let aside = args.page.is_none() && page.parent() == Some(paths[0].as_path());
+    let why = if aside { "index.html beside the folder is another page and stays; " } else { "" };
+    print(&format!("{}\n{}  ({seconds:.1} s; {why}open it in a browser)\n", done.summary, done.page.display()))
 }
 
 fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {

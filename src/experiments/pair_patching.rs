@@ -17,7 +17,7 @@ use super::{Files, Fit};
 use crate::latent::Sequence;
 use crate::parallel;
 use crate::progress::say;
-use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares};
+use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
 use crate::store::Journal;
 use crate::study::circuits::given::{Given, read};
 use crate::study::circuits::pairs::Pair;
@@ -227,5 +227,5 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
             out += &format!("| {form} | {mode} | {node} | {place} | {:.2}{star} | {:.1e} |\n", r.effect, r.p_holm);
         }
     }
-    out
+    out + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
 }

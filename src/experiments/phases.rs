@@ -70,7 +70,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
 /// Markdown, one row a class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
     let mut out = String::from(
-        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi) differs |\n\
+        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi) |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for r in rows {
@@ -82,7 +82,7 @@ pub fn table(rows: &[PhaseChangeRow]) -> String {
             r.d_entropy,
             r.d_margin,
             r.d_rank,
-            if r.differs() { "yes" } else { "—" }
+            r.verdict()
         );
     }
     out

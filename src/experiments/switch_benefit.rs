@@ -130,7 +130,7 @@ pub fn table(rows: &[SwitchBenefitRow]) -> String {
             r.better,
             r.worse,
             r.p_value,
-            if r.helps() { "helps" } else { "—" }
+            r.verdict()
         );
     }
     out

@@ -67,7 +67,7 @@ impl Quality {
     }
 }
 
-impl<'a> Cells<'a> {
+impl Cells<'_> {
     /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
         (exhibits::of(label)?.cell)(self, row, column).and_then(sound)
@@ -107,6 +107,7 @@ impl<'a> Cells<'a> {
         }
     }
 }
+
 /// Bootstrap mean; of fewer than two values there is no interval, hence no estimate.
 pub(super) fn mean(values: &[f64]) -> Option<Estimate> {
     Bootstrap::default().mean(values).ok()

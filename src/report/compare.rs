@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::folder::Folder;
+use super::folder::{Folder, distinct};
 use super::paper::Paper;
 use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, Tested, Verdict};
@@ -43,6 +43,11 @@ pub fn table(folders: &[Folder]) -> Result<Table> {
         }
     }
     let names: Vec<String> = folders.iter().map(|f| f.path.display().to_string()).collect();
+    for folder in folders {
+        for why in folder.mixed.iter().chain(&folder.unreadable).cloned().chain(missing(folder)) {
+            table.note += &format!(" {}: {why}.", folder.name);
+        }
+    }
     ensure!(
         !table.rows().is_empty(),
         "{}: no rows of `probe` or `intervene` to compare; run them with --out into these folders",
@@ -76,13 +81,15 @@ fn headings() -> Vec<Heading> {
 }
 
 fn checkpoints(folder: &Folder) -> Vec<&str> {
-    let mut found = folder.of::<InterventionRow>();
-    for checkpoint in folder.of::<AccuracyRow>() {
-        if !found.contains(&checkpoint) {
-            found.push(checkpoint);
-        }
-    }
-    found
+    distinct(folder.of::<InterventionRow>().into_iter().chain(folder.of::<AccuracyRow>()))
+}
+
+/// Rows that a column would be made of and that a checkpoint lacks; said once for all checkpoints that lack the same.
+fn missing(folder: &Folder) -> Vec<String> {
+    let wanted = [AccuracyRow::NAME, InterventionRow::NAME, KnownValueRow::NAME, ExitRow::NAME, ProbeRow::NAME];
+    let lacking = |rows: &str| checkpoints(folder).into_iter().filter(|c| !folder.has(rows, c)).collect::<Vec<_>>();
+    let said = wanted.map(|rows| (rows, lacking(rows))).into_iter().filter(|(_, of)| !of.is_empty());
+    said.map(|(rows, of)| format!("no `{rows}` rows of {}", of.join(", "))).collect()
 }
 
 /// One row of the table.

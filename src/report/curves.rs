@@ -24,11 +24,9 @@ pub(super) const SUPERVISED: [&str; 10] =
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
     let mut files = vec![];
-    let supervised: Vec<(&str, Vec<FlatRow>)> = SUPERVISED
-        .iter()
-        .filter_map(|phase| Some((*phase, read_flat(&metrics(run, phase)).ok()?)))
-        .filter(|(_, rows)| !rows.is_empty())
-        .collect();
+    let there = SUPERVISED.into_iter().filter(|phase| metrics(run, phase).is_file());
+    let supervised: Vec<(&str, Vec<FlatRow>)> =
+        there.map(|phase| Ok((phase, read_flat(&metrics(run, phase))?))).collect::<Result<_>>()?;
     if !supervised.is_empty() {
         let borrowed: Vec<(&str, &[FlatRow])> =
             supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
@@ -75,7 +73,7 @@ pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &s
     let values = |rows: &[FlatRow]| -> Vec<(f64, f64)> {
         rows.iter()
             .filter_map(|row| Some((number(row, "step")?, number(row, key)?)))
-            .filter(|(_, y)| y.is_finite() && (!log || *y > 0.0))
+            .filter(|(_, y)| y.is_finite())
             .collect()
     };
     let curves: Vec<(&str, Vec<(f64, f64)>)> =
@@ -84,7 +82,7 @@ pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &s
     if let [(_, points)] = curves.as_slice() {
         lines.push(Line::scatter("each batch", points.iter().map(|&(x, y)| Point::bare(x, y)).collect()));
     }
-    lines.extend(curves.iter().map(|(phase, points)| Line::band(phase, rolling(points))));
+    lines.extend(curves.iter().map(|(phase, points)| Line::band(&phase.replace('_', " "), rolling(points))));
     let axis = Axis::new(y);
     let y = if log { axis.log() } else { axis };
     Figure::lines(LineChart { title: title.into(), x: Axis::new("optimiser step"), y, lines, ..LineChart::default() })
@@ -109,7 +107,7 @@ fn histogram(path: &Path) -> Result<Figure> {
     let frame = parquet::read(path)?;
     let column = frame.column("entropy").with_context(|| format!("{}: has no column `entropy`", path.display()))?;
     let column = column.cast(&polars::prelude::DataType::Float64)?;
-    let values: Vec<f64> = column.f64()?.iter().flatten().collect();
+    let values: Vec<f64> = column.f64()?.iter().flatten().filter(|h| h.is_finite()).collect();
     Ok(Figure::Histogram(Histogram {
         title: "Next-token entropy of response positions".into(),
         x: Axis::new("entropy (nats)"),

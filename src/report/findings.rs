@@ -2,7 +2,7 @@
 //! answer which question. A title says what the verdict of the rows is; where they decide nothing it says that.
 
 use super::cells::intervention_row;
-use super::folder::{Folder, sound};
+use super::folder::{Folder, distinct, sound};
 use crate::schema::{
     AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, ProbeRow, ResponseRow,
     SwitchBenefitRow, TeacherForcedRow,
@@ -19,6 +19,8 @@ pub(super) struct Finding {
     pub of: String,
     /// The small figure: a name and a share each.
     pub bars: Vec<(String, Estimate)>,
+    /// The bar that the number is of.
+    pub own: String,
     /// The table that it is from.
     pub label: &'static str,
 }
@@ -40,16 +42,9 @@ pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
 
 /// Checkpoints that have a finding, in the order of training.
 pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
-    let mut names: Vec<&str> = vec![];
-    for rows in
-        [KnownValueRow::NAME, InterventionRow::NAME, TeacherForcedRow::NAME, ResponseRow::NAME, AccuracyRow::NAME]
-    {
-        for checkpoint in folder.checkpoints(rows) {
-            if !names.contains(&checkpoint) {
-                names.push(checkpoint);
-            }
-        }
-    }
+    let rows =
+        [KnownValueRow::NAME, InterventionRow::NAME, TeacherForcedRow::NAME, ResponseRow::NAME, AccuracyRow::NAME];
+    let mut names = distinct(rows.into_iter().flat_map(|rows| folder.checkpoints(rows)));
     // Only trained so far: what the last phase reached.
     if names.is_empty() {
         names.extend(folder.phases().last().map(|row| row.phase.as_str()));
@@ -64,6 +59,8 @@ fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let number = sound(row.hit_rate)?;
     let title = if row.follows() {
         "The answer follows the value in the latents"
+    } else if row.above_chance.scaled(-1.0).is_above(0.0) {
+        "The answer follows the value in the latents less often than by chance"
     } else {
         "No sign that the answer follows the latents"
     };
@@ -73,6 +70,7 @@ fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number,
         of: "of the answers become what arithmetic predicts when another problem’s latents, with another value, are put in".into(),
         bars: bars([("predicted answer", row.hit_rate), ("by chance", row.chance), ("old answer kept", row.kept)]),
+        own: "predicted answer".into(),
         label: "tab:known-value",
     })
 }
@@ -85,10 +83,10 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         .iter()
         .find_map(|mode| intervention_row(folder, checkpoint, mode).filter(|_| of(mode).is_some()))?;
     let other = if row.mode == "zero" { "zeros in their place" } else { "those of another problem" };
-    let title = if row.lowers() {
-        "Other latents make right answers wrong".to_owned()
-    } else {
-        "No loss is shown when the latents are replaced".to_owned()
+    let title = match row.verdict() {
+        "lower" => "Other latents make right answers wrong",
+        "higher" => "More answers are right when the latents are replaced",
+        _ => "No loss is shown when the latents are replaced",
     };
     let named = [
         (NORMAL, "unchanged"),
@@ -100,10 +98,11 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     ];
     Some(Finding {
         asks: "Do right answers need these latents?",
-        title,
+        title: title.into(),
         number: of(&row.mode)?,
         of: format!("of the answers that were right with latents stay right with {other}"),
         bars: named.iter().filter_map(|(mode, name)| Some(((*name).to_owned(), of(mode)?))).collect(),
+        own: named.iter().find(|(mode, _)| *mode == row.mode).map_or_else(String::new, |(_, name)| (*name).to_owned()),
         label: "tab:intervention-ladder",
     })
 }
@@ -132,6 +131,7 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number: sound(at.p_swi)?,
         of: "is the probability of <swi> where the annotation begins a block".into(),
         bars: bars(std::iter::once(("annotated", at.p_swi)).chain(beside)),
+        own: "annotated".into(),
         label: "tab:tf",
     })
 }
@@ -139,10 +139,10 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
 /// What a block is worth.
 fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<SwitchBenefitRow>(checkpoint).iter().find(|row| row.group == "chosen")?;
-    let title = if row.helps() {
-        "Thinking in latents helps where the model chooses it"
-    } else {
-        "No gain from latents is shown where the model chooses them"
+    let title = match row.verdict() {
+        "helps" => "Thinking in latents helps where the model chooses it",
+        "hurts" => "Thinking in latents hurts where the model chooses it",
+        _ => "No gain from latents is shown where the model chooses them",
     };
     Some(Finding {
         asks: "Do latents help?",
@@ -150,6 +150,7 @@ fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number: sound(row.with_block)?,
         of: "of the problems where it opens a block are answered right with one".into(),
         bars: bars([("with a block", row.with_block), ("<swi> forbidden", row.without_block)]),
+        own: "with a block".into(),
         label: "tab:switch-benefit",
     })
 }
@@ -181,6 +182,7 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
             best.chance
         ),
         bars: steps.iter().map(|row| (step(row), row.balanced_accuracy)).collect(),
+        own: step(best),
         label: "tab:probe-values",
     })
 }
@@ -200,6 +202,7 @@ fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number,
         of: "of the responses hold at least one block of latent steps".into(),
         bars: bars([("responses with a block", number)]),
+        own: "responses with a block".into(),
         label: "tab:gen-analysis",
     })
 }
@@ -214,6 +217,7 @@ fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number,
         of: "of the problems are answered right".into(),
         bars: bars(named.iter().filter_map(|(group, name)| Some((*name, row(group)?.accuracy)))),
+        own: "as it likes".into(),
         label: "tab:switching",
     })
 }
@@ -227,6 +231,7 @@ fn over_training(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         number: sound(row.accuracy)?,
         of: "of the held-out problems are answered right after this phase".into(),
         bars: bars(folder.phases().iter().map(|row| (row.phase.as_str(), row.accuracy))),
+        own: checkpoint.to_owned(),
         label: "tab:training",
     })
 }

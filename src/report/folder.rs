@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::mixture;
-use crate::schema::{CalibrationRow, GRPO_START, KNOWN, METRICS, Named, PhaseRow, RAW, Typed};
+use crate::schema::{CalibrationRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_flat};
 
@@ -53,7 +53,7 @@ pub struct Folder {
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
     /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
-    /// the others of their checkpoint, with the difference.
+    /// the others of their checkpoint, or not those that the manifest was written for, with the difference.
     pub mixed: Vec<String>,
     /// Whether the paper's numbers were asked for, whatever the model is.
     asked: bool,
@@ -95,7 +95,7 @@ impl Folder {
         };
         folder.read_calibration();
         folder.manifest = folder.read_manifest(path);
-        let strangers = folder.manifest.as_ref().map(mixture::strangers).unwrap_or_default();
+        let strangers = folder.manifest.as_ref().map(|m| mixture::left_out(path, m)).unwrap_or_default();
         for entry in sorted(path)? {
             let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
             let metrics = entry.join(format!("{METRICS}.parquet"));
@@ -103,7 +103,7 @@ impl Folder {
                 folder.add(METRICS, &stem, &metrics);
             } else if entry.is_dir() && stem == "reports" {
                 let inner = folder.read_manifest(&entry);
-                let strangers = inner.as_ref().map(mixture::strangers).unwrap_or_default();
+                let strangers = inner.as_ref().map(|m| mixture::left_out(&entry, m)).unwrap_or_default();
                 sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
             } else {
                 folder.add_file(&entry, &strangers);
@@ -200,15 +200,11 @@ impl Folder {
     }
 
     fn add(&mut self, experiment: &str, checkpoint: &str, file: &Path) {
-        let read = || -> Result<File> {
-            let flat = read_flat(file)?;
-            let known = KNOWN.iter().find(|known| known.name == experiment);
-            let typed = known.map(|known| (known.read)(&flat)).transpose();
-            Ok(File { typed: typed.with_context(|| format!("{}: other rows than today's", file.display()))?, flat })
-        };
-        match read() {
-            Ok(rows) => {
+        let known = KNOWN.iter().find(|known| known.name == experiment);
+        match read_flat(file).and_then(|flat| whole(flat, known).with_context(|| file.display().to_string())) {
+            Ok((rows, lost)) => {
                 self.files.insert((experiment.to_owned(), checkpoint.to_owned()), rows);
+                self.unreadable.extend(lost.map(|lost| format!("{}: {lost}", file.display())));
             }
             Err(why) => self.unreadable.push(format!("{why:#}")),
         }
@@ -310,6 +306,61 @@ impl Folder {
     }
 }
 
+/// Rows as their struct, where they have one. What is not a number (NaN and infinities have none in rows) costs its estimate, or its
+/// row where the struct needs it; the second part says which.
+fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Option<String>)> {
+    let mut lost: Vec<String> = vec![];
+    for (number, row) in flat.iter_mut().enumerate() {
+        lost.extend(without_numbers(row).into_iter().map(|key| format!("{key} of row {number} is not a number")));
+    }
+    let read = |rows: &[FlatRow]| known.map(|known| (known.read)(rows)).transpose();
+    let typed = match read(&flat) {
+        Ok(typed) => typed,
+        Err(why) => {
+            let (mut kept, all) = (vec![], flat.len());
+            for (number, row) in flat.into_iter().enumerate() {
+                match read(std::slice::from_ref(&row)) {
+                    Ok(_) => kept.push(row),
+                    Err(_) => lost.push(format!("row {number} is left out")),
+                }
+            }
+            flat = kept;
+            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}");
+            read(&flat)?
+        }
+    };
+    let more = if lost.len() > 3 { format!(" and {} more", lost.len() - 3) } else { String::new() };
+    let said = (!lost.is_empty()).then(|| format!("{}{more}", lost[..lost.len().min(3)].join(", ")));
+    Ok((File { flat, typed }, said))
+}
+
+/// Estimates of which a part is missing, by their key; afterwards all their parts are.
+fn without_numbers(row: &mut FlatRow) -> Vec<String> {
+    let keys: Vec<String> = row.keys().filter_map(|key| Some(key.strip_suffix(".n")?.to_owned())).collect();
+    let parts = |key: &str| ["value", "low", "high", "n"].map(|part| format!("{key}.{part}"));
+    let broken = |key: &String| {
+        let values = parts(key).map(|part| row.get(&part).map(Value::is_null));
+        // All four columns are there, some with a number and some without.
+        values.iter().all(Option::is_some) && values.contains(&Some(true)) && values.contains(&Some(false))
+    };
+    let broken: Vec<String> = keys.into_iter().filter(broken).collect();
+    for part in broken.iter().flat_map(|key| parts(key)) {
+        row.insert(part, Value::Null);
+    }
+    broken
+}
+
+/// Each of them once, where it is first.
+pub(super) fn distinct<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = vec![];
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
 /// A checkpoint as a reader calls it.
 pub(super) fn called(checkpoint: &str) -> String {
     match checkpoint {
@@ -352,9 +403,10 @@ pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
     }
 }
 
-/// An estimate whose interval is in order; another is none.
+/// An estimate whose interval is finite and in order; another is none.
 pub(crate) fn sound(e: Estimate) -> Option<Estimate> {
-    (e.n > 0 && e.low <= e.value && e.value <= e.high).then_some(e)
+    let finite = e.low.is_finite() && e.high.is_finite();
+    (e.n > 0 && finite && e.low <= e.value && e.value <= e.high).then_some(e)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::folder::{estimate, shown};
 use super::tables::{Cell, ColumnKind, Heading, Table};
+use crate::stats::unsigned_zero;
 use crate::store::{FlatRow, IDENTITY};
 
 /// Rows of one checkpoint.
@@ -121,7 +122,7 @@ fn cell(row: &FlatRow, found: &Found) -> Cell {
 }
 
 fn small(x: f64) -> String {
-    if x != 0.0 && x.abs() < 1e-3 { format!("{x:.1e}") } else { format!("{x:.3}") }
+    if x != 0.0 && x.abs() < 1e-3 { format!("{x:.1e}") } else { unsigned_zero(format!("{x:.3}")) }
 }
 
 /// `p_holm` → `p (Holm)`; other keys read as words.

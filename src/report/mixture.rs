@@ -1,14 +1,32 @@
-//! Rows of different origin under one name: found before they are read, so that no table mixes them. Knows manifests.
+//! Rows of different origin under one name, and rows that are not those that the manifest was written for: found before they are
+//! read, so that no table mixes them. Knows manifests.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::store::{checkpoint, difference};
+use crate::store::{checkpoint, difference, sha256};
 
-/// Files that must not stand beside the others of their checkpoint, each with the reason. Those of the origin that most files
+/// Files of a folder that must not be read, each with the reason.
+pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
+    let mut out = strangers(manifest);
+    for (name, entry) in manifest.as_object().into_iter().flatten() {
+        // Older manifests do not say.
+        let Some(said) = entry["sha256"].as_str() else { continue };
+        let file = folder.join(format!("{name}.parquet"));
+        if file.is_file() && sha256(&[&file]).is_ok_and(|found| found != said) {
+            let why =
+                "are not those that manifest.json was written for (another sha256): make them again with its command";
+            out.insert(name.clone(), format!("the rows of {name} {why}"));
+        }
+    }
+    out
+}
+
+/// Files that must not stand beside the others of their checkpoint. Those of the origin that most files
 /// have stay; of two origins with as many files each, the one that the manifest names first.
-pub(super) fn strangers(manifest: &Value) -> BTreeMap<String, String> {
+fn strangers(manifest: &Value) -> BTreeMap<String, String> {
     let mut of: BTreeMap<&str, Vec<(&String, &Value)>> = BTreeMap::new();
     for (name, entry) in manifest.as_object().into_iter().flatten() {
         if let Some(checkpoint) = checkpoint(&entry["setup"]) {
@@ -34,6 +52,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn rows_of_another_hash_are_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("a-sft.parquet"), "rows").expect("written");
+        let of = |hash: &str| {
+            left_out(folder.path(), &json!({"a-sft": {"sha256": hash}, "b-sft": {"sha256": "x"}, "c": {}}))
+        };
+        let hash = sha256(&[folder.path().join("a-sft.parquet")]).expect("a hash");
+        assert!(of(&hash).is_empty());
+        assert!(of("0")["a-sft"].contains("the rows of a-sft are not those"), "{:?}", of("0"));
+    }
 
     #[test]
     fn the_fewer_are_left_out() {

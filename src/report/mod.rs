@@ -12,6 +12,7 @@
 //! | [`figures`] | charts as SVG and PNG |
 //! | [`compare`] | checkpoints of several folders side by side |
 //! | `findings` | what a checkpoint's rows say in a sentence and a number: the page's cards |
+//! | `letters` | characters that no row may bring into a page, figure or table |
 //! | `places` | named places of rows, in the order in which a reader meets them |
 //! | [`front`], `picture` | what the README shows |
 //! | [`recipes`] | which commands make which table and figure |
@@ -29,6 +30,7 @@ mod findings;
 pub mod folder;
 pub mod front;
 mod generic;
+mod letters;
 mod mixture;
 pub mod page;
 mod paired;

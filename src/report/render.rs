@@ -10,14 +10,14 @@ use rayon::prelude::*;
 use super::beside::{self, Beside};
 use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, Undrawn};
-use super::figures::{FigureFiles, save_beside};
+use super::figures::{FigureFiles, laid_out, write};
 use super::folder::Folder;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
 use super::tables::Table;
 use super::verdicts::{self, Tested};
-use crate::store::write_atomic;
+use crate::store::{Lock, write_atomic};
 
 /// A figure drawn, with its SVG for the page.
 pub struct Drawn {
@@ -68,18 +68,44 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// A disk that cannot be written; mistakes in the fixture or a recipe.
 pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
-    ours_or_new(page)?;
+    ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
+    // Another report on one of these folders ends first. In one order, so that no two wait for each other.
+    let mut rooms: Vec<PathBuf> = folders.iter().map(|folder| folder.path.join("tables")).collect();
+    rooms.sort();
+    rooms.dedup();
+    let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
     let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
-    let html = page::html(&paper, &rendered, &recipes);
+    let html = page::html(&paper, &rendered, &recipes, &places(page, folders));
     write_atomic(page, html.as_bytes())?;
     let summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
     Ok(Report { page: page.to_path_buf(), summary })
 }
 
-/// Refuses a page that something else made.
-fn ours_or_new(page: &Path) -> Result<()> {
+/// Where folders are, seen from the page's folder where they are below it: a page that is moved with them stays their page.
+fn places(page: &Path, folders: &[Folder]) -> Vec<String> {
+    let whole = |path: &Path| {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
+    };
+    let home = whole(page.parent().unwrap_or(Path::new("")));
+    let place = |folder: &Folder| {
+        let path = whole(&folder.path);
+        path.strip_prefix(&home).unwrap_or(&path).display().to_string()
+    };
+    folders.iter().map(place).collect()
+}
+
+/// Where the page goes that nobody named: beside the first folder, or into it where a page of other folders is there.
+pub fn default_page(folders: &[Folder]) -> PathBuf {
+    let first = folders.first().map_or(Path::new(""), |folder| &folder.path);
+    let beside = first.parent().unwrap_or(Path::new("")).join("index.html");
+    if ours_or_new(&beside, folders).is_ok() { beside } else { first.join("index.html") }
+}
+
+/// Refuses a page that something else made, and one that shows a folder which the new one would not.
+fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
     let there = match std::fs::read(page) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -89,6 +115,14 @@ fn ours_or_new(page: &Path) -> Result<()> {
         there.contains(page::MARKER),
         "{}: is there and was not made by this version of `report`: move it away, or name another page with --page FILE",
         page.display()
+    );
+    let new = places(page, folders);
+    let lost: Vec<String> = page::shown(&there).into_iter().filter(|place| !new.contains(place)).collect();
+    ensure!(
+        lost.is_empty(),
+        "{}: is the page of {}, which would be lost: name these folders too, or another page with --page FILE",
+        page.display(),
+        lost.join(", ")
     );
     Ok(())
 }
@@ -128,15 +162,29 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
         true => (exhibits::drawings(&silent, folder).0, vec![]),
         false => exhibits::drawings(paper, folder),
     };
-    let figures: Result<Vec<Drawn>> = drawings
-        .into_par_iter()
-        .map(|drawing| {
-            let files = save_beside(&stem("figures", &drawing.label), &drawing.panels, drawing.columns)?;
-            let svg = std::fs::read_to_string(&files.svg)?;
-            Ok(Drawn { drawing, files, svg })
-        })
-        .collect();
-    let figures = figures.with_context(what)?;
+    // Numbers that no chart can show cost their own figure, not the report.
+    let saved = |drawing: Drawing| -> Result<Result<Drawn, Undrawn>> {
+        let Drawing { label, title, panels, columns, .. } = &drawing;
+        match laid_out(panels, *columns) {
+            Ok(scene) => {
+                let files = write(&stem("figures", label), panels, &scene)?;
+                let svg = std::fs::read_to_string(&files.svg)?;
+                Ok(Ok(Drawn { drawing, files, svg }))
+            }
+            Err(why) => Ok(Err(Undrawn {
+                label: label.clone(),
+                title: title.clone(),
+                reason: format!("cannot be drawn: {why:#}"),
+            })),
+        }
+    };
+    let (mut figures, mut undrawn) = (vec![], undrawn);
+    for figure in drawings.into_par_iter().map(saved).collect::<Result<Vec<_>>>().with_context(what)? {
+        match figure {
+            Ok(drawn) => figures.push(drawn),
+            Err(not) => undrawn.push(not),
+        }
+    }
     made.extend(figures.iter().flat_map(|drawn| [drawn.files.svg.clone(), drawn.files.png.clone()]));
     remove_stale(&folder.path.join("tables"), "tab-", &made)?;
     remove_stale(&folder.path.join("tables"), "claims", &made)?;
@@ -169,6 +217,9 @@ fn summary(r: &Rendered<'_>) -> String {
         out += &format!("  claims   {}\n", counted(&r.claims));
     } else if !r.folder.is_calibration() {
         out += "  the paper's tables and claims are left out: no checkpoint stands for its own (--paper shows them)\n";
+    }
+    for Undrawn { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
+        out += &format!("  left out: {label} {reason}\n");
     }
     for why in &r.folder.mixed {
         out += &format!("  MIXED    left out: {why}\n");

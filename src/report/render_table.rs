@@ -1,6 +1,8 @@
 //! A table as Markdown, CSV and LaTeX. Knows text formats, not what the numbers mean.
 
+use super::letters;
 use super::tables::{Cell, ColumnKind, Table};
+use crate::stats::unsigned_zero;
 use crate::store::no_formula;
 
 /// Printed columns: headings and rows of plain text, before any escaping, and whether each is set to the right.
@@ -64,16 +66,16 @@ fn shown(cell: &Cell, kind: ColumnKind) -> String {
 
 /// Fixed decimals; scientific where they would show nothing of a number that is not zero.
 pub(super) fn number(value: f64, digits: usize) -> String {
-    if value != 0.0 && value.abs() < 0.5 * 10f64.powi(-(digits as i32)) {
+    if value.abs() >= 1e12 || value != 0.0 && value.abs() < 0.5 * 10f64.powi(-(digits as i32)) {
         format!("{value:.1e}")
     } else {
-        format!("{value:.digits$}")
+        unsigned_zero(format!("{value:.digits$}"))
     }
 }
 
 /// Text in Markdown: a tag such as `<swi>` would vanish as HTML, a bar would end a cell.
 pub(super) fn safe(s: &str) -> String {
-    s.replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
+    letters::all(s).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
 }
 
 pub(super) fn markdown(table: &Table) -> String {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
+use super::folder::sound;
 use super::render_table;
 use crate::stats::Estimate;
 use crate::store::write_atomic;
@@ -47,9 +48,9 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// An estimate, or nothing where there is none.
+    /// An estimate, or nothing where there is none, or none with an interval.
     pub(super) fn measured(estimate: Option<Estimate>) -> Self {
-        estimate.map_or_else(Self::nothing, Self::Measured)
+        estimate.and_then(sound).map_or_else(Self::nothing, Self::Measured)
     }
 
     /// Nothing, without a reason.

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::verdict::verdict;
 use super::{Identity, Named};
-use crate::stats::{Estimate, FEWEST, Flips, LEVEL, accuracy};
+use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 /// A problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,9 +49,14 @@ impl Named for SwitchBenefitRow {
 }
 
 impl SwitchBenefitRow {
+    /// `helps`, `hurts`, or that neither is seen.
+    pub fn verdict(&self) -> &'static str {
+        verdict(self.identity.n, self.benefit.value, self.p_value, ["hurts", "helps"])
+    }
+
     /// The verdict that blocks help.
     pub fn helps(&self) -> bool {
-        self.benefit.value > 0.0 && self.identity.n >= FEWEST && self.p_value <= 1.0 - LEVEL
+        self.verdict() == "helps"
     }
 }
 

@@ -22,6 +22,7 @@ mod probe;
 mod shards;
 mod switching;
 mod training;
+mod verdict;
 
 use std::any::Any;
 
@@ -38,7 +39,7 @@ pub use circuits::{
     Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Steered, SteeringRow, SteeringTrial,
     Target, agreement,
 };
-pub(crate) use circuits::{Predicted, agreements, attributions, shares, steerings};
+pub(crate) use circuits::{Predicted, agreements, attributions, shares, steerings, too_few};
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use glossary::described;

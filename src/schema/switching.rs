@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::verdict::{FEW, NEITHER};
 use super::{Identity, Named};
-use crate::stats::Estimate;
+use crate::stats::{Estimate, FEWEST};
 
 /// A class of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -108,7 +109,17 @@ pub struct PhaseChangeRow {
 impl PhaseChangeRow {
     /// The verdict that the second checkpoint places `<swi>` with another probability.
     pub fn differs(&self) -> bool {
-        self.d_p_swi.is_above(0.0) || self.d_p_swi.scaled(-1.0).is_above(0.0)
+        ["higher", "lower"].contains(&self.verdict())
+    }
+
+    /// `higher`, `lower`, or that neither is seen: p(`<swi>`) at the second checkpoint.
+    pub fn verdict(&self) -> &'static str {
+        match self.d_p_swi {
+            d if d.n < FEWEST => FEW,
+            d if d.is_above(0.0) => "higher",
+            d if d.scaled(-1.0).is_above(0.0) => "lower",
+            _ => NEITHER,
+        }
     }
 }
 

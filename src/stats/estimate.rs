@@ -56,6 +56,11 @@ impl Estimate {
         self.n >= FEWEST && 2.0 * self.p_above(x) <= 1.0 - LEVEL
     }
 
+    /// The same, its interval cut to what a share can be.
+    pub fn share(&self) -> Self {
+        Self { low: self.low.max(0.0), high: self.high.min(1.0), ..*self }
+    }
+
     /// The same estimate in another unit, e.g. `scaled(100.0)` for percent. A negative factor swaps the ends.
     pub fn scaled(&self, factor: f64) -> Self {
         let (a, b) = (self.low * factor, self.high * factor);
@@ -67,6 +72,15 @@ impl Estimate {
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = f.precision().unwrap_or(3);
-        write!(f, "{:.p$} [{:.p$}, {:.p$}] n={}", self.value, self.low, self.high, self.n)
+        let shown = [self.value, self.low, self.high].map(|x| unsigned_zero(format!("{x:.p$}")));
+        write!(f, "{} [{}, {}] n={}", shown[0], shown[1], shown[2], self.n)
+    }
+}
+
+/// A printed number without the sign of a zero: what rounds to nothing lies on neither side of it.
+pub fn unsigned_zero(number: String) -> String {
+    match number.strip_prefix('-') {
+        Some(rest) if rest.chars().all(|c| matches!(c, '0' | '.')) => rest.to_owned(),
+        _ => number,
     }
 }

@@ -40,7 +40,7 @@ mod wilson;
 
 pub use bootstrap::Bootstrap;
 pub use classify::{Rates, auroc, balanced_accuracy};
-pub use estimate::Estimate;
+pub use estimate::{Estimate, unsigned_zero};
 pub(crate) use groups::Groups;
 pub use holm::holm;
 pub use logistic::Logistic;

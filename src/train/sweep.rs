@@ -180,7 +180,7 @@ fn table(rows: &[SweepRow]) -> Result<String> {
         let held = &at[&key];
         let values: Vec<f64> = held.iter().map(|row| row.result.accuracy.value).collect();
         let mean = match mean_of_runs(&values) {
-            Ok(mean) => format!("{mean:.3}"),
+            Ok(mean) => format!("{:.3}", mean.share()),
             Err(_) => format!("{:.3}", values[0]), // one seed: no interval
         };
         let each: Vec<String> =

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Files, Fit};
 use crate::schema::{
-    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares,
+    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares, too_few,
 };
 use crate::store::{FlatRow, Journal};
 use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
@@ -233,5 +233,5 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
             out += &format!("| {form} | {mode} | {node} | {place}{back} | {:.2} | {:.1e} |\n", r.effect, r.p_holm);
         }
     }
-    out
+    out + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
 }

@@ -25,7 +25,7 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
             r.lost,
             r.gained,
             r.p_holm,
-            if r.lowers() { "lower" } else { "—" },
+            r.verdict(),
             cell(r.logit_diff, 2),
             r.firings,
             r.mean_change

@@ -51,7 +51,7 @@ fn said(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRo
     let row = |circuit| circuits.iter().find(|c| c.form == form && c.circuit == circuit);
     let effect = |circuit| row(circuit).and_then(|c| sound(c.effect));
     let alone = effect(Circuit::Found).map_or_else(String::new, |e| {
-        let random = effect(Circuit::Random).map_or_else(String::new, |e| format!("; random circuits of its size {e:.2}").replace("-0.00", "0.00"));
+        let random = effect(Circuit::Random).map_or_else(String::new, |e| format!("; random circuits of its size {e:.2}"));
         format!("; run alone, the circuit brings {e:.2} of the difference between clean and corrupt runs (faithfulness{random})")
     });
     let of = row(Circuit::Found).map_or_else(String::new, |c| format!(" (of {} there are)", c.of));

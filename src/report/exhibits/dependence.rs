@@ -20,7 +20,7 @@ const NONE: f64 = 0.05;
 const READING: &str = "Changes of accuracy against the unchanged model, all latents of a problem replaced, all problems (paired). \
     resample: by latents of other problems, which are as likely as its own and differ in content alone: the verdict is read from \
     it. `yes`: fewer right answers (exact test, Holm-corrected over the interventions of its run). `no`: the whole interval is \
-    within 0.05 of no change. `undecided`: neither. A model whose accuracy is that of guessing has none to lose; `changed` is \
+    within 0.05 of no change. `for the worse`: more right answers with other latents than with its own. `undecided`: none of these. A model whose accuracy is that of guessing has none to lose; `changed` is \
     the share of answers that become others under resample, right or wrong. Skip: no latents at all. Known value: how much more \
     often than by chance the answer is the one that arithmetic predicts from a donor's value.";
 
@@ -67,11 +67,13 @@ fn row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a Inter
     folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
 }
 
-/// `yes`, `no` or `undecided`, from the rows under `resample`.
+/// `yes`, `for the worse`, `no` or `undecided`, from the rows under `resample`.
 fn verdict(resample: &InterventionRow) -> &'static str {
     let Estimate { low, high, .. } = resample.accuracy_change;
     if resample.lowers() {
         "yes"
+    } else if resample.raises() {
+        "for the worse"
     } else if -NONE < low && high < NONE && resample.p_holm > 1.0 - LEVEL {
         "no"
     } else {
@@ -104,8 +106,8 @@ mod tests {
             ([-0.4, -0.3, -0.2], 1e-9, 500, "yes"),
             ([-0.03, -0.01, 0.02], 0.4, 500, "no"),
             ([-0.06, -0.02, 0.02], 0.2, 500, "undecided"),
-            // A change for the better is not lost content, and is no absence of change either.
-            ([0.01, 0.02, 0.03], 0.001, 500, "undecided"),
+            // A change for the better is content that misleads, and is no absence of change either.
+            ([0.01, 0.02, 0.03], 0.001, 500, "for the worse"),
             // Too few problems for any verdict of an effect.
             ([-0.9, -0.8, -0.7], 1e-3, 4, "undecided"),
         ] {

@@ -3,7 +3,7 @@
 use super::{Drawing, Exhibit, Layout};
 use crate::report::cells::{Cells, intervention_row};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
-use crate::report::folder::{Folder, called, sound};
+use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::paper::Paper;
 use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Named};
 use crate::stats::Estimate;
@@ -38,16 +38,12 @@ fn cell(cells: &Cells<'_>, mode: &str, column: &str) -> Option<Estimate> {
 /// Modes that the paper lacks.
 fn extra(folder: &Folder) -> Vec<(String, String)> {
     let known = |mode: &str| [NORMAL, "zero", "random_norm", "skip"].contains(&mode);
-    let mut modes: Vec<&str> = vec![];
-    for (_, row) in folder.all::<InterventionRow>().filter(|(_, row)| row.is_plain() && !known(&row.mode)) {
-        if !modes.contains(&row.mode.as_str()) {
-            modes.push(&row.mode);
-        }
-    }
+    let plain = folder.all::<InterventionRow>().map(|(_, row)| row).filter(|row| row.is_plain() && !known(&row.mode));
+    let modes = distinct(plain.map(|row| row.mode.as_str()));
     modes.into_iter().map(|mode| (mode.to_owned(), mode.replace('_', " "))).collect()
 }
 
-/// What the bars show, besides the known value.
+/// What enters the latents in the figure.
 const SHOWN: [(&str, &str); 5] = [
     (NORMAL, "normal"),
     ("zero", "zero"),
@@ -56,37 +52,74 @@ const SHOWN: [(&str, &str); 5] = [
     ("embedding_argmax", "own token"),
 ];
 
-/// The finding in one panel: what five inputs leave of right answers, and how often the answer follows a known value.
+/// The finding, a row of panels a checkpoint that the paper has: what five inputs leave of right answers, and what becomes of
+/// answers when a known value is put in.
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let of_sft = folder.of::<InterventionRow>().into_iter().find(|c| *c == folder.sft);
-    let Some(checkpoint) = of_sft.or_else(|| folder.of::<InterventionRow>().first().copied()) else { return vec![] };
-    let left =
-        |mode: &str| intervention_row(folder, checkpoint, mode).and_then(|r| r.diagnostic_accuracy).and_then(sound);
-    let theirs = |mode: &str| paper.cell(&format!("tab:intervention/{mode}/diag_acc")).ok();
-    let known = KnownValueRow::main(folder.rows(checkpoint)).and_then(|row| sound(row.hit_rate));
-    let mut bars: Vec<(&str, Option<Estimate>, Option<f64>)> =
-        SHOWN.iter().map(|(mode, name)| (*name, left(mode), theirs(mode))).collect();
-    bars.push(("known value", known, None));
-    bars.retain(|(_, value, _)| value.is_some());
-    if bars.len() < 2 {
-        return vec![];
+    let there = folder.of::<InterventionRow>();
+    let mut checkpoints: Vec<&str> = there.iter().copied().filter(|c| *c == folder.sft || *c == folder.grpo).collect();
+    if checkpoints.is_empty() {
+        checkpoints.extend(there.first());
     }
+    let of = |checkpoint: &&str| [kept(paper, folder, checkpoint), followed(folder, checkpoint)];
+    let panels: Vec<[Option<Figure>; 2]> = checkpoints.iter().map(of).collect();
+    let columns = if panels.iter().flatten().all(Option::is_some) { 2 } else { 1 };
+    let note = format!(
+        "Right answers: of those that the unchanged model gives with latents (diagnostic problems), the share that stays right. \
+         Known value: the share of answers that become what arithmetic predicts from the value put in, that would by chance, and \
+         that stay. Bars: 95 % intervals. {}",
+        theirs_are("n = 21 fits them")
+    );
+    exhibit.drawing("Latent-state interventions", columns, panels.into_iter().flatten().flatten().collect(), &note)
+}
+
+/// Bars of one checkpoint under a title, what their height is and what they are of; none where fewer than two are known.
+fn bars(
+    [title, of, series]: [&str; 3],
+    checkpoint: &str,
+    bars: &[(&str, Option<Estimate>, Option<f64>)],
+) -> Option<Figure> {
+    let bars: Vec<_> = bars.iter().filter(|(_, value, _)| value.is_some()).collect();
     let values: Vec<Option<Estimate>> = bars.iter().map(|(_, value, _)| *value).collect();
-    let series = vec![BarSeries {
-        name: with_n("of the diagnostic problems", &values),
-        values,
-        paper: bars.iter().map(|b| b.2).collect(),
-    }];
-    let panel = Figure::Bars(BarChart {
-        title: format!("What enters the latents, and what becomes of right answers: {}", called(checkpoint)),
-        y: Axis::new("share").range(0.0, 1.04),
-        categories: bars.iter().map(|(name, ..)| (*name).to_owned()).collect(),
-        series,
-    });
-    let note = "Bars: share of the answers that were right with latents (diagnostic problems) and stay right; the last one: share that \
-                becomes what arithmetic predicts from the value put in. 95 % Wilson intervals. Diamonds: the paper's numbers \
-                (n = 21 fits them).";
-    exhibit.drawing("Latent-state interventions", 1, vec![panel], note)
+    (bars.len() > 1).then(|| {
+        Figure::Bars(BarChart {
+            title: format!("{title}: {}", called(checkpoint)),
+            y: Axis::share(of),
+            categories: bars.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+            series: vec![BarSeries {
+                name: with_n(series, &values),
+                values,
+                paper: bars.iter().map(|b| b.2).collect(),
+            }],
+        })
+    })
+}
+
+fn kept(paper: &Paper, folder: &Folder, checkpoint: &str) -> Option<Figure> {
+    let left = |mode: &str| intervention_row(folder, checkpoint, mode)?.diagnostic_accuracy.and_then(sound);
+    let all = SHOWN.map(|(mode, name)| (name, left(mode), theirs(paper, folder, checkpoint, mode, "diag_acc")));
+    bars(
+        ["Right answers by what enters the latents", "share that stays right", "diagnostic problems"],
+        checkpoint,
+        &all,
+    )
+}
+
+fn followed(folder: &Folder, checkpoint: &str) -> Option<Figure> {
+    let row = KnownValueRow::main(folder.rows(checkpoint))?;
+    let all = [("predicted", row.hit_rate), ("by chance", row.chance), ("old one kept", row.kept)];
+    let all = all.map(|(name, share)| (name, sound(share), None));
+    bars(["Answers when a known value is put in", "share of answers", "problems with a donor"], checkpoint, &all)
+}
+
+/// The paper's number, beside the checkpoint that it is of alone.
+pub(super) fn theirs(paper: &Paper, folder: &Folder, checkpoint: &str, mode: &str, column: &str) -> Option<f64> {
+    let here = checkpoint == folder.grpo;
+    here.then(|| paper.cell(&format!("tab:intervention/{mode}/{column}")).ok()).flatten()
+}
+
+/// What a figure with the paper's diamonds must say.
+pub(super) fn theirs_are(n: &str) -> String {
+    format!("Diamonds: the paper's numbers, from its section on the model after Switch-GRPO ({n}).")
 }
 
 /// `all (n=500)`; where bars differ in it, `(n=40 to 84)`.

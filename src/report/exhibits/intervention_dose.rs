@@ -36,7 +36,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         Figure::lines(LineChart {
             title: title.into(),
             x: Axis::new(unit),
-            y: Axis::new("accuracy"),
+            y: Axis::share("accuracy"),
             lines: lines.filter(|line| line.points.len() > 1).collect(),
             ..LineChart::default()
         })

@@ -1,7 +1,7 @@
 //! Every intervention on the latent inputs, all steps at once: a table, and accuracy and changed answers by mode; and the same by
 //! where they act.
 
-use super::intervention::with_n;
+use super::intervention::{theirs, theirs_are, with_n};
 use super::{Drawing, Exhibit};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, sound};
@@ -48,13 +48,13 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         }
         let series = |name: &str, value: fn(&InterventionRow) -> Option<Estimate>, column: &str| -> BarSeries {
             let values: Vec<Option<Estimate>> = rows.iter().map(|r| value(r).and_then(sound)).collect();
-            let theirs = |r: &&InterventionRow| paper.cell(&format!("tab:intervention/{}/{column}", r.mode)).ok();
+            let theirs = |r: &&InterventionRow| theirs(paper, folder, checkpoint, &r.mode, column);
             BarSeries { name: with_n(name, &values), values, paper: rows.iter().map(theirs).collect() }
         };
         let categories: Vec<String> = rows.iter().map(|r| r.mode.replace('_', " ")).collect();
         let chart = |title: &str, y: &str, series: Vec<BarSeries>| {
             let title = format!("{title}: {}", called(checkpoint));
-            Figure::Bars(BarChart { title, y: Axis::new(y), categories: categories.clone(), series })
+            Figure::Bars(BarChart { title, y: Axis::share(y), categories: categories.clone(), series })
         };
         let accuracy = vec![
             series("all", |r| Some(r.accuracy), "all_acc"),
@@ -68,7 +68,9 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
             panels.push(chart("Answers changed", "share of problems", changed));
         }
     }
-    let note = "Bars: 95 % Wilson intervals. Diagnostic: problems where normal switched and was right, so it can only fall. \
-                Diamonds: the paper's numbers (n = 50 and 21 fit them).";
-    exhibit.drawing("Every intervention (ours)", 2, panels, note)
+    let note = format!(
+        "Bars: 95 % Wilson intervals. Diagnostic: problems where normal switched and was right, so it can only fall. {}",
+        theirs_are("n = 50 and 21 fit them")
+    );
+    exhibit.drawing("Every intervention (ours)", 2, panels, &note)
 }

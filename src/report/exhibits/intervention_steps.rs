@@ -5,7 +5,7 @@ use super::{Drawing, Exhibit};
 use crate::nth::Nth;
 use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
-use crate::report::folder::{Folder, called, sound};
+use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::paper::Paper;
 use crate::schema::{At, InterventionRow, Later, NORMAL, Named, Steps};
 use crate::stats::Estimate;
@@ -61,12 +61,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut panels = vec![];
     for checkpoint in checkpoints {
         let rows = stepped(folder, checkpoint);
-        let mut modes: Vec<&str> = vec![];
-        for mode in rows.iter().map(|(_, r)| r.mode.as_str()) {
-            if !modes.contains(&mode) && replaces(mode) {
-                modes.push(mode);
-            }
-        }
+        let modes = distinct(rows.iter().map(|(_, r)| r.mode.as_str()).filter(|mode| replaces(mode)));
         let line = |mode: &&str| {
             let mut points: Vec<Point> = vec![];
             for (step, row) in rows.iter().filter(|(_, r)| r.mode == *mode) {

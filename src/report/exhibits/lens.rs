@@ -40,7 +40,7 @@ pub(super) fn grid(cells: &[(usize, usize, Estimate)], map: HeatMap) -> Option<F
     layers.reverse();
     let at = |layer, column| {
         let there = cells.iter().find(|c| (c.0, c.1) == (layer, column));
-        there.and_then(|c| sound(c.2)).map(|e| e.value).filter(|v| v.is_finite())
+        there.and_then(|c| sound(c.2)).map(|e| e.value).filter(|v| v.abs() < 1e300)
     };
     let cells: Vec<Vec<_>> = layers.iter().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
     let names = |all: &[usize]| all.iter().map(usize::to_string).collect::<Vec<_>>();
@@ -57,26 +57,34 @@ pub(in crate::report) fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, len
     rows.into_iter().filter(|(_, r)| Some(r.switching) == switching).collect()
 }
 
-/// Unit, name, value and range of what a lens is asked for.
-type Reading = (&'static str, &'static str, fn(&LensRow) -> Estimate, Option<(f64, f64)>);
+/// Unit, name, value and upper end (the largest value, where not given) of what a lens is asked for.
+type Reading = (&'static str, &'static str, fn(&LensRow) -> Option<Estimate>, Option<f64>);
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let exit: Reading = ("p(</swi>)", "p(</swi>)", |r| r.p_exit, Some((0.0, 1.0)));
-    let entropy: Reading = ("nats", "entropy", |r| r.entropy, None);
+    let readings: [Reading; 3] = [
+        ("p(</swi>)", "p(</swi>)", |r| Some(r.p_exit), Some(1.0)),
+        ("nats", "entropy", |r| Some(r.entropy), None),
+        ("share", "top-1 is the own value", |r| r.own_value, Some(1.0)),
+    ];
     let mut out = vec![];
     for checkpoint in folder.of::<LensRow>() {
+        // One scale for both lenses.
+        let entropies = folder.rows::<LensRow>(checkpoint).iter().filter_map(|row| sound(row.entropy)).map(|e| e.value);
+        let most = entropies.fold(1e-9, f64::max);
         let mut panels = vec![];
-        for (lens, of) in [(Lens::Logit, "Logit"), (Lens::Tuned, "Tuned")] {
-            let rows = lens_rows(folder, checkpoint, lens);
-            for (unit, name, value, range) in [exit, entropy] {
-                let cells: Vec<_> = rows.iter().map(|(step, r)| (r.layer, *step, value(r))).collect();
+        for (unit, name, value, end) in readings {
+            for (lens, of) in [(Lens::Logit, "Logit"), (Lens::Tuned, "Tuned")] {
+                let rows = lens_rows(folder, checkpoint, lens);
+                let cells: Vec<_> = rows.iter().filter_map(|(step, r)| Some((r.layer, *step, value(r)?))).collect();
                 let title = format!("{of} lens, {name}: {}", called(checkpoint));
-                let map = HeatMap { title, x: "latent step".into(), unit: unit.into(), range, ..HeatMap::default() };
-                panels.extend(grid(&cells, map));
+                let (x, range) = ("latent step".into(), Some((0.0, end.unwrap_or(most))));
+                panels.extend(grid(&cells, HeatMap { title, x, unit: unit.into(), range, ..HeatMap::default() }));
             }
         }
+        // The two lenses side by side.
+        let columns = if lens_rows(folder, checkpoint, Lens::Tuned).is_empty() { 1 } else { 2 };
         let note = "Layer 0: the embedding; the topmost: what the model itself predicts. Means over blocks; intervals are in the rows.";
-        out.extend(exhibit.drawing_of(checkpoint, "Lens grid (ours)", 1, panels, note));
+        out.extend(exhibit.drawing_of(checkpoint, "Lens grid (ours)", columns, panels, note));
     }
     out
 }

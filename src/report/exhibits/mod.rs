@@ -100,10 +100,14 @@ impl Exhibit {
         note: &str,
     ) -> Vec<Drawing> {
         let label = if checkpoint.is_empty() { self.label.into() } else { format!("{}-{checkpoint}", self.label) };
-        let drawing = Drawing { label, title: title.into(), panels, columns, note: note.into() };
+        let cut = if panels.iter().any(Figure::is_cut) { CUT } else { "" };
+        let drawing = Drawing { label, title: title.into(), panels, columns, note: format!("{note}{cut}") };
         if drawing.panels.is_empty() { vec![] } else { vec![drawing] }
     }
 }
+
+/// Said under a figure with such an axis.
+const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
 
 /// A table straight from rows: label, files, title, which rows are kept, and columns.
 macro_rules! rows_table {

@@ -15,6 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         draw: pareto,
         ..Exhibit::of("fig:pareto", SOURCES)
     },
+    Exhibit { draw: decoding, ..Exhibit::of("fig:decoding", SOURCES) },
     Exhibit { draw: passes, ..Exhibit::of("fig:passes", SOURCES) },
 ];
 
@@ -31,7 +32,7 @@ const METHODS: [(&str, &[&str]); 2] = [
 fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
     let mark = |method: &str| {
         let row = folder.phases().iter().find(|row| row.phase == method)?;
-        let point = Point::new(length(row)?.value, sound(row.accuracy)?);
+        let point = Point::new(length(row).and_then(sound)?.value, sound(row.accuracy)?);
         let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
         Some(Line::scatter(&name, vec![point]))
     };
@@ -46,23 +47,41 @@ fn marks(title: &str, x: &str, lines: Vec<Line>) -> Option<Figure> {
     Some(chart).filter(|chart| chart.lines.len() > 1).and_then(Figure::lines)
 }
 
-/// Accuracy against visible tokens: one mark a method, and one per way of decoding a checkpoint.
-fn pareto(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let x = "visible tokens per problem";
+const X: &str = "visible tokens per problem";
+
+/// One mark per way of decoding a checkpoint.
+fn ways(folder: &Folder) -> Option<Figure> {
     let mut ways: Vec<Line> = vec![];
     // What a phase passes through on its way would hide its end.
     let ends = |checkpoint: &&str| *checkpoint != GRPO_START && step_of(checkpoint).is_none();
     for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(ends) {
         for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
             let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
-            let point = found.and_then(|r| Some(Point::new(r.visible_tokens?.value, sound(r.accuracy)?)));
+            let point = found.and_then(|r| Some(Point::new(sound(r.visible_tokens?)?.value, sound(r.accuracy)?)));
             ways.extend(point.map(|p| Line::scatter(&format!("{}{name}", called(checkpoint)), vec![p])));
         }
     }
-    let panels = by_method(folder, x, |row| row.visible_tokens).into_iter().chain(marks("Ways of decoding", x, ways));
-    let note = "Bars: 95 % Wilson intervals of accuracy; the panels have different scales.";
-    exhibit.drawing("Accuracy–efficiency operating points", 2, panels.collect(), note)
+    marks("Ways of decoding", X, ways)
 }
+
+/// Accuracy against visible tokens, one mark a method; of a folder without a run, the ways of decoding.
+fn pareto(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut panels = by_method(folder, X, |row| row.visible_tokens);
+    if panels.is_empty() {
+        panels.extend(ways(folder));
+    }
+    let (columns, note) = (panels.len().max(1), format!("{BARS}; the panels have different scales."));
+    exhibit.drawing("Accuracy–efficiency operating points", columns, panels, &note)
+}
+
+/// The ways of decoding, where fig:pareto shows methods.
+fn decoding(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let methods = !by_method(folder, X, |row| row.visible_tokens).is_empty();
+    let panel = ways(folder).filter(|_| methods);
+    exhibit.drawing("Ways of decoding (ours)", 1, panel.into_iter().collect(), &format!("{BARS}."))
+}
+
+const BARS: &str = "Bars: 95 % Wilson intervals of accuracy";
 
 /// Accuracy against passes of the model, text and latents alike.
 fn passes(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
@@ -70,7 +89,8 @@ fn passes(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     if panels.len() < METHODS.len() {
         return vec![];
     }
-    let note = "Forward passes: the prompt's, then one for each token and latent. Bars: 95 % Wilson intervals of accuracy; \
-        the two panels have different scales.";
-    exhibit.drawing("Accuracy and forward passes of every method", 2, panels, note)
+    let note = format!(
+        "Forward passes: the prompt's, then one for each token and latent. {BARS}; the two panels have different scales."
+    );
+    exhibit.drawing("Accuracy and forward passes of every method", 2, panels, &note)
 }

@@ -4,7 +4,7 @@ use super::sft_vs_rl::SOURCES;
 use super::{Drawing, Exhibit, Layout};
 use crate::report::cells::Cells;
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
-use crate::report::folder::{Folder, called};
+use crate::report::folder::{Folder, called, distinct};
 use crate::report::paper::Paper;
 use crate::schema::{AccuracyRow, OutcomeRow};
 use crate::stats::{Estimate, LEVEL, wilson};
@@ -30,14 +30,9 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
     let paper = Paper::embedded().ok();
     let block = paper.as_ref().and_then(|p| p.block("tab:per-subject").ok());
     let known = |group: &str| block.is_some_and(|b| b.rows.iter().any(|r| r.key == key(group)));
-    let mut groups: Vec<&str> = vec![];
-    for (_, AccuracyRow { group, .. }) in folder.all::<AccuracyRow>() {
-        let wanted = group.starts_with("subject:") || group.starts_with("level:");
-        if wanted && !known(group) && !groups.contains(&group.as_str()) {
-            groups.push(group);
-        }
-    }
-    groups.into_iter().map(|group| (group.to_owned(), group.replace(':', " "))).collect()
+    let wanted = |group: &&str| (group.starts_with("subject:") || group.starts_with("level:")) && !known(group);
+    let groups = folder.all::<AccuracyRow>().map(|(_, row)| row.group.as_str()).filter(wanted);
+    distinct(groups).into_iter().map(|group| (group.to_owned(), group.replace(':', " "))).collect()
 }
 
 /// `level:1` → `level1`; `subject:Counting & Probability` → `counting_probability`, as the paper's rows are named here.
@@ -62,8 +57,10 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     for checkpoint in folder.of::<OutcomeRow>().into_iter().rev() {
         panels.extend([level, subject].into_iter().filter_map(|grouping| panel(paper, folder, checkpoint, grouping)));
     }
-    let note = "Bars: 95 % Wilson intervals. Diamonds: the paper's, on MATH-500.";
-    exhibit.drawing("Accuracy by level and subject", 1, panels, note)
+    // Level and subject side by side, where every checkpoint has both.
+    let columns = if panels.len() == 2 * folder.of::<OutcomeRow>().len() { 2 } else { 1 };
+    let note = "Bars: 95 % Wilson intervals. Diamonds: the paper's after Switch-GRPO, on MATH-500.";
+    exhibit.drawing("Accuracy by level and subject", columns, panels, note)
 }
 
 fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_of): Grouping) -> Option<Figure> {
@@ -86,7 +83,8 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
     };
     let theirs = |group: &String| {
         let row = key(&format!("{kind}:{group}"));
-        paper.cell(&format!("tab:per-subject/{row}/acc")).ok().map(|value| value / 100.0)
+        let value = paper.cell(&format!("tab:per-subject/{row}/acc")).ok().filter(|_| checkpoint == folder.grpo);
+        value.map(|percent| percent / 100.0)
     };
     let series = [
         series("all", None, groups.iter().map(theirs).collect()),
@@ -96,7 +94,7 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
     let series: Vec<BarSeries> = series.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
     let seen = series.iter().flat_map(|s| s.values.iter().flatten()).any(|e| e.high > 0.0);
     let title = format!("Accuracy by {title}: {}", called(checkpoint));
-    seen.then(|| Figure::Bars(BarChart { title, y: Axis::new("accuracy"), categories: groups, series }))
+    seen.then(|| Figure::Bars(BarChart { title, y: Axis::share("accuracy"), categories: groups, series }))
 }
 
 #[cfg(test)]

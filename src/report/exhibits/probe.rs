@@ -13,7 +13,8 @@ const SOURCES: &[&str] = &[ProbeRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { cell, beside: Layout { repeats, note, ..Layout::PLAIN }, ..Exhibit::of("tab:probe", SOURCES) },
-    Exhibit { draw, ..Exhibit::of("fig:layer-probe", SOURCES) },
+    Exhibit { draw: theirs, ..Exhibit::of("fig:layer-probe", SOURCES) },
+    Exhibit { draw: grouped, ..Exhibit::of("fig:probe-grouped", SOURCES) },
     rows_table!(
         "tab:probe-grouped",
         SOURCES,
@@ -61,44 +62,50 @@ fn note(folder: &Folder, _: usize) -> String {
     })
 }
 
-/// Probe accuracy by depth: the paper's protocol beside the paper's numbers, then ours with its controls.
-fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let checkpoints = folder.of::<ProbeRow>();
-    let chart = |title: String, lines: Vec<Line>| {
-        let (x, y) = (Axis::new("depth (share of layers passed)"), Axis::new("accuracy, balanced classes"));
-        Figure::lines(LineChart { title, x, y, lines, marks: vec![], levels: vec![0.5] })
+fn chart(title: String, lines: Vec<Line>) -> Option<Figure> {
+    let (x, y) = (Axis::new("depth (share of layers passed)"), Axis::share("accuracy, balanced classes"));
+    Figure::lines(LineChart { title, x, y, lines, levels: vec![0.5], ..LineChart::default() })
+}
+
+/// Probe accuracy by depth: the paper's protocol, beside the paper's numbers.
+fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let ours = |c: &str| {
+        Line::bars(&format!("ours, {}", called(c)), by_depth(folder, c, Protocol::Paper, Features::ResidPost))
     };
-    let mut theirs: Vec<Line> = checkpoints
-        .iter()
-        .map(|c| Line::bars(&format!("ours, {}", called(c)), by_depth(folder, c, Protocol::Paper, Features::ResidPost)))
-        .filter(|line| !line.points.is_empty())
-        .collect();
-    if let (false, Ok(block)) = (theirs.is_empty(), paper.block("tab:probe")) {
+    let mut lines: Vec<Line> = folder.of::<ProbeRow>().into_iter().map(ours).collect();
+    lines.retain(|line| !line.points.is_empty());
+    if let (false, Ok(block)) = (lines.is_empty(), paper.block("tab:probe")) {
         for (column, name) in [("sft", "paper, SFT"), ("grpo", "paper, Switch-GRPO")] {
             let of = |row: &PaperRow| {
                 let offset = offset(&row.key)? as f64;
                 Some(Point::bare(relative(offset, PAPER_LAYERS as f64), block.value(&row.key, column).ok()?))
             };
-            theirs.push(Line::bars(name, block.rows.iter().filter_map(of).collect()));
+            lines.push(Line::bars(name, block.rows.iter().filter_map(of).collect()));
         }
     }
-    let mut panels: Vec<Figure> =
-        chart("Probe for the next <swi>: the paper's protocol".into(), theirs).into_iter().collect();
-    for checkpoint in &checkpoints {
-        let named = [
-            (Features::ResidPost, "residual stream"),
-            (Features::Untrained, "untrained model"),
-            (Features::Embedding, "embedding"),
-            (Features::Token, "token identity"),
-            (Features::Margin, "logit margin"),
-            (Features::Shuffled, "shuffled labels"),
-        ];
-        let line = |(features, name)| Line::bars(name, by_depth(folder, checkpoint, Protocol::Grouped, features));
-        let title = format!("The same, split by problem, with controls: {}", called(checkpoint));
-        panels.extend(chart(title, named.into_iter().map(line).collect()));
-    }
+    let panel = chart("Probe for the next <swi>: the paper's protocol".into(), lines);
     let note = "Bars: 95 % intervals. Dotted: chance. Depth lets 36 layers and ours share an axis.";
-    exhibit.drawing("Layer probes", 1, panels, note)
+    exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), note)
+}
+
+/// The same split by problem, with its controls.
+fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let named = [
+        (Features::ResidPost, "residual stream"),
+        (Features::Untrained, "untrained model"),
+        (Features::Embedding, "embedding"),
+        (Features::Token, "token identity"),
+        (Features::Margin, "logit margin"),
+        (Features::Shuffled, "shuffled labels"),
+    ];
+    let panel = |checkpoint: &str| {
+        let line = |(features, name)| Line::bars(name, by_depth(folder, checkpoint, Protocol::Grouped, features));
+        let title = format!("Probe for the next <swi>, split by problem: {}", called(checkpoint));
+        chart(title, named.into_iter().map(line).collect())
+    };
+    let panels = folder.of::<ProbeRow>().into_iter().filter_map(panel).collect();
+    let note = "No problem is both trained and tested on. Bars: 95 % intervals. Dotted: chance.";
+    exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }
 
 /// Scores of the probes for the next `<swi>` over the share of layers passed.

@@ -4,27 +4,22 @@
 use anyhow::Result;
 
 use super::Exhibit;
-use crate::report::folder::Folder;
+use crate::report::folder::{Folder, distinct};
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::schema::{Named, PhaseRow};
 use crate::stats::{Estimate, mean_of_runs};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];
 
-const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. With three runs the interval is wide, and it may leave \
-    the range of a share. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \
+const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. With three runs the interval is wide; that of a \
+    share is cut to 0 and 1. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \
     problems.";
 
 /// The table, where the folder holds the phases of two seeds or more (`summary`, `summary-seed1`, …): a row for each checkpoint
 /// that at least two of them have.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let runs = folder.runs();
-    let mut checkpoints: Vec<&str> = vec![];
-    for row in runs.iter().copied().flatten() {
-        if !checkpoints.contains(&row.phase.as_str()) {
-            checkpoints.push(&row.phase);
-        }
-    }
+    let checkpoints = distinct(runs.iter().copied().flatten().map(|row| row.phase.as_str()));
     let mut table = Table::new(exhibit.label, "Every checkpoint over seeds", headings());
     table.note = NOTE.to_owned();
     for checkpoint in checkpoints {
@@ -54,17 +49,18 @@ fn headings() -> Vec<Heading> {
 fn cells(checkpoint: &str, runs: &[&PhaseRow]) -> Vec<Cell> {
     let mean = |of: fn(&PhaseRow) -> Option<Estimate>| {
         let values: Option<Vec<f64>> = runs.iter().map(|row| of(row).map(|e| e.value)).collect();
-        Cell::measured(values.and_then(|values| mean_of_runs(&values).ok()))
+        values.and_then(|values| mean_of_runs(&values).ok())
     };
+    let share = |of: fn(&PhaseRow) -> Option<Estimate>| Cell::measured(mean(of).map(|e| e.share()));
     let accuracies = || runs.iter().map(|row| row.accuracy.value);
     let ends = [accuracies().fold(f64::INFINITY, f64::min), accuracies().fold(f64::NEG_INFINITY, f64::max)];
     vec![
         Cell::Text(checkpoint.to_owned()),
-        mean(|row| Some(row.accuracy)),
+        share(|row| Some(row.accuracy)),
         Cell::Text(format!("{:.3}, {:.3}", ends[0], ends[1])),
-        mean(|row| Some(row.switch_rate)),
-        mean(|row| row.visible_tokens),
-        mean(|row| row.latent_calls),
-        mean(|row| row.forward_passes),
+        share(|row| Some(row.switch_rate)),
+        Cell::measured(mean(|row| row.visible_tokens)),
+        Cell::measured(mean(|row| row.latent_calls)),
+        Cell::measured(mean(|row| row.forward_passes)),
     ]
 }

@@ -2,7 +2,7 @@
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
-use crate::report::folder::{Folder, called};
+use crate::report::folder::{Folder, called, distinct};
 use crate::report::paper::Paper;
 use crate::schema::{Features, Named, ProbeRow, Protocol, columns};
 
@@ -33,12 +33,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
         rows.filter_map(|r| r.value()?.split_once('@').map(|(value, step)| (value, step.parse::<f64>().ok(), r)))
     };
     let last = probes(Features::ResidPost).map(|(.., r)| r.layer).max()?;
-    let mut names: Vec<&str> = vec![];
-    for (value, ..) in probes(Features::ResidPost) {
-        if !names.contains(&value) {
-            names.push(value);
-        }
-    }
+    let mut names = distinct(probes(Features::ResidPost).map(|(value, ..)| value));
     // The results of steps 1, 2, … apart only where no block stands for a step of its own.
     if names.contains(&"s_j") {
         names.retain(|name| name.starts_with("s_j"));

@@ -4,7 +4,7 @@ use super::fonts::width;
 use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene};
 use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, WIDTH};
-use super::ticks::{ticks, whole_ticks, wrap};
+use super::ticks::{ticks, whole_ticks, words};
 use anyhow::{Result, ensure};
 
 /// One axis: its label with unit, whether it is logarithmic or of whole numbers alone (latent steps), and its range (from
@@ -33,6 +33,11 @@ impl Axis {
         Self { whole: true, ..self }
     }
 
+    /// An axis of shares: from nothing to all.
+    pub(crate) fn share(label: &str) -> Self {
+        Self::new(label).range(0.0, 1.04)
+    }
+
     /// The same axis with a fixed range.
     pub fn range(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
@@ -45,19 +50,32 @@ impl Axis {
             ensure!(!self.log || low > 0.0, "logarithmic axis '{}' cannot start at {low}", self.label);
             return Ok((low, high));
         }
-        let usable = |v: &f64| v.is_finite() && (!self.log || *v > 0.0);
         let (low, high) =
-            data.filter(usable).fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+            data.filter(|v| self.shows(*v)).fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         ensure!(low <= high, "axis '{}' has no finite values to show", self.label);
+        let largest = low.abs().max(high.abs());
         Ok(if self.log {
-            let room = (high / low).powf(0.04).max(1.3);
+            let room = 10f64.powf(0.04 * (high.log10() - low.log10())).max(1.3);
             (low / room, high * room)
+        } else if high - low > 1e-12 * largest && high - low > SMALLEST {
+            let room = 0.04 * (high - low);
+            (low - room, high + room)
         } else {
-            let room = if high > low { 0.04 * (high - low) } else { 0.5 };
+            // One value, or values that no number between them tells apart.
+            let room = 0.5f64.max(0.05 * largest);
             (low - room, high + room)
         })
     }
+
+    /// Whether a value has a place on the axis: on a logarithmic one only what is above zero.
+    pub(crate) fn shows(&self, value: f64) -> bool {
+        value.abs() < LARGEST && (!self.log || value > SMALLEST)
+    }
 }
+
+/// Values that a chart can show are smaller than this; ranges and logarithms larger than this. Beyond both, sums overflow.
+const LARGEST: f64 = 1e300;
+const SMALLEST: f64 = 1e-300;
 
 fn ticks_of(axis: &Axis, low: f64, high: f64) -> Vec<(f64, String)> {
     if axis.whole { whole_ticks(low, high) } else { ticks(low, high, axis.log) }
@@ -112,12 +130,14 @@ impl Plot {
             scene.line(&[(plot.left, at), (plot.right, at)], GRID, 2.0, None);
             scene.text((plot.left - 12.0, at), text, TICK, false, Anchor::Right);
         }
-        scene.text((PAD + 0.5 * LABEL, 0.5 * (plot.top + plot.bottom)), &y.label, LABEL, false, Anchor::Upwards);
+        let middle = 0.5 * (plot.top + plot.bottom);
+        scene.label((PAD + 0.5 * LABEL, middle), &y.label, PLOT_HEIGHT + 2.0 * TICK, Anchor::Upwards);
         let below = match names {
             Some(names) => plot.name_ticks(&mut scene, names),
             None => plot.number_ticks(&mut scene, x),
         };
-        scene.text((0.5 * (plot.left + plot.right), below + 0.6 * LABEL), &x.label, LABEL, false, Anchor::Centre);
+        let middle = 0.5 * (plot.left + plot.right);
+        scene.label((middle, below + 0.6 * LABEL), &x.label, plot.right - plot.left, Anchor::Centre);
         scene.height = below + if x.label.is_empty() { PAD } else { 1.2 * LABEL + PAD };
         Ok((scene, plot))
     }
@@ -135,7 +155,7 @@ impl Plot {
     /// Names under positions 0, 1, …: wrapped, or upright where even a word is too wide.
     fn name_ticks(&self, scene: &mut Scene, names: &[String]) -> f64 {
         let slot = (self.right - self.left) / names.len() as f64 - 8.0;
-        let wrapped: Vec<Vec<String>> = names.iter().map(|n| wrap(n, slot, TICK, false)).collect();
+        let wrapped: Vec<Vec<String>> = names.iter().map(|n| words(n, slot, TICK, false)).collect();
         let fits = wrapped.iter().flatten().all(|line| width(line, TICK, false) <= slot);
         let mut end: f64 = self.bottom + 12.0;
         for (i, lines) in wrapped.iter().enumerate() {
@@ -154,9 +174,17 @@ impl Plot {
         end
     }
 
-    /// The two axis lines, drawn last so that they lie over the data.
+    /// The two axis lines, drawn last so that they lie over the data; a zigzag where the y axis does not begin at zero.
     pub fn finish(&self, scene: &mut Scene) {
-        let corner = [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)];
+        let Self { left, bottom, .. } = *self;
+        let (low, high, log) = self.y;
+        let foot = if cut(low, high, log) {
+            vec![(left, bottom - 36.0), (left - 9.0, bottom - 30.0), (left + 9.0, bottom - 18.0), (left, bottom - 12.0)]
+        } else {
+            vec![]
+        };
+        let corner: Vec<At> =
+            [(left, self.top)].into_iter().chain(foot).chain([(left, bottom), (self.right, bottom)]).collect();
         scene.line(&corner, INK, 3.0, None);
     }
 
@@ -173,8 +201,18 @@ impl Plot {
     }
 }
 
+/// Whether a linear axis leaves zero out.
+fn cut(low: f64, high: f64, log: bool) -> bool {
+    !log && (low > 0.0 || high < 0.0)
+}
+
+/// Whether an axis over these data would leave zero out.
+pub(super) fn is_cut(axis: &Axis, data: impl Iterator<Item = f64>) -> bool {
+    axis.span(data).is_ok_and(|(low, high)| cut(low, high, axis.log))
+}
+
 /// Where a value lies in a range, 0 to 1, clipped: a band that leaves the axis ends at its edge.
 fn share(value: f64, (low, high, log): (f64, f64, bool)) -> f64 {
-    let f = |v: f64| if log { v.max(1e-300).log10() } else { v };
+    let f = |v: f64| if log { v.max(SMALLEST).log10() } else { v };
     ((f(value) - f(low)) / (f(high) - f(low))).clamp(0.0, 1.0)
 }

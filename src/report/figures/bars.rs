@@ -6,7 +6,7 @@ use super::axes::{Axis, Plot};
 use super::legend::Key;
 use super::lines::whisker;
 use super::scene::{At, Scene, Shape};
-use super::style::{INK, PAPER_WHITE, colour};
+use super::style::{INK, PAPER_WHITE, Series, colour};
 use crate::stats::Estimate;
 
 /// One value per category; `None` leaves the place empty.
@@ -28,7 +28,7 @@ pub struct BarChart {
 }
 
 impl BarChart {
-    pub(super) fn scene(&self) -> Result<Scene> {
+    pub(super) fn scene(&self, numbers: &Series) -> Result<Scene> {
         ensure!(!self.categories.is_empty() && !self.series.is_empty(), "bar chart '{}' is empty", self.title);
         for series in &self.series {
             for (what, n) in [("values", series.values.len()), ("published values", series.paper.len())] {
@@ -45,32 +45,36 @@ impl BarChart {
         let last = self.categories.len() as f64 - 0.5;
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let mut data = vec![(-0.5, 0.0), (last, 0.0)];
-        data.extend(values.flat_map(|v| [(0.0, v.low), (0.0, v.high), (0.0, v.value)]));
+        data.extend(values.flat_map(|v| [v.low, v.high, v.value]).filter(|v| self.y.shows(*v)).map(|v| (0.0, v)));
         data.extend(self.series.iter().flat_map(|s| s.paper.iter().flatten()).map(|&p| (0.0, p)));
-        let mut legend: Vec<(String, Key)> =
-            self.series.iter().enumerate().map(|(i, s)| (s.name.clone(), Key::Patch(colour(i)))).collect();
+        let of = |(place, series): (usize, &BarSeries)| colour(numbers.number(&series.name, place));
+        let named = self.series.iter().enumerate();
+        let mut legend: Vec<(String, Key)> = named.map(|s| (s.1.name.clone(), Key::Patch(of(s)))).collect();
         if self.series.iter().any(|s| s.paper.iter().any(Option::is_some)) {
             legend.push(("paper".to_string(), Key::Diamond));
         }
         let x = Axis::default().range(-0.5, last);
         // Bars stand on zero, with a little room above the highest interval.
-        let ends = |f: fn(f64, f64) -> f64| data.iter().map(|d| d.1).filter(|v| v.is_finite()).fold(0.0, f);
-        let (low, high) = (ends(f64::min), ends(f64::max));
+        let ends = |f: fn(f64, f64) -> f64| data.iter().map(|d| d.1).fold(0.0, f);
+        let (low, high) = match (ends(f64::min), ends(f64::max)) {
+            (low, high) if high - low > 1e-300 => (low, high),
+            // Nothing but zeros.
+            _ => (0.0, 1.0),
+        };
         let room = 0.04 * (high - low);
         let fitted = (if low < 0.0 { low - room } else { 0.0 }, if high > 0.0 { high + room } else { 0.0 });
-        ensure!(fitted.1 > fitted.0, "bar chart '{}' has nothing but zeros", self.title);
         let y = Axis { range: self.y.range.or(Some(fitted)), ..self.y.clone() };
         let (mut scene, plot) = Plot::new(&self.title, &x, &y, &data, Some(&self.categories), &legend)?;
         let wide = 0.8 / self.series.len() as f64;
         for (i, series) in self.series.iter().enumerate() {
-            let from = |category: usize| category as f64 - 0.4 + wide * i as f64;
+            let (from, fill) = (|category: usize| category as f64 - 0.4 + wide * i as f64, of((i, series)));
             for (category, value) in series.values.iter().enumerate() {
-                let Some(value) = value.filter(|v| v.value.is_finite()) else {
+                let Some(value) = value.filter(|v| self.y.shows(v.value)) else {
                     continue;
                 };
                 let (a, b) = (plot.at(from(category), value.value), plot.at(from(category) + 0.94 * wide, 0.0));
                 let (top, bottom) = (a.1.min(b.1), a.1.max(b.1));
-                scene.shapes.push(Shape::Box { from: (a.0, top), to: (b.0, bottom), colour: colour(i), alpha: 0.8 });
+                scene.shapes.push(Shape::Box { from: (a.0, top), to: (b.0, bottom), colour: fill, alpha: 0.8 });
                 whisker(&mut scene, 0.5 * (a.0 + b.0), plot.y(value.low), plot.y(value.high), INK);
             }
             for (category, paper) in series.paper.iter().enumerate() {

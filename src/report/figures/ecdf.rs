@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::axes::{Axis, Plot};
 use super::histogram::{check, with_n};
 use super::scene::{At, Scene, Shape};
-use super::style::{colour, dash};
+use super::style::{Series, colour, dash};
 use crate::stats::LEVEL;
 
 /// The share of each sample at or below x. The band covers the whole true curve with 95 %: ± √(ln(2/α) / 2n)
@@ -21,12 +21,13 @@ pub struct Ecdf {
 }
 
 impl Ecdf {
-    pub(super) fn scene(&self) -> Result<Scene> {
+    pub(super) fn scene(&self, series: &Series) -> Result<Scene> {
         check(&self.title, &self.samples)?;
         let data: Vec<(f64, f64)> = self.samples.iter().flat_map(|(_, v)| v.iter().map(|&x| (x, 0.0))).collect();
         let y = Axis::new(&format!("share of {} ≤ x", self.of)).range(0.0, 1.0);
-        let (mut scene, plot) = Plot::new(&self.title, &self.x, &y, &data, None, &with_n(&self.samples))?;
-        for (i, (_, values)) in self.samples.iter().enumerate() {
+        let (mut scene, plot) = Plot::new(&self.title, &self.x, &y, &data, None, &with_n(&self.samples, series))?;
+        for (i, (name, values)) in self.samples.iter().enumerate() {
+            let i = series.number(name, i);
             let margin = ((2.0 / (1.0 - LEVEL)).ln() / (2.0 * values.len() as f64)).sqrt();
             let steps = steps(values);
             let curve = |shift: f64| steps.iter().map(move |&(x, y)| (x, (y + shift).clamp(0.0, 1.0)));

@@ -7,6 +7,7 @@ use plotters::style::colors::colormaps::{ColorMap, ViridisRGB};
 use super::fonts::width;
 use super::scene::{Anchor, Scene, Shape};
 use super::style::{INK, LABEL, MISSING, PAD, PAPER_WHITE, PLOT_HEIGHT, TICK, WIDTH};
+use crate::stats::unsigned_zero;
 
 /// Cells `[row][column]`, first row at the top; `None` is drawn grey. Colours are viridis, even in lightness and safe for the
 /// colour-blind.
@@ -67,8 +68,9 @@ impl HeatMap {
         for (c, name) in self.columns.iter().enumerate().step_by(every(dx, widest(&self.columns) + 12.0)) {
             scene.text((left + (c as f64 + 0.5) * dx, bottom + 0.7 * TICK), name, TICK, false, Anchor::Centre);
         }
-        scene.text((PAD + 0.5 * LABEL, 0.5 * (top + bottom)), &self.y, LABEL, false, Anchor::Upwards);
-        scene.text((0.5 * (left + right), bottom + 1.3 * TICK + 0.6 * LABEL), &self.x, LABEL, false, Anchor::Centre);
+        let (across, down) = (0.5 * (left + right), 0.5 * (top + bottom));
+        scene.label((PAD + 0.5 * LABEL, down), &self.y, bottom - top, Anchor::Upwards);
+        scene.label((across, bottom + 1.3 * TICK + 0.6 * LABEL), &self.x, right - left, Anchor::Centre);
         for i in 0..100 {
             let y = |i: f64| bottom - i / 100.0 * (bottom - top);
             let (from, to) = ((bar, y(f64::from(i) + 1.0)), (bar + 30.0, y(f64::from(i))));
@@ -78,7 +80,7 @@ impl HeatMap {
         scene.shapes.push(Shape::Frame { from: (bar, top), to: (bar + 30.0, bottom), colour: INK });
         scene.text((bar + 38.0, bottom - 0.5 * TICK), &ends[0], TICK, false, Anchor::Left);
         scene.text((bar + 38.0, top + 0.5 * TICK), &ends[1], TICK, false, Anchor::Left);
-        scene.text((bar + 46.0 + 0.5 * LABEL, 0.5 * (top + bottom)), &self.unit, LABEL, false, Anchor::Upwards);
+        scene.label((bar + 46.0 + 0.5 * LABEL, down), &self.unit, bottom - top - 2.0 * TICK, Anchor::Upwards);
         scene.height = bottom + 1.3 * TICK + 1.2 * LABEL + PAD;
         Ok(scene)
     }
@@ -114,8 +116,8 @@ fn shade(value: f64, low: f64, high: f64) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-/// As many decimals as tell a hundredth of the colour scale apart, at most four.
+/// As many decimals as tell a hundredth of the colour scale apart, at most four. What rounds to zero has no sign.
 fn format(value: f64, low: f64, high: f64) -> String {
-    let digits = (1.0 - (high - low).log10().floor()).clamp(0.0, 4.0) as usize;
-    format!("{value:.digits$}").replace('-', "−")
+    let digits = (1.9 - (high - low).log10()).ceil().clamp(0.0, 4.0) as usize;
+    unsigned_zero(format!("{value:.digits$}")).replace('-', "−")
 }

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::axes::{Axis, Plot};
 use super::legend::Key;
 use super::scene::{At, Scene, Shape};
-use super::style::{colour, dash};
+use super::style::{Series, colour, dash};
 
 /// Shares of each sample per bin; a dashed upright marks each mean. Samples of different size can be compared.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn scene(&self) -> Result<Scene> {
+    pub(super) fn scene(&self, series: &Series) -> Result<Scene> {
         ensure!(self.bins > 0, "histogram '{}' has no bins", self.title);
         ensure!(!self.x.log, "histogram '{}': bins are of equal width, not logarithmic", self.title);
         check(&self.title, &self.samples)?;
@@ -33,7 +33,7 @@ impl Histogram {
         let step = (high - low) / self.bins as f64;
         let shares: Vec<Vec<f64>> = self.samples.iter().map(|(_, v)| self.shares(v, low, step)).collect();
         let top = shares.iter().flatten().fold(0.0f64, |a, &b| a.max(b));
-        let mut legend = with_n(&self.samples);
+        let mut legend = with_n(&self.samples, series);
         for ((text, _), (name, values)) in legend.iter_mut().zip(&self.samples) {
             let mean = values.iter().sum::<f64>() / values.len() as f64;
             let digits = if mean.abs() < 10.0 { 2 } else { 0 };
@@ -42,7 +42,8 @@ impl Histogram {
         let (x, y) =
             (self.x.clone().range(low, high), Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top));
         let (mut scene, plot) = Plot::new(&self.title, &x, &y, &[], None, &legend)?;
-        for (i, shares) in shares.iter().enumerate() {
+        for ((i, shares), (name, _)) in shares.iter().enumerate().zip(&self.samples) {
+            let i = series.number(name, i);
             let mut outline: Vec<At> = vec![plot.at(low, 0.0)];
             for (bin, share) in shares.iter().enumerate() {
                 let edge = low + bin as f64 * step;
@@ -52,7 +53,8 @@ impl Histogram {
             scene.shapes.push(Shape::Area { points: outline.clone(), colour: colour(i), alpha: 0.15 });
             scene.line(&outline, colour(i), 5.0, dash(i));
         }
-        for (i, (_, values)) in self.samples.iter().enumerate() {
+        for (i, (name, values)) in self.samples.iter().enumerate() {
+            let i = series.number(name, i);
             let mean = values.iter().sum::<f64>() / values.len() as f64;
             scene.line(&[(plot.x(mean), plot.top), (plot.x(mean), plot.bottom)], colour(i), 4.0, Some((14.0, 10.0)));
         }
@@ -72,9 +74,9 @@ impl Histogram {
 }
 
 /// Legend entries `name (n = …)`.
-pub(super) fn with_n(samples: &[(String, Vec<f64>)]) -> Vec<(String, Key)> {
+pub(super) fn with_n(samples: &[(String, Vec<f64>)], series: &Series) -> Vec<(String, Key)> {
     let entry = |(i, (name, values)): (usize, &(String, Vec<f64>))| {
-        (format!("{name} (n={})", values.len()), Key::Line(i, false))
+        (format!("{name} (n={})", values.len()), Key::Line(series.number(name, i), false))
     };
     samples.iter().enumerate().map(entry).collect()
 }

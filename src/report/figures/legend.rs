@@ -5,12 +5,15 @@ use plotters::style::RGBColor;
 use super::fonts::width;
 use super::scene::{Anchor, Scene, Shape};
 use super::style::{LABEL, PAD, WIDTH};
+use super::ticks::wrap;
 
 /// What a legend shows beside a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Key {
-    /// A line with a series' dash and marker.
+    /// A line with a series' dash and, if it has one, marker.
     Line(usize, bool),
+    /// The marker of a series whose points are not joined.
+    Mark(usize),
     /// A filled box.
     Patch(RGBColor),
     /// A dotted line of no series.
@@ -23,7 +26,9 @@ pub(super) enum Key {
 pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64 {
     let (mut x, mut y) = (PAD, top);
     for (name, key) in legend {
-        let needed = 76.0 + width(name, LABEL, false) + 34.0;
+        let lines = wrap(name, WIDTH - PAD - 110.0, LABEL, false);
+        let widest = lines.iter().map(|line| width(line, LABEL, false)).fold(0.0, f64::max);
+        let needed = 76.0 + widest + 34.0;
         if x > PAD && x + needed > WIDTH {
             (x, y) = (PAD, y + 1.2 * LABEL);
         }
@@ -36,6 +41,7 @@ pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64
                     super::lines::marker(scene, (x + 32.0, middle), *series);
                 }
             }
+            Key::Mark(series) => super::lines::marker(scene, (x + 32.0, middle), *series),
             Key::Patch(colour) => {
                 let (from, to) = ((x + 18.0, middle - 14.0), (x + 64.0, middle + 14.0));
                 scene.shapes.push(Shape::Box { from, to, colour: *colour, alpha: 1.0 });
@@ -46,7 +52,10 @@ pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64
             }
             Key::Diamond => super::bars::diamond(scene, (x + 40.0, middle)),
         }
-        scene.text((x + 76.0, middle), name, LABEL, false, Anchor::Left);
+        for (at, line) in lines.iter().enumerate() {
+            scene.text((x + 76.0, middle + at as f64 * 1.2 * LABEL), line, LABEL, false, Anchor::Left);
+        }
+        y += lines.len().saturating_sub(1) as f64 * 1.2 * LABEL;
         x += needed;
     }
     if legend.is_empty() { top } else { y + 1.2 * LABEL }

@@ -1,11 +1,11 @@
 //! Lines of points with intervals. Knows x, y and the ends of an interval.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 
-use super::axes::{Axis, Plot};
+use super::axes::{Axis, Plot, is_cut};
 use super::legend::Key;
 use super::scene::{At, Scene, Shape};
-use super::style::{INK, colour, dash};
+use super::style::{INK, Series, colour, dash};
 use crate::stats::Estimate;
 
 /// A point and its interval; equal ends draw none.
@@ -81,14 +81,55 @@ pub struct LineChart {
 }
 
 impl LineChart {
-    pub(super) fn scene(&self) -> Result<Scene> {
-        ensure!(self.lines.iter().any(|l| !l.points.is_empty()), "chart '{}' has no points", self.title);
-        let points = || self.lines.iter().flat_map(|l| &l.points);
-        let mut data: Vec<(f64, f64)> = points().flat_map(|p| [(p.x, p.low), (p.x, p.high), (p.x, p.y)]).collect();
-        let x = data[0].0;
-        data.extend(self.levels.iter().map(|&y| (x, y)));
-        let named = self.lines.iter().enumerate().filter(|(_, l)| !l.name.is_empty());
-        let legend: Vec<(String, Key)> = named.map(|(i, l)| (l.name.clone(), Key::Line(i, l.marked))).collect();
+    /// The same without points that no axis has a place for, without lines that then have none, and on a linear axis where a
+    /// logarithmic one would show nothing; none where nothing is left. An interval without an end is not drawn.
+    pub(super) fn drawable(mut self) -> Option<Self> {
+        let finite = |axis: &Axis, v: f64| Axis { log: false, ..axis.clone() }.shows(v);
+        for line in &mut self.lines {
+            line.points.retain(|p| self.x.shows(p.x) && finite(&self.y, p.y));
+            for p in &mut line.points {
+                p.low = if finite(&self.y, p.low) { p.low } else { p.y };
+                p.high = if finite(&self.y, p.high) { p.high } else { p.y };
+            }
+        }
+        self.y.log &= self.lines.iter().flat_map(|line| &line.points).any(|p| self.y.shows(p.y));
+        for line in &mut self.lines {
+            let (all, below) = (line.points.len(), line.points.iter().filter(|p| !self.y.shows(p.y)).count());
+            if below > 0 {
+                line.name += &format!(" ({below} of {all} not above 0)");
+            }
+        }
+        self.lines.retain(|line| line.points.iter().any(|p| self.y.shows(p.y)));
+        (!self.lines.is_empty()).then_some(self)
+    }
+
+    /// What the y axis must hold.
+    fn heights(&self) -> impl Iterator<Item = f64> {
+        let points = self.lines.iter().flat_map(|l| &l.points);
+        points.flat_map(|p| [p.low, p.high, p.y]).chain(self.levels.iter().copied())
+    }
+
+    /// Whether the y axis does not begin at zero.
+    pub(super) fn is_cut(&self) -> bool {
+        is_cut(&self.y, self.heights())
+    }
+
+    pub(super) fn scene(&self, series: &Series) -> Result<Scene> {
+        let places = || self.lines.iter().flat_map(|l| &l.points).map(|p| p.x);
+        let first = places().next().with_context(|| format!("chart '{}' has no points", self.title))?;
+        let mut data: Vec<(f64, f64)> = self.heights().map(|y| (first, y)).collect();
+        data.extend(places().map(|x| (x, f64::NAN)));
+        let number = |(place, line): (usize, &Line)| series.number(&line.name, place);
+        let legend: Vec<(String, Key)> = self
+            .lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| !line.name.is_empty())
+            .map(|(i, l)| {
+                let of = number((i, l));
+                (l.name.clone(), if l.joined { Key::Line(of, l.marked) } else { Key::Mark(of) })
+            })
+            .collect();
         let (mut scene, plot) = Plot::new(&self.title, &self.x, &self.y, &data, None, &legend)?;
         for &y in &self.levels {
             scene.line(&[(plot.left, plot.y(y)), (plot.right, plot.y(y))], INK, 2.0, Some((4.0, 8.0)));
@@ -101,18 +142,18 @@ impl LineChart {
             // values of x: elsewhere the place says the value.
             let middle = 0.5 * (self.lines.len() - 1) as f64;
             let dodge = if line.joined && self.x.whole { 8.0 * (i as f64 - middle) } else { 0.0 };
-            draw(&mut scene, &plot, line, i, dodge);
+            draw(&mut scene, &plot, &self.y, line, number((i, line)), dodge);
         }
         plot.finish(&mut scene);
         Ok(scene)
     }
 }
 
-fn draw(scene: &mut Scene, plot: &Plot, line: &Line, series: usize, dodge: f64) {
+fn draw(scene: &mut Scene, plot: &Plot, y: &Axis, line: &Line, series: usize, dodge: f64) {
     let aside = if line.interval == Interval::Bars { dodge } else { 0.0 };
     let place = |p: &Point| plot.x(p.x) + aside;
-    // NaN has no place; the line breaks there instead of pretending.
-    for run in line.points.split(|p| !(p.x.is_finite() && p.y.is_finite())).filter(|run| !run.is_empty()) {
+    // What has no place on the axis is not drawn; the line breaks there instead of pretending.
+    for run in line.points.split(|p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty()) {
         if line.interval == Interval::Band && run.len() > 1 {
             let above = run.iter().map(|p| plot.at(p.x, p.high));
             let below = run.iter().rev().map(|p| plot.at(p.x, p.low));

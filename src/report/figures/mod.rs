@@ -32,8 +32,8 @@ pub use heatmap::HeatMap;
 pub use histogram::Histogram;
 pub use lines::{Interval, Line, LineChart, Point};
 pub use network::{Link, Network, Node};
-use scene::Scene;
-use style::WIDTH;
+pub(crate) use scene::Scene;
+use style::{Series, WIDTH};
 
 use crate::store::write_atomic;
 
@@ -56,10 +56,26 @@ pub struct FigureFiles {
 }
 
 impl Figure {
-    /// A chart of the lines that have points; none where no line has.
-    pub(crate) fn lines(mut chart: LineChart) -> Option<Self> {
-        chart.lines.retain(|line| !line.points.is_empty());
-        (!chart.lines.is_empty()).then_some(Self::Lines(chart))
+    /// A chart of the lines that have something to show; none where no line has.
+    pub(crate) fn lines(chart: LineChart) -> Option<Self> {
+        chart.drawable().map(Self::Lines)
+    }
+
+    /// Whether its y axis does not begin at zero.
+    pub(crate) fn is_cut(&self) -> bool {
+        matches!(self, Self::Lines(chart) if chart.is_cut())
+    }
+
+    /// Names of its series.
+    fn series(&self) -> Vec<&str> {
+        match self {
+            Self::Lines(chart) => chart.lines.iter().map(|line| line.name.as_str()).collect(),
+            Self::Bars(chart) => chart.series.iter().map(|series| series.name.as_str()).collect(),
+            Self::Histogram(Histogram { samples, .. }) | Self::Ecdf(Ecdf { samples, .. }) => {
+                samples.iter().map(|(name, _)| name.as_str()).collect()
+            }
+            Self::HeatMap(_) | Self::Network(_) => vec![],
+        }
     }
 
     fn title(&self) -> &str {
@@ -81,12 +97,12 @@ impl Figure {
         }
     }
 
-    fn scene(&self) -> Result<Scene> {
+    fn scene(&self, series: &Series) -> Result<Scene> {
         match self {
-            Self::Lines(chart) => chart.scene(),
-            Self::Bars(chart) => chart.scene(),
-            Self::Histogram(chart) => chart.scene(),
-            Self::Ecdf(chart) => chart.scene(),
+            Self::Lines(chart) => chart.scene(series),
+            Self::Bars(chart) => chart.scene(series),
+            Self::Histogram(chart) => chart.scene(series),
+            Self::Ecdf(chart) => chart.scene(series),
             Self::HeatMap(chart) => chart.scene(),
             Self::Network(chart) => chart.scene(),
         }
@@ -103,17 +119,34 @@ pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
 
 /// The same with so many panels beside one another.
 pub(crate) fn save_beside(stem: &Path, panels: &[Figure], columns: usize) -> Result<FigureFiles> {
-    ensure!(!panels.is_empty(), "figure {} has no panels", stem.display());
+    write(stem, panels, &laid_out(panels, columns).with_context(|| format!("figure {}", stem.display()))?)
+}
+
+/// Panels on one page. A series has the same colour in all of them.
+///
+/// # Errors
+/// No panels; one whose numbers cannot be drawn.
+pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
+    ensure!(!panels.is_empty(), "no panels");
+    let series = Series::of(panels.iter().flat_map(Figure::series));
     let mut whole = Scene::new(WIDTH, 0.0);
     let mut top = 0.0;
     for (number, panel) in panels.iter().enumerate() {
-        let scene = panel.scene().with_context(|| format!("figure {}, panel {number}", stem.display()))?;
+        let scene = panel.scene(&series).with_context(|| format!("panel {number}"))?;
         let column = number % columns;
         if column == 0 {
             top = whole.height;
         }
         whole.put(scene, (column as f64 * WIDTH, top));
     }
+    Ok(whole)
+}
+
+/// Writes a page of panels as `<stem>.svg` and `<stem>.png`.
+///
+/// # Errors
+/// A disk that cannot be written.
+pub(crate) fn write(stem: &Path, panels: &[Figure], whole: &Scene) -> Result<FigureFiles> {
     let path = |ending: &str| {
         let mut name = stem.as_os_str().to_owned();
         name.push(ending);
@@ -122,7 +155,7 @@ pub(crate) fn save_beside(stem: &Path, panels: &[Figure], columns: usize) -> Res
     let files = FigureFiles { svg: path(".svg"), png: path(".png") };
     let titles: Vec<&str> = panels.iter().map(Figure::title).collect();
     let described: Vec<String> = panels.iter().map(Figure::description).filter(|said| !said.is_empty()).collect();
-    write_atomic(&files.svg, render::svg(&whole, &titles.join("; "), &described.join(" "))?.as_bytes())?;
-    write_atomic(&files.png, &render::bitmap(&whole)?)?;
+    write_atomic(&files.svg, render::svg(whole, &titles.join("; "), &described.join(" "))?.as_bytes())?;
+    write_atomic(&files.png, &render::bitmap(whole)?)?;
     Ok(files)
 }

@@ -159,7 +159,7 @@ impl Network {
             let room = 0.5 * (edges[column + 1] - edges[column]);
             let bend = if passed == 0 { 0.0 } else { side * (26.0 + 9.0 * passed as f64).min(room) };
             let middle = (0.5 * (a.0 + b.0) + 2.0 * bend, 0.5 * (a.1 + b.1));
-            let width = WEAKEST + (STRONGEST - WEAKEST) * link.weight.abs() / most;
+            let width = WEAKEST + (STRONGEST - WEAKEST) * (link.weight.abs() / most);
             scene.line(&curve(a, middle, b), colour(usize::from(link.weight < 0.0)), width, None);
         }
     }

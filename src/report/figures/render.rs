@@ -13,6 +13,7 @@ use super::fonts::{self, FALLBACK, FAMILY};
 use super::png;
 use super::scene::{Anchor, At, Scene, Shape};
 use super::style::PAPER_WHITE;
+use crate::report::letters;
 
 /// How a backend differs: pixels per unit, and how far below its place a text must be put for its capitals to be centred
 /// there, as a share of its height (plotters centres the SVG's x-height and the bitmap's em box).
@@ -31,7 +32,7 @@ pub(super) fn svg(scene: &Scene, title: &str, description: &str) -> Result<Strin
         draw(scene, area, Backend { scale: 1.0, sink: 0.07 })?;
     }
     let family = |name: &str| format!("font-family=\"{name}\"");
-    let plain = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let plain = |text: &str| letters::all(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let mut head = format!(">\n<title>{}</title>", plain(title));
     if !description.is_empty() {
         head += &format!("\n<desc>{}</desc>", plain(description));
@@ -67,7 +68,8 @@ fn draw_shape<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, shape: &Shape, 
     let k = backend.scale;
     let px = |(x, y): At| ((x * k).round() as i32, (y * k).round() as i32);
     let all = |points: &[At]| points.iter().map(|&p| px(p)).collect::<Vec<_>>();
-    let stroke = |colour: RGBColor, width: f64| ShapeStyle::from(&colour).stroke_width((width * k).round() as u32);
+    let stroke =
+        |colour: RGBColor, width: f64| ShapeStyle::from(&colour).stroke_width((width * k).round().min(100.0) as u32);
     match shape {
         Shape::Line { points, colour, width } => area.draw(&PathElement::new(all(points), stroke(*colour, *width))),
         Shape::Area { points, colour, alpha } => area.draw(&Polygon::new(all(points), colour.mix(*alpha))),

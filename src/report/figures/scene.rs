@@ -2,8 +2,10 @@
 
 use plotters::style::RGBColor;
 
-use super::style::{PAD, TITLE, WIDTH};
+use super::fonts::width;
+use super::style::{LABEL, PAD, TITLE, WIDTH};
 use super::ticks::wrap;
+use crate::report::letters;
 
 /// A place in pixels from the top left.
 pub(super) type At = (f64, f64);
@@ -33,10 +35,10 @@ pub(super) enum Shape {
 
 /// Shapes on a page of `width` × `height` pixels.
 #[derive(Clone, Debug)]
-pub(super) struct Scene {
-    pub width: f64,
-    pub height: f64,
-    pub shapes: Vec<Shape>,
+pub(crate) struct Scene {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) shapes: Vec<Shape>,
 }
 
 impl Scene {
@@ -55,9 +57,15 @@ impl Scene {
     }
 
     /// A line of text in the ink colour.
-    pub fn text(&mut self, at: At, text: &str, height: f64, bold: bool, anchor: Anchor) {
+    pub(super) fn text(&mut self, at: At, text: &str, height: f64, bold: bool, anchor: Anchor) {
         let colour = super::style::INK;
-        self.shapes.push(Shape::Text { at, text: text.to_string(), height, bold, anchor, colour });
+        self.shapes.push(Shape::Text { at, text: letters::all(text), height, bold, anchor, colour });
+    }
+
+    /// The name of an axis, smaller where it would be longer than its room.
+    pub(super) fn label(&mut self, at: At, text: &str, room: f64, anchor: Anchor) {
+        let height = LABEL * (room / width(text, LABEL, false).max(1.0)).min(1.0);
+        self.text(at, text, height, false, anchor);
     }
 
     /// A heading at the top left; returns where it ends.

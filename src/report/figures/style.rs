@@ -29,9 +29,37 @@ pub(super) const TITLE: f64 = 40.0;
 pub(super) const LABEL: f64 = 37.0;
 pub(super) const TICK: f64 = 34.0;
 
-/// Colour of series `i`.
+/// Colour of series `i`: the palette's, then the same ones darker (grey for black), so that fourteen have a colour of their own.
 pub(super) fn colour(i: usize) -> RGBColor {
-    PALETTE[i % PALETTE.len()]
+    let RGBColor(r, g, b) = PALETTE[i % PALETTE.len()];
+    let dark = |part: u8| if i % (2 * PALETTE.len()) < PALETTE.len() { part } else { part / 2 };
+    if (r, g, b) == (0, 0, 0) && dark(2) == 1 { RGBColor(128, 128, 128) } else { RGBColor(dark(r), dark(g), dark(b)) }
+}
+
+/// Names of series in the order in which the panels of a figure show them: a name has one colour, marker and dash in all of them.
+#[derive(Debug, Default)]
+pub(super) struct Series(Vec<String>);
+
+impl Series {
+    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut all: Vec<String> = vec![];
+        for name in names.map(bare).filter(|name| !name.is_empty()) {
+            if !all.iter().any(|other| other == name) {
+                all.push(name.to_owned());
+            }
+        }
+        Self(all)
+    }
+
+    /// The number of a series by its name; of one without a name its place in its panel.
+    pub fn number(&self, name: &str, place: usize) -> usize {
+        self.0.iter().position(|other| other == bare(name)).unwrap_or(place)
+    }
+}
+
+/// A name without what its legend says of this panel alone: `diagnostic` of `diagnostic (n=41)`.
+fn bare(name: &str) -> &str {
+    name.split(" (").next().unwrap_or(name)
 }
 
 /// Dash pattern of series `i` as (on, off) pixels; `None` is solid.

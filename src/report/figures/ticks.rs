@@ -2,8 +2,8 @@
 
 use super::fonts::width;
 
-/// Breaks a text after spaces and hyphens so that each line is at most `room` pixels wide where a break allows it.
-pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
+/// Breaks a text after spaces and hyphens so that each line is at most `room` pixels wide; a longer word stays whole.
+pub(super) fn words(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in text.split_inclusive([' ', '-']) {
         match lines.last_mut() {
@@ -14,12 +14,30 @@ pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
+/// The same; a word that is longer is broken where the room ends.
+pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
+    let mut lines: Vec<String> = vec![];
+    for mut line in words(text, room, height, bold) {
+        while width(&line, height, bold) > room {
+            let ends = line.char_indices().map(|(at, _)| at).skip(1);
+            let Some(end) = ends.take_while(|end| width(&line[..*end], height, bold) <= room).last() else { break };
+            let rest = line.split_off(end);
+            lines.push(std::mem::replace(&mut line, rest));
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// The most ticks that an axis has.
+const MOST: usize = 12;
+
 /// Places and texts of ticks: steps of 1, 2 or 5 times a power of ten; decades on a logarithmic axis.
 pub(super) fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
-    if log && (high / low).log10() > 1.5 {
+    if log && high.log10() - low.log10() > 1.5 {
         let (first, last) = ((low.log10() - 1e-9).ceil() as i32, (high.log10() + 1e-9).floor() as i32);
         let step = ((last - first) / 6 + 1) as usize;
-        return (first..=last).rev().step_by(step).map(|e| (10f64.powi(e), power(e))).collect();
+        return (first..=last).rev().step_by(step).take(MOST).map(|e| (10f64.powi(e), power(e))).collect();
     }
     linear(low, high, 0.0)
 }
@@ -31,13 +49,15 @@ pub(super) fn whole_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
 
 /// The finest step, at least `least`, that leaves at most six intervals.
 fn linear(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
-    let raw = (high - low) / 6.001;
+    // A range beside which 1e-300 is large has no steps of its own.
+    let raw = ((high - low) / 6.001).max(1e-300);
     let magnitude = 10f64.powf(raw.log10().floor());
     let step =
         [1.0, 2.0, 5.0].map(|m| m * magnitude).into_iter().find(|s| *s >= raw).unwrap_or(10.0 * magnitude).max(least);
     let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
     let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
     (first..=last)
+        .take(MOST)
         .map(|i| {
             let value = i as f64 * step;
             (value, format!("{value:.decimals$}").replace('-', "−"))

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape::text;
-use crate::report::folder::{Folder, called};
+use crate::report::folder::{Folder, called, distinct};
 use crate::schema::{AttentionRow, Form};
 
-const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; darker: \
-    more. “answer” is the position that decides the answer; what lies in blocks before the last one is summed up as “earlier \
+const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; the stronger \
+    the colour, the more. “answer” is the position that decides the answer; what lies in blocks before the last one is summed up as “earlier \
     blocks”. Blocks and latent steps count from 1. Hover or focus a cell for the interval.</p>\n";
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
@@ -17,12 +17,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
         let rows: Vec<&AttentionRow> =
             folder.rows::<AttentionRow>(checkpoint).iter().filter(|row| row.form == Form::Latents).collect();
         // The position that decides the answer first, then in the order of the rows.
-        let mut from: Vec<&str> = vec!["answer"];
-        for row in &rows {
-            if !from.contains(&row.from.as_str()) {
-                from.push(&row.from);
-            }
-        }
+        let from = distinct(["answer"].into_iter().chain(rows.iter().map(|row| row.from.as_str())));
         let looks = |from: &&str| rows.iter().any(|row| row.from == *from);
         let mut grids = String::new();
         for (at, from) in from.into_iter().filter(looks).enumerate() {

@@ -42,34 +42,38 @@ fn card(finding: &Finding, anchor: &impl Fn(&str) -> Option<String>) -> String {
          {}</p>{}{link}</section>\n",
         text(&finding.title),
         prose(&finding.of),
-        bars(&finding.bars)
+        bars(&finding.bars, &finding.own)
     )
 }
 
-/// Width of the drawing, where its bars begin and end, and the height of one.
+/// Width of the drawing, where its bars end, the height of one, and the width of a letter of their names.
 const WIDE: f64 = 340.0;
-const FROM: f64 = 150.0;
 const UNTIL: f64 = 300.0;
 const ROW: f64 = 21.0;
+const LETTER: f64 = 6.8;
+/// Letters of a name that are shown.
+const LONGEST: usize = 26;
 
-/// Shares from 0 to 1 as bars with their intervals.
-fn bars(named: &[(String, Estimate)]) -> String {
-    let x = |share: f64| FROM + share.clamp(0.0, 1.0) * (UNTIL - FROM);
+/// Shares from 0 to 1 as bars with their intervals; the one that the card's number is of stands out.
+fn bars(named: &[(String, Estimate)], own: &str) -> String {
+    let letters = named.iter().map(|(name, _)| name.chars().count().min(LONGEST)).max().unwrap_or(0);
+    let from = (letters as f64 * LETTER + 10.0).max(100.0);
+    let x = |share: f64| from + share.clamp(0.0, 1.0) * (UNTIL - from);
     let said: Vec<String> = named.iter().map(|(name, e)| format!("{name} {e:.3}")).collect();
     let mut shapes = String::new();
     for (at, (name, e)) in named.iter().enumerate() {
         let middle = (at as f64 + 0.5) * ROW;
-        let class = if at == 0 { "bar first" } else { "bar" };
+        let class = if name == own { "bar own" } else { "bar" };
         let _ = write!(
             shapes,
-            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect class=\"{class}\" x=\"{FROM}\" y=\"{:.1}\" \
+            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect class=\"{class}\" x=\"{from:.1}\" y=\"{:.1}\" \
              width=\"{:.1}\" height=\"13\"/><path d=\"M{:.1} {middle:.1}H{:.1}\"/><text x=\"{WIDE}\" y=\"{:.1}\" \
              text-anchor=\"end\">{:.2}</text>",
-            FROM - 6.0,
+            from - 6.0,
             middle + 4.0,
-            text(name),
+            text(&shortened(name)),
             middle - 6.5,
-            (x(e.value) - FROM).max(0.5),
+            (x(e.value) - from).max(0.5),
             x(e.low),
             x(e.high),
             middle + 4.0,
@@ -81,4 +85,12 @@ fn bars(named: &[(String, Estimate)]) -> String {
         ROW * named.len() as f64,
         text(&said.join(", "))
     )
+}
+
+/// A name of at most so many letters; the whole of it stands in the drawing's title.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= LONGEST {
+        return name.to_owned();
+    }
+    name.chars().take(LONGEST - 1).chain(['…']).collect()
 }

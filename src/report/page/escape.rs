@@ -1,5 +1,7 @@
 //! Text into HTML. Knows the characters that HTML reads as its own.
 
+use crate::report::letters::harmless;
+
 /// Safe between tags and inside quoted attributes.
 pub(in crate::report) fn text(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
@@ -10,9 +12,7 @@ pub(in crate::report) fn text(raw: &str) -> String {
             '>' => out += "&gt;",
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
-            // Not allowed in HTML, and an invitation to trouble.
-            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
-            c => out.push(c),
+            c => out.push(harmless(c)),
         }
     }
     out
@@ -45,6 +45,7 @@ mod tests {
     #[test]
     fn nothing_escapes() {
         assert_eq!(super::text("<swi> & \"x\" 'y'\u{0}"), "&lt;swi&gt; &amp; &quot;x&quot; &#39;y&#39;\u{fffd}");
+        assert_eq!(super::text("a\u{202e}b"), "a\u{fffd}b");
         assert_eq!(super::token("\n"), "⏎");
         assert_eq!(super::token(" "), "␣");
         assert_eq!(super::token(" a\nb "), "a⏎b");

@@ -12,8 +12,8 @@ use crate::report::folder::{Folder, called};
 use crate::schema::{PatternRow, PositionKind, TokenLensRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token by token (latent steps pink). First what each layer would say next at \
-    each position, through the model’s own output head: layer 0 is the input, the last layer the model’s own prediction; darker: surer. Then where each \
-    head looks: a row is a position that looks, a column one that is looked at; darker: more. Choose a head to see it large; hover over it, or move with the \
+    each position, through the model’s own output head: layer 0 is the input, the last layer the model’s own prediction; the stronger the colour, the surer. Then where each \
+    head looks: a row is a position that looks, a column one that is looked at; the stronger the colour, the more. Choose a head to see it large; hover over it, or move with the \
     arrow keys, for the share of its attention.</p>\n";
 
 /// Cells of attention that a page draws, at most: longer responses are named, not drawn.

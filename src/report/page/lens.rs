@@ -9,7 +9,8 @@ use crate::report::folder::{Folder, called, sound};
 use crate::schema::{Lens, LensRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
-    mean distribution and its probability. Darker: lower entropy. Layer 0 is the embedding, the topmost what the model itself \
+    mean distribution and its probability. Values differ from problem to problem, so that a mean of sure distributions looks unsure: \
+    “own” is the share of blocks whose own most probable token begins the value of the step that the block stands for. The stronger the colour, the lower the entropy. Layer 0 is the embedding, the topmost what the model itself \
     predicts. Hover or focus a cell for the top five.</p>\n";
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
@@ -80,10 +81,13 @@ fn cell(step: usize, row: &LensRow, highest: f64) -> String {
     ] {
         tip.extend(sound(e).map(|e| format!("{name} {e:.3}")));
     }
+    let own = row.own_value.and_then(sound);
+    tip.extend(own.map(|e| format!("top-1 is the own value {e:.3}")));
+    let own = own.map_or_else(String::new, |e| format!(" <small>own {:.2}</small>", e.value));
     let said: Vec<String> = top.iter().map(|(t, p)| format!("{} {p:.3}", t.trim())).collect();
     tip.push(format!("top: {}", said.join(", ")));
     format!(
-        "<td class=\"p\" tabindex=\"0\" style=\"--s:{sure:.3}\" title=\"{}\">{}<small>{p:.2}</small></td>",
+        "<td class=\"p\" tabindex=\"0\" style=\"--s:{sure:.3}\" title=\"{}\">{}<small>{p:.2}</small>{own}</td>",
         text(&tip.join(" · ")),
         token(&word)
     )

@@ -31,11 +31,27 @@ use super::render::Rendered;
 /// What tells a page of ours from somebody's own.
 pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
 
+/// What the folders of a page stand behind, in its head.
+const FOLDERS: &str = "<meta name=\"switchyard-folders\" content=\"";
+
+/// Places of the folders that a page shows; none of a page that does not say.
+pub(super) fn shown(html: &str) -> Vec<String> {
+    let said = html.split_once(FOLDERS).and_then(|(_, rest)| rest.split_once('"'));
+    let unescaped = |raw: &str| {
+        raw.replace("&quot;", "\"")
+            .replace("&#39;", "'")
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&amp;", "&")
+    };
+    said.and_then(|(list, _)| serde_json::from_str(&unescaped(list)).ok()).unwrap_or_default()
+}
+
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// The whole page.
-pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, Recipe)]) -> String {
+/// The whole page; `places` say where its folders are.
+pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, Recipe)], places: &[String]) -> String {
     let mut body = String::new();
     let mut nav = String::new();
     for (number, r) in folders.iter().enumerate() {
@@ -43,10 +59,11 @@ pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, R
         body += &folder(paper, r, recipes, &id);
         let _ = write!(nav, "<a href=\"#{id}\">{}</a>", text(&r.folder.name));
     }
+    let places = text(&serde_json::to_string(places).unwrap_or_default());
     let nav = if folders.len() > 1 { format!("<nav aria-label=\"Folders\">{nav}</nav>") } else { String::new() };
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{MARKER}\n<title>Switchyard: report</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{MARKER}\n{FOLDERS}{places}\">\n<title>Switchyard: report</title>\n\
          <style>\n{}{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
          <header><p class=\"brand\">Switchyard</p>{nav}</header>\n<main id=\"main\">\n{INTRODUCTION}\n{body}</main>\n\
          <script>\n{SCRIPT}</script>\n</body>\n</html>\n",

@@ -1,4 +1,4 @@
-//! One head's attention as a picture: queries downwards, keys to the right, darker where more is taken from. Knows weights and names of
+//! One head's attention as a picture: queries downwards, keys to the right, stronger where more is taken from. Knows weights and names of
 //! positions; nothing of checkpoints.
 
 use std::collections::BTreeMap;

@@ -38,8 +38,8 @@ pub(super) fn html(table: &Table, id: &str, how: &str) -> String {
     let file = text(&table.label.replace(':', "-"));
     format!(
         "<figure class=\"table\" id=\"{id}-{}\"><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{id}: {}\">\
-         <table><caption><b>{}</b> <code>{}</code> <a class=\"files\" download=\"{file}.csv\" \
-         href=\"data:text/csv;base64,{}\">csv</a></caption><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\
+         <table><caption><span class=\"said\"><b>{}</b> <code>{}</code> <a class=\"files\" download=\"{file}.csv\" \
+         href=\"data:text/csv;base64,{}\">csv</a></span></caption><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\
          {note}{how}</figure>\n",
         plain(&table.label),
         text(&table.label),

@@ -12,7 +12,7 @@ mod contrast;
 
 use super::claims::{Claim, Scale, Term};
 use super::exhibits;
-use super::folder::Folder;
+use super::folder::{Folder, distinct};
 use super::paper::Paper;
 use crate::schema::METRICS;
 use crate::stats::{LEVEL, holm};
@@ -151,12 +151,7 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
         }
     }
     let note = tried.iter().any(|t| t.stands_in).then(|| folder.no_start());
-    let mut of: Vec<String> = vec![];
-    for name in tried.iter().flat_map(|t| &t.of) {
-        if !of.contains(name) {
-            of.push(name.clone());
-        }
-    }
+    let mut of = distinct(tried.iter().flat_map(|t| &t.of).map(String::as_str));
     // In the order of training.
     of.sort_by_key(|name| *name == folder.grpo);
     Asked { claim, on: of.join(if claim.rl { " → " } else { ", " }), tried, missing, note }

@@ -15,8 +15,8 @@ use crate::stats::{Estimate, FEWEST};
 pub use attribution::{AttributionAgreementRow, AttributionRow, GradientAt};
 pub(crate) use attribution::{Predicted, agreements, attributions};
 pub use edges::{Circuit, CircuitRow, EdgeRow};
-pub(crate) use patching::shares;
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
+pub(crate) use patching::{shares, too_few};
 pub(crate) use steering::steerings;
 pub use steering::{Steered, SteeringRow, SteeringTrial};
 

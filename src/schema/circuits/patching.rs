@@ -117,6 +117,23 @@ impl HeadPatchRow {
     }
 }
 
+/// That no cell can be significant, where so few pairs were run: even with all of them moved to one side the sign test gives
+/// 2 · ½ⁿ, and Holm's correction multiplies the smallest p by the number of cells.
+pub(crate) fn too_few(rows: &[HeadPatchRow]) -> Option<String> {
+    let n = rows.iter().map(|row| row.identity.n).max()?;
+    let mut maps: BTreeMap<(Form, PatchMode), usize> = BTreeMap::new();
+    rows.iter().for_each(|row| *maps.entry((row.form, row.mode)).or_default() += 1);
+    let cells = maps.into_values().min()?;
+    let least = 2.0 * 0.5f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
+    (least * cells as f64 > 1.0 - LEVEL).then(|| {
+        format!(
+            "n = {n} pairs can never be significant here: the smallest p of the sign test is {least:.2e}, times {cells} cells \
+             (Holm) {:.2e}. Run more pairs, or fewer cells.\n",
+            (least * cells as f64).min(1.0)
+        )
+    })
+}
+
 /// The maps of every form and mode. `least`: effects up to this share count as none in the test.
 ///
 /// # Errors

@@ -7,8 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::verdict::verdict;
 use super::{Identity, Named};
-use crate::stats::{Estimate, FEWEST, LEVEL};
+use crate::stats::Estimate;
 
 pub use steps::Steps;
 
@@ -222,7 +223,17 @@ impl InterventionRow {
     /// The verdict that answers are right less often than in the normal run: the exact test, corrected for the interventions
     /// that ran with it.
     pub fn lowers(&self) -> bool {
-        self.accuracy_change.value < 0.0 && self.identity.n >= FEWEST && self.p_holm <= 1.0 - LEVEL
+        self.verdict() == "lower"
+    }
+
+    /// The verdict that more are.
+    pub fn raises(&self) -> bool {
+        self.verdict() == "higher"
+    }
+
+    /// `lower`, `higher`, or that neither is seen: accuracy against the unchanged model.
+    pub fn verdict(&self) -> &'static str {
+        verdict(self.identity.n, self.accuracy_change.value, self.p_holm, ["lower", "higher"])
     }
 
     /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.
