@@ -15,7 +15,7 @@ use crate::progress::say;
 use crate::store::{commit, hex, sha256};
 
 /// What must not change between the start of a run and its end, with the words for it. Weights depend on all of it.
-const FIXED: [(&str, &str); 8] = [
+const FIXED: [(&str, &str); 9] = [
     ("threads", "results depend on the number of worker threads: repeat --threads"),
     ("processes", "results depend on the number of processes: start as many again"),
     ("dtype", "weights are computed in another float type: repeat --dtype"),
@@ -23,6 +23,7 @@ const FIXED: [(&str, &str); 8] = [
     ("test_sha256", "the held-out problems are others than at the start"),
     ("model_sha256", "the files of the pretrained model are others than at the start"),
     ("adapter_sha256", "the files of the adapter are others than at the start"),
+    ("grader", "answers would be graded in another way"),
     ("seed", "another seed draws other samples"),
 ];
 

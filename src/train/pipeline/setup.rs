@@ -71,7 +71,7 @@ pub(super) fn open(recipe: Recipe, options: Options, phases: &[Phase]) -> Result
         from => Some(taken::best(&recipe, phases, from)?),
     };
     let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
-    let held = inputs::held(&root, &names)?;
+    let held = if recipe_path.exists() { inputs::held(&root, &names)? } else { None };
     if let Some(held) = &held {
         // What needs no model to be read is told before one is.
         let ours = json!({ "threads": options.threads, "processes": options.world.size });
