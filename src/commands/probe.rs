@@ -13,6 +13,8 @@ use super::generate::Generate;
 use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
 use super::session::Session;
+use crate::machine::threads;
+use crate::parallel::on_the_pool;
 
 /// Look into models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
@@ -55,14 +57,14 @@ impl Probe {
         match self.what {
             None => self.experiments.run(),
             Some(What::Activations(activations)) => activations.run(),
-            Some(What::Adapter(adapter)) => adapter.run(),
+            Some(What::Adapter(adapter)) => on_the_pool(threads(), || adapter.run())?,
             Some(What::Bench(bench)) => bench.run(),
             Some(What::Calibrate(calibrate)) => calibrate.run(),
             Some(What::Check(check)) => check.run(),
             Some(What::Generate(generate)) => generate.run(),
             Some(What::Lens(lens)) => lens.run(),
             Some(What::Patterns(patterns)) => patterns.run(),
-            Some(What::RandomWeights(random)) => random.run(),
+            Some(What::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,
             Some(What::Session(session)) => session.run(),
         }
     }

@@ -125,6 +125,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_beyond_all_reason_are_refused_with_file_and_number() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |change: serde_json::Value| {
+            let mut file = serde_json::to_value(Reasoning::default()).expect("a value");
+            let into = file.as_object_mut().expect("an object");
+            into.extend(change.as_object().expect("an object").clone());
+            std::fs::write(folder.path().join(FILE), file.to_string()).expect("a file");
+            Reasoning::read(folder.path()).map(|read| read.expect("there"))
+        };
+        for (change, number) in [
+            (serde_json::json!({ "k_cap": 50_000_000 }), "50000000"),
+            (serde_json::json!({ "blocks": { "rule": "after_prompt", "steps": u64::MAX } }), "18446744073709551615"),
+            (serde_json::json!({ "blocks": { "rule": "thinking", "limit": 1_u64 << 40 } }), "1099511627776"),
+        ] {
+            let error = write(change).expect_err("refused").to_string();
+            assert!(error.contains(FILE) && error.contains(number), "{error}");
+        }
+        let long = write(serde_json::json!({ "blocks": { "rule": "pause", "steps": 5000 } })).expect("a file");
+        let error = long.check_fits(2048, folder.path()).expect_err("no room").to_string();
+        assert!(error.contains(FILE) && error.contains("5000") && error.contains("2048"), "{error}");
+        long.check_fits(8192, folder.path()).expect("room");
+    }
+
+    #[test]
     fn decoding_at_a_length_that_was_not_trained_is_said() {
         let trained = Reasoning { trained_dwell: vec![1, 3], ..Reasoning::default() };
         assert_eq!(

@@ -183,7 +183,11 @@ pub(crate) fn writable(folder: &Path) -> Result<()> {
 
 /// The command as typed; of an argument that is no text, what can be shown of it.
 pub fn command(binary: &str) -> String {
-    let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let mut typed = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+    let program = typed.next().unwrap_or_default();
+    // `switchyard probe …`, where the first argument names the program.
+    let through_door = Path::new(&program).file_stem().is_some_and(|name| name == "switchyard");
+    let arguments = typed.skip(usize::from(through_door));
     std::iter::once(binary.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 

@@ -38,6 +38,11 @@ pub(super) fn sizes(chunk: &[u8], values: u64) -> Result<Sizes> {
     Ok(all)
 }
 
+/// Whether a footer is one structure and each of its lists is as long as it says: what decodes it reserves that first.
+pub(super) fn is_whole(footer: &[u8]) -> bool {
+    Thrift { bytes: footer, at: 0 }.skip(STRUCT, DEPTH).is_some()
+}
+
 #[derive(Default)]
 struct Page {
     packed: usize,
@@ -178,6 +183,9 @@ mod tests {
         }
         let error = sizes(&page[..14], 10).expect_err("its bytes are missing").to_string();
         assert!(error.contains("a page of 3 bytes"), "{error}");
+        // A list of two bytes; of fifteen or more, whose number follows: two, or more than there are.
+        assert!(is_whole(&[0x19, 0x23, 1, 2, 0]) && is_whole(&[0x19, 0xF3, 2, 1, 2, 0]));
+        assert!(!is_whole(&[0x19, 0xF3, 0xFF, 0xFF, 0xFF, 0xFF, 0x07, 1, 2, 0]) && !is_whole(&[0x19, 0x23, 1]));
         let nested = [0x1C; 100];
         assert!(sizes(&nested, 1).is_err(), "structures without end");
     }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::atomic::write_atomic;
 use super::head::commit;
-use super::pages::{Sizes, sizes};
+use super::pages::{Sizes, is_whole, sizes};
 use crate::guard::guarded;
 
 /// First and last bytes of every Parquet file.
@@ -62,6 +62,7 @@ pub(crate) fn read(path: &Path) -> Result<DataFrame> {
 /// Bytes that are no Parquet; a file that unpacks to out of all proportion to its size.
 pub(crate) fn decode(bytes: &[u8]) -> Result<DataFrame> {
     let read = || -> Result<DataFrame> {
+        ensure!(is_whole(&bytes[footer(bytes)?]), "its footer is damaged");
         let mut reader = ParquetReader::new(Cursor::new(bytes));
         bounded(reader.get_metadata()?, bytes)?;
         Ok(reader.finish()?)

@@ -37,13 +37,13 @@ pub(crate) struct Contents {
 /// million tokens, the largest models some thousand tensors.
 const MOST_KEYS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 20;
-const MOST_VALUES: usize = 1 << 22;
+const MOST_VALUES: usize = 1 << 23;
 const MOST_TEXT: usize = 1 << 26;
 
 /// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
     ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"");
-    let mut at = Cursor { bytes, pos: 4 };
+    let mut at = Cursor { bytes, pos: 4, listed: 0 };
     let version = at.u32()?;
     ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
@@ -125,6 +125,8 @@ impl RawInfo {
 struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
+    /// Values of all lists so far: in memory they take up to sixteen times their bytes.
+    listed: usize,
 }
 
 impl<'a> Cursor<'a> {
@@ -185,12 +187,64 @@ impl<'a> Cursor<'a> {
     fn list(&mut self) -> Result<Value> {
         let kind = self.u32()?;
         let length = usize::try_from(self.u64()?)?;
-        ensure!(length <= MOST_VALUES, "a list of {length} values: at most {MOST_VALUES} are read");
+        self.listed = self.listed.saturating_add(length);
+        ensure!(self.listed <= MOST_VALUES, "a list of {length} values: at most {MOST_VALUES} in all lists are read");
         // Nothing is reserved from `length`: a damaged count runs into the end of the file instead.
         match kind {
             8 => (0..length).map(|_| self.text()).collect::<Result<_>>().map(Value::Texts),
             9 => bail!("lists of lists are not supported"),
             _ => (0..length).map(|_| self.number(kind)).collect::<Result<_>>().map(Value::Numbers),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Vec<u8> {
+        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+    }
+
+    /// A file of vectors of 32 floats that begin where it is told.
+    fn file(places: &[(&str, u64)], meta: &[(&str, Vec<u8>)]) -> Vec<u8> {
+        let counts = [places.len() as u64, meta.len() as u64].map(u64::to_le_bytes).concat();
+        let mut bytes = [b"GGUF".to_vec(), 3_u32.to_le_bytes().to_vec(), counts].concat();
+        meta.iter().for_each(|(key, value)| bytes.extend([text(key), value.clone()].concat()));
+        for (name, offset) in places {
+            bytes.extend(text(name));
+            let (axes, kind) = (1_u32.to_le_bytes(), 0_u32.to_le_bytes());
+            bytes.extend([&axes[..], &32_u64.to_le_bytes(), &kind, &offset.to_le_bytes()].concat());
+        }
+        bytes.resize(bytes.len().next_multiple_of(32) + 256, 0);
+        bytes
+    }
+
+    fn refused(bytes: &[u8], words: &str) {
+        let error = parse(bytes).err().expect("refused").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn tensors_that_overlap_are_refused() {
+        assert_eq!(parse(&file(&[("a", 128), ("b", 0)], &[])).expect("in any order").tensors.len(), 2);
+        refused(&file(&[("a", 0), ("b", 64)], &[]), "tensor `b` begins at byte");
+        refused(&file(&[("a", 0), ("b", 0)], &[]), "inside tensor `a`");
+    }
+
+    #[test]
+    fn counts_are_bounded_before_anything_is_held() {
+        let list = |kind: u32, length: u64| {
+            [&9_u32.to_le_bytes()[..], &kind.to_le_bytes(), &length.to_le_bytes(), &[0; 64]].concat()
+        };
+        refused(&file(&[], &[("k", list(0, 1 << 40))]), "metadata `k`: a list of 1099511627776 values");
+        refused(&file(&[], &[("k", list(8, 1 << 24))]), "metadata `k`: a list of 16777216 values");
+        let long = [&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat();
+        refused(&file(&[], &[("k", long)]), "metadata `k`: the string at byte");
+        for (at, words) in [(8, "names 1099511627776 tensors"), (16, "names 1099511627776 keys")] {
+            let mut bytes = file(&[], &[]);
+            bytes[at..at + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+            refused(&bytes, words);
         }
     }
 }

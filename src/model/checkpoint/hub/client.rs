@@ -39,15 +39,15 @@ struct Origin {
 
 /// What came.
 pub(super) struct Answer {
-    /// Headers of the hub's own answers, the first first. Another host, where the bytes may lie, cannot add to them.
+    /// Headers of the hub's own answers, in order. Another host, where the bytes may lie, cannot add to them.
     own: Vec<HeaderMap>,
     pub response: Response<Body>,
 }
 
 impl Answer {
-    /// What the hub itself says under a name.
+    /// What the hub itself says under a name, last: a redirect within the hub may have a tag of its own.
     pub fn said(&self, name: &str) -> Option<&str> {
-        self.own.iter().find_map(|headers| headers.get(name)?.to_str().ok())
+        self.own.iter().rev().find_map(|headers| headers.get(name)?.to_str().ok())
     }
 
     /// A header of the last answer, which has the bytes.
@@ -72,6 +72,7 @@ impl Client {
         let limit = Some(Duration::from_secs(seconds));
         let config =
             Agent::config_builder().max_redirects(0).max_redirects_will_error(false).http_status_as_error(false);
+        let config = config.user_agent(concat!("switchyard/", env!("CARGO_PKG_VERSION")));
         let config = config.timeout_connect(limit).timeout_recv_response(limit).timeout_per_read(limit);
         Ok(Self { agent: config.build().into(), endpoint, origin, token: token(home)?, seconds })
     }
