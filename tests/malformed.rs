@@ -1,11 +1,13 @@
 //! Damaged and hostile input: every parser gets files with bytes changed, cut, doubled and swapped, and may answer with a
-//! result or an error only. No panic, no abort, none over two seconds, none beyond two gigabytes.
+//! result or an error only. No panic, no abort, none over two seconds, none beyond two gigabytes, no file elsewhere. Half of
+//! the changes are to bytes, half keep the structure that a reader checks first.
 //!
 //! The cases run in processes of their own, under a limit of the system on their memory: a failed allocation ends the
 //! process, and the parent says which case it was. A case is a function of its number alone:
 //! `SWITCHYARD_CASES=N..M cargo test --test suite malformed:: -- --include-ignored` runs some again.
 
 mod parsers;
+mod structure;
 
 use std::ops::Range;
 use std::panic::catch_unwind;
@@ -119,10 +121,12 @@ fn worker() {
     let (Ok(cases), Ok(temp)) = (std::env::var(CASES), std::env::var(FOLDER)) else { return };
     let (first, last) = cases.split_once("..").expect("N..M");
     let (first, last): (u64, u64) = (first.parse().expect("a number"), last.parse().expect("a number"));
-    let places = workplace(Path::new(&temp));
+    // Deep, so that a name which leads out of its folder still ends inside `temp`.
+    let places = workplace(&Path::new(&temp).join("a/b/c/d"));
     static CASE: AtomicU64 = AtomicU64::new(u64::MAX);
     let note = Path::new(&temp).join("case");
     let watched = note.with_extension("slow");
+    let slow = watched.clone();
     std::thread::spawn(move || {
         let (mut case, mut since) = (u64::MAX, Instant::now());
         loop {
@@ -131,7 +135,7 @@ fn worker() {
             if now != case {
                 (case, since) = (now, Instant::now());
             } else if since.elapsed() > SLOWEST {
-                let _ = std::fs::write(&watched, "over two seconds");
+                let _ = std::fs::write(&slow, "over two seconds");
                 std::process::exit(9);
             }
         }
@@ -144,6 +148,7 @@ fn worker() {
         }
     }
     assert!(refused.is_empty(), "unchanged, and not read: {refused:?}");
+    let before = tree(Path::new(&temp));
     std::panic::set_hook(Box::new(|_| ()));
     for case in first..last {
         CASE.store(case, Ordering::Relaxed);
@@ -151,7 +156,9 @@ fn worker() {
         let number = case as usize % TARGETS.len();
         let (target, (folder, file, seed)) = (&TARGETS[number], &places[number]);
         let mut rng = ChaCha8Rng::seed_from_u64(case);
-        let bytes = changed(seed_of(target, seed, &mut rng), target.text, &mut rng);
+        let seed = seed_of(target, seed, &mut rng);
+        let kept = rng.random_bool(0.5).then(|| structure::changed(seed, target.file, &mut rng)).flatten();
+        let bytes = kept.unwrap_or_else(|| changed(seed, target.text, &mut rng));
         std::fs::write(file, &bytes).expect("a file");
         let read = || match case {
             CANARIES.. => canary(case),
@@ -165,7 +172,19 @@ fn worker() {
             std::process::exit(9);
         }
     }
+    let new = |path: &PathBuf| !before.contains(path) && *path != note;
+    let elsewhere: Vec<_> = tree(Path::new(&temp)).into_iter().filter(new).collect();
+    if !elsewhere.is_empty() {
+        std::fs::write(watched, format!("wrote {elsewhere:?}")).expect("a note");
+        std::process::exit(9);
+    }
     std::fs::write(&note, "done").expect("a note");
+}
+
+/// Everything below a folder.
+fn tree(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { [tree(&path), vec![path]].concat() } else { vec![path] }).collect()
 }
 
 fn start(cases: &Range<u64>, temp: &Path) -> Child {
@@ -208,6 +227,13 @@ fn failures(cases: Range<u64>) -> Vec<String> {
     failures
 }
 
+/// `SWITCHYARD_CASES=N..M`: other cases than the usual million.
+fn named_cases() -> Option<Range<u64>> {
+    let text = std::env::var(CASES).ok()?;
+    let (first, last) = text.split_once("..")?;
+    Some(first.parse().ok()?..last.parse().ok()?)
+}
+
 #[test]
 fn panics_hangs_and_floods_are_noticed() {
     if cfg!(target_os = "linux") {
@@ -231,6 +257,6 @@ fn no_input_panics_hangs_or_fills_the_memory() {
 #[test]
 #[ignore = "a million cases: a quarter of an hour on two cores"]
 fn no_input_of_a_million_panics_hangs_or_fills_the_memory() {
-    let failures = failures(100_000..1_100_000);
+    let failures = failures(named_cases().unwrap_or(100_000..1_100_000));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

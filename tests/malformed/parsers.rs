@@ -8,6 +8,7 @@ use switchyard::latent::Reasoning;
 use switchyard::loading::Opened;
 use switchyard::model::checkpoint::peft::Apply;
 use switchyard::recipe::Recipe;
+use switchyard::report::folder::Folder;
 use switchyard::store::read_flat;
 use switchyard::text::read_problems;
 
@@ -22,7 +23,7 @@ pub struct Target {
     pub read: fn(&Path, &Path) -> bool,
 }
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
     Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
     Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
@@ -41,6 +42,7 @@ pub const TARGETS: [Target; 19] = [
     Target { folder: "src/presets", file: "smoke.toml", text: true, read: recipe },
     Target { folder: "fixtures/rows", file: "known_value-sft.parquet", text: false, read: rows },
     Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
+    Target { folder: "fixtures/rows", file: "manifest.json", text: true, read: results },
     Target { folder: "fixtures/grader", file: "pairs.jsonl", text: true, read: answers },
 ];
 
@@ -82,6 +84,11 @@ fn recipe(_: &Path, file: &Path) -> bool {
 
 fn rows(_: &Path, file: &Path) -> bool {
     read_flat(file).is_ok()
+}
+
+/// Every row of a folder, and its manifest.
+fn results(folder: &Path, _: &Path) -> bool {
+    Folder::open(folder).is_ok_and(|folder| folder.unreadable.is_empty())
 }
 
 fn answers(_: &Path, file: &Path) -> bool {
