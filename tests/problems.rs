@@ -126,6 +126,13 @@ fn parquet_and_csv_are_read_as_json_lines_are() {
     assert!(of("made").contains("made (Date32)") && of("made").contains("key \"made\" is missing"), "{}", of("made"));
 
     let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(&test).unwrap();
+    for end in (8..whole.len()).step_by(97) {
+        let cut = folder.path().join("cut.parquet");
+        std::fs::write(&cut, &whole[..end]).unwrap();
+        let error = format!("{:#}", read_problems(&cut).unwrap_err());
+        assert!(error.contains("cut.parquet: not a Parquet file that can be read"), "{error}");
+    }
     let table = "question,answer\n\"How many, in all?\",\"1,500\"\n\"Two\nlines \"\"quoted\"\"\",1e-6\nWhat?,007\n";
     for (name, text) in [
         ("a.csv", table.to_owned()),

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, ParquetReader, SerReader};
 use serde_json::{Map, Value};
 
+use crate::guard::guarded;
 use crate::store::digits;
 
 /// Parts of the names of types that this build cannot read.
@@ -30,6 +31,11 @@ const UNREAD: [&str; 13] = [
 /// # Errors
 /// What is no Parquet.
 pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
+    // What reads it panics where a damaged file lies.
+    guarded(|| read_parquet(bytes, left_out)).context("not a Parquet file that can be read")?
+}
+
+fn read_parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
     let mut reader = ParquetReader::new(Cursor::new(bytes));
     let schema = reader.schema().context("not a Parquet file that can be read")?;
     let mut columns = vec![];
@@ -59,7 +65,8 @@ pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
         .with_infer_schema_length(Some(0))
         .with_has_header(true)
         .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
-    let frame = options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
+    let read = || options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
+    let frame = guarded(read).and_then(|frame| Ok(frame?));
     records(&frame.context("not a table of comma-separated values that can be read")?)
 }
 
