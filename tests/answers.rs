@@ -194,16 +194,9 @@ fn golds_that_no_response_can_reach_end_it_before_any_work() {
     let (code, told) = of(&answered("it is so"), &["--replace"]);
     assert!(code == Some(0) && told.contains("6 of 6 gold answers cannot be said by the model"), "{told}");
     let file = written(&temp, "own.jsonl", &answered("it is so"));
-    let base = [
-        "--preset",
-        "micro",
-        "--model",
-        "fixtures/micro/base/annotator",
-        "--set",
-        "data.test_rows=2",
-        "--threads",
-        "1",
-    ];
+    let own = ["data.template=words", "data.test_rows=2"].map(|set| ["--set", set]).concat();
+    let base = ["--preset", "smollm2-gsm8k", "--model", "fixtures/micro/base/annotator", "--threads", "1"];
+    let base = [&base[..], &own].concat();
     let folder = temp.path().join("run");
     let train = [&base[..], &["--data", text(&file), "--out", text(&folder)]].concat();
     let output = run(env!("CARGO_BIN_EXE_train"), &train);
