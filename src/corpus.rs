@@ -12,15 +12,17 @@ use crate::latent::SwitchIds;
 use crate::recipe::Recipe;
 use crate::tasks::Split;
 use crate::text::formats::Format;
-use crate::text::{Part, Problem, Sample, Source, Template, Vocabulary, cut, has_part};
+use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part};
 
 /// Everything about text that training needs.
 pub struct Corpus {
     pub vocabulary: Vocabulary,
     pub switch: SwitchIds,
-    pub template: Template,
+    pub template: Prompts,
     /// The token that closes a response.
     pub end: u32,
+    /// Tokens that end a generation, that one first.
+    pub stops: Vec<u32>,
     pub train: Vec<Sample>,
     /// Gold answers of `train`.
     pub train_answers: Vec<String>,
@@ -59,13 +61,14 @@ impl Corpus {
         } else {
             told.extend(drawn_twice(&test));
         }
-        let template = recipe.data.template;
-        let end = template.end_id(&vocabulary)?;
+        let template = Prompts::of(recipe.data.template, &vocabulary)?;
+        let stops = template.stops(&vocabulary)?;
+        let end = stops[0];
         let found = train.len();
         let limit = recipe.data.max_tokens;
         let (mut samples, mut train_answers) = (vec![], vec![]);
         for (problem, place) in &train {
-            let sample = Sample::new(problem, &vocabulary, template).with_context(|| place.clone())?;
+            let sample = Sample::new(problem, &vocabulary, &template).with_context(|| place.clone())?;
             if sample.length() < limit {
                 samples.push(sample);
                 train_answers.push(problem.answer.clone());
@@ -85,6 +88,7 @@ impl Corpus {
             switch,
             template,
             end,
+            stops,
             dropped: found - samples.len(),
             train: samples,
             train_answers,

@@ -49,13 +49,13 @@ pub struct Scores {
 }
 
 /// The decoder settings of an evaluation: greedy.
-pub(crate) fn decode_settings(evaluation: &Evaluation, stop: u32, switching: Switching) -> DecodeSettings {
+pub(crate) fn decode_settings(evaluation: &Evaluation, stops: &[u32], switching: Switching) -> DecodeSettings {
     DecodeSettings {
         sampling: Sampling::default(),
         k_min: evaluation.k_min,
         k_cap: evaluation.k_cap,
         max_new_tokens: evaluation.max_new_tokens,
-        stop: vec![stop],
+        stop: stops.to_vec(),
         masked: vec![],
         switching,
     }
@@ -108,7 +108,7 @@ pub(crate) fn decode_batches(
     done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
 ) -> Result<Vec<Trace>> {
     let Evaluated { model, corpus, evaluation, reasoning, switching } = *how;
-    let settings = decode_settings(evaluation, corpus.end, switching);
+    let settings = decode_settings(evaluation, &corpus.stops, switching);
     let cancel = crate::progress::stop_flag();
     let traces = parallel::run(&parallel::cut(batches, threads), |part| {
         let how = Decode {

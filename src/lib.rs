@@ -23,7 +23,8 @@
 //! | room | what it knows |
 //! | --- | --- |
 //! | `ops` | the handful of tensor functions a decoder is made of |
-//! | `text` | vocabulary, chat templates, problems, span annotation (no tensors) |
+//! | `tokenizer` | from the files of a model to a tokenizer and its chat templates (no tensors) |
+//! | `text` | vocabulary, prompts, problems, span annotation (no tensors) |
 //! | `corpus` | a recipe's problems as token rows, and who grades them |
 //! | `train` | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
 //! | `evaluation` | held-out decoding and scores |
@@ -113,6 +114,8 @@ pub mod study;
 pub mod tasks;
 #[doc(hidden)]
 pub mod text;
+#[doc(hidden)]
+pub mod tokenizer;
 #[doc(hidden)]
 pub mod train;
 #[doc(hidden)]

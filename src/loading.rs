@@ -9,9 +9,8 @@ pub use lens::Reading;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use serde_json::{Map, Value};
 
 use crate::latent::{Reasoning, SwitchIds};
 use crate::machine::Compute;
@@ -19,6 +18,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::jittered;
 use crate::model::{Decoder, ModelConfig};
+use crate::progress::say;
 use crate::text::Vocabulary;
 
 /// A model whose settings and text side have been read and checked, and whose weights have not been touched.
@@ -26,10 +26,10 @@ use crate::text::Vocabulary;
 /// What a command asks for (hooks, ids, settings) is checked against it before anything slow happens.
 pub struct Opened {
     pub checkpoint: Checkpoint,
-    /// `None` where the checkpoint brings no tokenizer: such a model runs on ids.
+    /// `None` where the checkpoint brings no tokenizer that can be read: such a model runs on ids.
     pub vocabulary: Option<Vocabulary>,
-    /// Jinja, as the checkpoint has it.
-    pub chat_template: Option<String>,
+    /// Why its text side cannot be read. It never keeps the weights from being read.
+    fault: Option<Error>,
     /// Ids that end a generation, from every file that names some.
     pub stop: Vec<u32>,
     /// How it reasons, where the folder of the adapter or of the weights says so.
@@ -44,7 +44,6 @@ pub struct Loaded {
     pub vocabulary: Option<Vocabulary>,
     /// `None`: a model that cannot switch.
     pub switch: Option<SwitchIds>,
-    pub chat_template: Option<String>,
     pub stop: Vec<u32>,
     /// SWITCH's own where the checkpoint does not say.
     pub reasoning: Reasoning,
@@ -63,14 +62,14 @@ impl Opened {
             attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
             checkpoint = checkpoint.with_adapter(adapter, apply)?;
         }
-        let vocabulary = vocabulary(&checkpoint, adapter)?;
-        let mut stop = checkpoint.stop_ids()?;
-        for id in vocabulary.iter().flat_map(|v| v.stops()) {
-            if !stop.contains(id) {
-                stop.push(*id);
+        let mut stop = checkpoint.config.eos_token_ids.clone();
+        let (vocabulary, fault) = match text_side(&checkpoint, &mut stop) {
+            Ok(vocabulary) => (vocabulary, None),
+            Err(fault) => {
+                say(&format!("warning: text cannot be read, only token ids: {fault:#}"));
+                (None, Some(fault))
             }
-        }
-        let chat_template = checkpoint.chat_template()?;
+        };
         let own = || Reasoning::read(&checkpoint.path);
         let reasoning = match adapter.map(Reasoning::read).transpose()?.flatten() {
             Some(reasoning) => Some(reasoning),
@@ -79,7 +78,7 @@ impl Opened {
         if let Some(reasoning) = &reasoning {
             reasoning.check_fits(checkpoint.config.max_position_embeddings, adapter.unwrap_or(&checkpoint.path))?;
         }
-        Ok(Self { checkpoint, vocabulary, chat_template, stop, reasoning, attached })
+        Ok(Self { checkpoint, vocabulary, fault, stop, reasoning, attached })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -94,11 +93,14 @@ impl Opened {
     /// The vocabulary of a model that must have one.
     ///
     /// # Errors
-    /// A checkpoint without tokenizer.
+    /// A checkpoint without tokenizer, or with one that cannot be read: then why.
     pub fn text(&self) -> Result<&Vocabulary> {
-        self.vocabulary.as_ref().with_context(|| {
-            format!("{}: the model brings no tokenizer; give token ids with --ids", self.checkpoint.path.display())
-        })
+        let path = self.checkpoint.path.display();
+        match (&self.vocabulary, &self.fault) {
+            (Some(vocabulary), _) => Ok(vocabulary),
+            (None, Some(fault)) => Err(anyhow!("{path}: its text side cannot be read: {fault:#}")),
+            (None, None) => Err(anyhow!("{path}: the model brings no tokenizer; give token ids with --ids")),
+        }
     }
 
     /// Refuses ids that the model has no embedding for, and no ids at all.
@@ -149,8 +151,8 @@ impl Opened {
             model = model.with_adapter(adapter)?;
         }
         let switch = self.switch();
-        let Self { vocabulary, chat_template, stop, reasoning, .. } = self;
-        Ok(Loaded { model, vocabulary, switch, chat_template, stop, reasoning: reasoning.unwrap_or_default() })
+        let Self { vocabulary, stop, reasoning, .. } = self;
+        Ok(Loaded { model, vocabulary, switch, stop, reasoning: reasoning.unwrap_or_default() })
     }
 }
 
@@ -159,31 +161,25 @@ fn switch_ids(vocabulary: &Vocabulary) -> Option<SwitchIds> {
     Some(SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent })
 }
 
-/// The adapter's folder is asked before its base, as it may have added tokens; a file without a tokenizer takes the one beside it.
-fn vocabulary(checkpoint: &Checkpoint, adapter: Option<&Path>) -> Result<Option<Vocabulary>> {
-    let has_one = |folder: &&Path| folder.join("tokenizer.json").is_file();
-    let path = checkpoint.path.as_path();
-    // Of a bare file name the parent is empty.
-    let beside = path.parent().map(|folder| Path::new(".").join(folder)).filter(|_| path.is_file());
-    let beside = beside.as_deref().filter(has_one);
-    let vocabulary = if let Some(folder) = [adapter, Some(path)].into_iter().flatten().find(has_one) {
-        Vocabulary::load(folder)?
-    } else if let Some(tokenizer) = checkpoint.tokenizer()? {
-        let files = checkpoint.text_files(None)?;
-        let config = files.iter().find(|(name, _)| name == "tokenizer_config.json");
-        let config: Map<String, Value> = match config {
-            Some((_, bytes)) => serde_json::from_slice(bytes)
-                .with_context(|| format!("{}: tokenizer settings", checkpoint.path.display()))?,
-            None => Map::new(),
-        };
-        Vocabulary::from_tokenizer(tokenizer, config, &checkpoint.path)?
-    } else if let Some(folder) = beside {
-        Vocabulary::load(folder)?
-    } else {
-        return Ok(None);
-    };
-    vocabulary.check_fits(checkpoint.config.vocab_size)?;
-    Ok(Some(vocabulary))
+/// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
+/// `stop`, from every file that names some.
+fn text_side(checkpoint: &Checkpoint, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
+    let named = checkpoint.stop_ids()?;
+    let side = checkpoint.text_side()?;
+    for note in side.iter().flat_map(|side| &side.notes) {
+        say(&format!("{}: {note}", checkpoint.path.display()));
+    }
+    let templates = checkpoint.templates()?;
+    let vocabulary = side.map(Vocabulary::of).transpose()?.map(|vocabulary| vocabulary.or_templates(templates));
+    if let Some(vocabulary) = &vocabulary {
+        vocabulary.check_fits(checkpoint.config.vocab_size)?;
+    }
+    for id in named.into_iter().chain(vocabulary.iter().flat_map(|v| v.stops().to_vec())) {
+        if !stop.contains(&id) {
+            stop.push(id);
+        }
+    }
+    Ok(vocabulary.map(|vocabulary| vocabulary.stopping_at(stop)))
 }
 
 /// How the rows of the three added tokens begin (method §1).
@@ -232,8 +228,15 @@ impl Loaded {
         if self.switch.is_some() {
             return Ok(self);
         }
-        let vocabulary = self.vocabulary.as_mut().context("the model brings no tokenizer to add switch tokens to")?;
+        let vocabulary = self.vocabulary.as_mut();
+        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model brings no tokenizer to add switch tokens to"))?;
         let (old, source) = (vocabulary.size(), how.source(vocabulary)?);
+        let rows = self.model.config().vocab_size;
+        ensure!(
+            old <= rows,
+            "{}: its tokens need {old} embedding rows, the model has {rows}: its embedding was not resized when they were added",
+            vocabulary.source().display()
+        );
         vocabulary.add_switch_tokens()?;
         self.switch = switch_ids(vocabulary);
         let rows = vocabulary.size();

@@ -163,7 +163,7 @@ fn corpus(rows: u64) -> (Vocabulary, Vec<Sample>) {
     let mut vocabulary = Vocabulary::from_words(tasks.iter().flat_map(Task::words)).unwrap();
     vocabulary.add_switch_tokens().unwrap();
     let rows = tasks.iter().flat_map(|task| task.rows(Split::Train, 0, 0..rows).unwrap());
-    let sample = |row| Sample::new(&Problem::from(row), &vocabulary, Template::Words).unwrap();
+    let sample = |row| Sample::new(&Problem::from(row), &vocabulary, &Template::Words.into()).unwrap();
     let samples = rows.map(sample).collect();
     (vocabulary, samples)
 }
@@ -317,7 +317,7 @@ fn real_solutions_keep_their_bytes_under_the_real_tokenizer() {
     let mut samples = Vec::new();
     for file in ["math500/test.jsonl", "prosqa/prosqa_valid.json", "gsm8k_equations/gsm_eq_valid.jsonl"] {
         for problem in &read_problems(data.join(file)).unwrap()[..150] {
-            samples.push(Sample::new(problem, &vocabulary, Template::Qwen3).unwrap());
+            samples.push(Sample::new(problem, &vocabulary, &Template::Qwen3.into()).unwrap());
         }
     }
     let pretend = |batch: &[&Sample]| {

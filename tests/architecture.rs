@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that a room may import. What is not listed may import nothing of the crate.
-const ALLOWED: [(&str, &str); 31] = [
+const ALLOWED: [(&str, &str); 32] = [
     ("random", ""),
     ("names", ""),
     ("nth", ""),
@@ -17,14 +17,15 @@ const ALLOWED: [(&str, &str); 31] = [
     ("progress", ""),
     ("parallel", ""),
     ("world", "store"),
-    ("text", "guard store tasks"),
+    ("tokenizer", "guard"),
+    ("text", "guard store tasks tokenizer"),
     ("ops", ""),
-    ("model", "names nth ops progress random"),
+    ("model", "names nth ops progress random tokenizer"),
     ("latent", "model ops parallel"),
     ("machine", "model ops world"),
     ("interventions", "latent model random schema"),
     ("recipe", "grade latent machine model names tasks text"),
-    ("loading", "latent machine model text"),
+    ("loading", "latent machine model progress text"),
     ("corpus", "grade latent recipe tasks text"),
     ("method", "corpus latent model ops random recipe text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
@@ -54,8 +55,8 @@ const ALLOWED: [(&str, &str); 31] = [
 ];
 
 /// Rooms that hold no tensors.
-const PLAIN: [&str; 11] =
-    ["random", "names", "nth", "guard", "text", "tasks", "grade", "stats", "store", "schema", "report"];
+const PLAIN: [&str; 12] =
+    ["random", "names", "nth", "guard", "tokenizer", "text", "tasks", "grade", "stats", "store", "schema", "report"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {

@@ -114,7 +114,7 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
         ..Grpo::default()
     };
     let grpo = with(0.2, ReplayMode::Segmented);
-    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
+    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, &corpus.stops, 7);
     let behaviour = behaviour(&study, &settings);
     let model = study.subject.model.clone().train();
     let sampled = sample(&model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
@@ -149,7 +149,7 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     let questions = with_golds(&asked, corpus);
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
-    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, corpus.end, 7);
+    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, &corpus.stops, 7);
     let behaviour = behaviour(&study, &settings);
     let sampled = sample(&study.subject.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert_eq!(sampled.groups, 8);

@@ -68,8 +68,9 @@ fn corpus() -> Corpus {
     Corpus {
         vocabulary: Vocabulary::from_words(["0".to_owned()]).expect("a vocabulary"),
         switch: IDS,
-        template: Template::Words,
+        template: Template::Words.into(),
         end: END,
+        stops: vec![END],
         train: written.into_iter().enumerate().map(sample).collect(),
         train_answers: vec![],
         test: vec![],

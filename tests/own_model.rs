@@ -284,10 +284,10 @@ fn what_is_not_there_is_said_to_be_missing() {
         &["--preset", "smoke", "--resume", "--out", "/tmp/no-such-run"],
         &["--resume", "/tmp/no-such-run"],
     );
-    // The template of the default preset asks for a token that micro has not.
+    // The template of a named preset asks for a token that micro has not.
     let temp = tempfile::tempdir().expect("a folder");
     let data = problems(temp.path(), "own.jsonl", ["question", "answer"], 3);
-    refused("probe", &[MICRO, "--data", text(&data)], &["--like", "<|im_end|>"]);
+    refused("probe", &[MICRO, "--like", "smollm2-gsm8k", "--data", text(&data)], &["--like", "<|im_end|>"]);
 }
 
 #[test]

@@ -55,4 +55,5 @@ mod steps;
 mod stored_training;
 mod tables;
 mod tasks;
+mod text_side;
 mod train;

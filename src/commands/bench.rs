@@ -273,7 +273,7 @@ impl Bench {
         let request = Request { problem: 0, prompt, rollout: 0 };
         let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
-        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, last, 0) };
+        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[last], 0) };
         let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
         // A rollout is one forward; each inner epoch replays it, a forward and a backward.
         let times = 1.0 + grpo.inner_epochs as f64 * if self.lora.is_some() { 2.0 } else { 3.0 };

@@ -21,7 +21,7 @@ use crate::machine::Machine;
 use crate::model::hooks::{Recording, parse_specs};
 use crate::model::{HookSpec, Hooks};
 use crate::progress::say;
-use crate::text::Template;
+use crate::text::{Chat, Vocabulary};
 
 /// Continue a prompt; latent blocks are shown as chips.
 #[derive(Args, Debug)]
@@ -34,9 +34,15 @@ pub struct Generate {
     /// Token ids to continue: 1,2,3
     #[arg(long, allow_hyphen_values = true)]
     ids: Option<String>,
-    /// Put the prompt into the model's chat form
+    /// Put the prompt into the model's chat form: its own chat template is rendered
     #[arg(long, requires = "prompt")]
     chat: bool,
+    /// Which of the model's chat templates, where it has several; by default the one called default
+    #[arg(long, requires = "chat", value_name = "NAME")]
+    chat_template: Option<String>,
+    /// Arguments of the chat template: '{"enable_thinking": false}'
+    #[arg(long, requires = "chat", value_name = "JSON")]
+    chat_template_kwargs: Option<String>,
     /// Visible tokens at most
     #[arg(long, default_value_t = 256, value_name = "N")]
     max_new_tokens: usize,
@@ -169,17 +175,21 @@ impl Generate {
         if !self.chat {
             return vocabulary.encode_row(prompt);
         }
+        let chat = self.chat(opened, vocabulary)?;
+        say(&format!("prompted by {}", chat.told()));
+        chat.encode(vocabulary, prompt)
+    }
+
+    /// The chat template that is asked for.
+    fn chat(&self, opened: &Opened, vocabulary: &Vocabulary) -> Result<Chat> {
         let origin = opened.checkpoint.path.display();
-        let jinja = opened
-            .chat_template
-            .as_deref()
-            .with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
-        let template = Template::of_chat_template(jinja).with_context(|| {
-            format!(
-                "{origin}: --chat: the chat template is of no form known here (Qwen3, SmolLM2); write it in --prompt"
-            )
-        })?;
-        template.encode_prompt(vocabulary, prompt)
+        let chat = vocabulary.chat(self.chat_template.as_deref())?;
+        let chat =
+            chat.with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
+        let Some(text) = &self.chat_template_kwargs else { return Ok(chat) };
+        let arguments = serde_json::from_str(text)
+            .with_context(|| format!("--chat-template-kwargs: expected a JSON object, found {text}"))?;
+        Ok(chat.with(arguments))
     }
 
     fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[Value]) -> Result<()> {

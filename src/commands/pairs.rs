@@ -91,7 +91,7 @@ impl Pairs {
         let Self { targets, phase, adapter, seed, out, resume, replace, .. } = self.clone();
         // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
-        let (data, problems, like) = (Some(self.file.clone()), Some(MOST_ROWS), "smollm2-gsm8k".into());
+        let (data, problems, like) = (Some(self.file.clone()), Some(MOST_ROWS), None);
         let targets = Targets {
             targets,
             phase,

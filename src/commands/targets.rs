@@ -19,6 +19,9 @@ use crate::text::Fields;
 /// What is examined where nothing is named: the committed checkpoints.
 pub(crate) const FIXTURE: &str = "fixtures/micro";
 
+/// What a model that is not a run is tagged and decoded like.
+const LIKE: &str = "smollm2-gsm8k";
+
 /// Which checkpoints, on which problems.
 #[derive(Args, Clone, Debug)]
 pub struct Targets {
@@ -41,9 +44,10 @@ pub struct Targets {
     /// for
     #[arg(long, value_name = "NAME")]
     pub grader: Option<Grader>,
-    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded
-    #[arg(long, value_name = "PRESET|FILE", default_value = "smollm2-gsm8k")]
-    pub like: String,
+    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded. By default
+    /// smollm2-gsm8k, with prompts by the model's own chat template, or plain where it brings none
+    #[arg(long, value_name = "PRESET|FILE")]
+    pub like: Option<String>,
     /// Held-out problems; by default as many as the run's evaluation has
     #[arg(long, value_name = "N")]
     pub problems: Option<usize>,
@@ -79,7 +83,8 @@ impl Targets {
              `train` or a model"
         );
         let Self { data, problems, batch, raw, grader, .. } = self.clone();
-        let asked = Asked { data, fields: fields(&self.field)?, grader, problems, batch, raw };
+        let unnamed = self.like.is_none();
+        let asked = Asked { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
         let mut studies = vec![];
         for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
             let run = Path::new(target);
@@ -90,7 +95,7 @@ impl Targets {
                 }
                 continue;
             }
-            let like = Recipe::like(&self.like)?;
+            let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
             let subject = Subject::of_model(target, adapter.as_deref(), &like, &asked, *dtype, device)?;
             studies.push(study(subject.named(&name)));
         }
@@ -134,7 +139,7 @@ impl Targets {
 /// Whether a folder is a run of `train`, not a model.
 pub(crate) fn is_run(folder: &Path) -> bool {
     let has = |file: &str| folder.join(file).is_file();
-    has("recipe.toml") || (folder.is_dir() && !has("config.json") && !has("adapter_config.json"))
+    has("recipe.toml") || (!has("config.json") && !has("adapter_config.json") && trained(folder).next().is_some())
 }
 
 /// The phases of a run that are examined unasked and have been trained, in their order.

@@ -26,7 +26,7 @@ use crate::tasks::Split;
 use crate::text::annotate::batches;
 use crate::text::spans::Scored;
 use crate::text::tagging::Summary;
-use crate::text::{Fields, Part, Sample, Template, data_files};
+use crate::text::{Fields, Part, Prompts, Sample, Template, data_files};
 
 /// A checkpoint with the held-out problems that it is asked.
 pub struct Subject {
@@ -71,6 +71,7 @@ impl Subject {
         let folder = run.join(phase).join("checkpoint");
         ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
+        opened.text()?;
         let source = opened.checkpoint.places();
         let loaded = opened.load_as(dtype, device)?;
         loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
@@ -110,13 +111,8 @@ impl Subject {
         ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
         let opened = Opened::open(model, adapter, Apply::Merged)?;
-        if asked.raw {
-            recipe.data.template = Template::Plain;
-        } else if let Some(template) = opened.chat_template.as_deref().and_then(Template::of_chat_template)
-            && recipe.task.is_none()
-        {
-            recipe.data.template = template;
-        }
+        opened.text()?;
+        recipe.data.template = form(&opened, &recipe, asked)?;
         // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
         if let Some(reasoning) = &opened.reasoning {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
@@ -129,10 +125,13 @@ impl Subject {
         })?;
         loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
-        recipe.data.template.end_id(&vocabulary).map(drop).with_context(|| {
+        Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
             format!("{model}: prompted as `{}` is; --like names another preset or recipe", like.name)
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if !asked.raw && recipe.task.is_none() {
+            say(&format!("{model}: prompted by {}", corpus.template.told(&corpus.vocabulary)));
+        }
         if asked.batch.is_none() && loaded.model.is_kept() {
             let prompt = corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
             let rows = rows_held(loaded.model.config(), prompt + recipe.evaluation.max_new_tokens);
@@ -197,7 +196,7 @@ impl Subject {
     /// A file that cannot be read.
     pub(crate) fn origin(&self) -> Result<Map<String, Value>> {
         let Evaluation { k_min, k_cap, max_new_tokens, .. } = self.recipe.evaluation;
-        let template = self.corpus.template;
+        let template = self.corpus.template.described()?;
         let Reasoning { source, blocks, .. } = &self.reasoning;
         let parts = [
             json!(sha256(&weight_files(&self.source)?)?),
@@ -243,7 +242,7 @@ impl Subject {
     pub(crate) fn tag_held_out(&self, device: &Device) -> Result<Vec<Tagged>> {
         let corpus = &self.corpus;
         let samples: Result<Vec<Sample>> =
-            corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, corpus.template)).collect();
+            corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, &corpus.template)).collect();
         let samples = samples?;
         let settings = &self.recipe.annotate;
         let annotator = self.annotator(device)?;
@@ -324,6 +323,26 @@ pub struct Asked {
     pub batch: Option<usize>,
     /// Rows are given as the model reads them: no template is asked for.
     pub raw: bool,
+    /// The recipe that says how a model is prompted was not named by the user: its text stands in for nothing.
+    pub unnamed: bool,
+}
+
+/// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
+fn form(opened: &Opened, recipe: &Recipe, asked: &Asked) -> Result<Template> {
+    let named = recipe.data.template;
+    if asked.raw {
+        return Ok(Template::Plain);
+    }
+    if recipe.task.is_some() {
+        return Ok(named);
+    }
+    let has_own = opened.text()?.has_chat();
+    Ok(match (has_own, asked.unnamed) {
+        (true, true) => Template::Chat,
+        (true, false) => named.own(),
+        (false, true) => Template::Plain,
+        (false, false) => named,
+    })
 }
 
 impl Asked {

@@ -223,7 +223,7 @@ impl<'a> Sweep<'a> {
 
     /// As an evaluation decodes: greedily.
     pub fn settings(study: &Study) -> DecodeSettings {
-        decode_settings(&study.subject.recipe.evaluation, study.subject.corpus.end, Switching::Free)
+        decode_settings(&study.subject.recipe.evaluation, &study.subject.corpus.stops, Switching::Free)
     }
 
     /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else

@@ -12,9 +12,9 @@ use polars::prelude::{Column, DataFrame};
 use serde_json::{Value, json};
 
 use super::samples::Sample;
-use super::special::read_object;
 use super::tagging::Tagged;
 use crate::store::{parquet, write_atomic};
+use crate::tokenizer::read_object;
 
 /// Scores of one sample, with the ids they were made from.
 struct Scores {

@@ -1,13 +1,15 @@
 //! Vocabulary, prompt templates, problems and span annotation. Plain Rust: knows nothing of tensors.
 //!
-//! problem → prompt text (`templates`) → ids (`vocabulary`); base-model entropies → spans → tagged solutions (`annotate`).
+//! problem → prompt text (`templates`, `chat`) → ids (`vocabulary`); base-model entropies → spans → tagged solutions (`annotate`).
 
 pub mod annotate;
+mod chat;
 pub mod clauses;
+mod dates;
 pub mod entropies;
 mod files;
-mod fits;
 pub mod formats;
+mod jinja;
 pub mod problems;
 mod record;
 pub mod samples;
@@ -21,10 +23,11 @@ pub mod templates;
 pub mod vocabulary;
 pub mod words;
 
+pub use chat::Chat;
 pub(crate) use files::{Part, data_files, has_part};
 pub use problems::Problem;
 pub use samples::Sample;
 pub use sources::{Fields, Source, read_problems};
 pub(crate) use sources::{cut, lines};
-pub use templates::Template;
+pub use templates::{Prompts, Template};
 pub use vocabulary::{SwitchTokens, Vocabulary};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 
 use super::vocabulary::{SWI, SWI_END};
-use super::{Problem, SwitchTokens, Template, Vocabulary};
+use super::{Problem, Prompts, SwitchTokens, Vocabulary};
 
 /// What the base model scores. Ranges count response tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub fn new(problem: &Problem, vocabulary: &Vocabulary, template: Template) -> Result<Self> {
+    pub fn new(problem: &Problem, vocabulary: &Vocabulary, prompts: &Prompts) -> Result<Self> {
         let encoded = vocabulary.encode_with_offsets(&problem.solution)?;
         ensure!(!encoded.ids.is_empty(), "problem {}: has no solution to score", problem.id);
         let mut clauses: Vec<Range<usize>> = Vec::new();
@@ -42,7 +42,7 @@ impl Sample {
         }
         Ok(Sample {
             id: problem.id.clone(),
-            prompt: template.encode_prompt(vocabulary, &problem.question)?,
+            prompt: prompts.encode_prompt(vocabulary, &problem.question)?,
             response: encoded.ids,
             solution: problem.solution.clone(),
             clauses,

@@ -8,16 +8,34 @@ use tokenizers::AddedToken;
 
 use super::Vocabulary;
 use crate::store::write_atomic;
+use crate::tokenizer::{KEPT, Templates};
 
 impl Vocabulary {
-    /// Names and contents of the files.
+    /// Names and contents of the files: tokenizer, chat templates, and what else of the source's stays true.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let tokenizer = self
             .tokenizer
             .to_string(true)
             .map_err(|error| anyhow!("{}: cannot write as JSON: {error}", self.source().display()))?;
         let config = serde_json::to_vec_pretty(&self.full_config())?;
-        Ok(vec![("tokenizer.json".into(), tokenizer.into_bytes()), ("tokenizer_config.json".into(), config)])
+        let mut files =
+            vec![("tokenizer.json".into(), tokenizer.into_bytes()), ("tokenizer_config.json".into(), config)];
+        if let Some(templates) = &self.templates
+            && Templates::in_object(&self.config, &templates.origin)?.as_ref() != Some(templates)
+        {
+            files.extend(templates.files());
+        }
+        let folder = self.source().parent().unwrap_or(Path::new("."));
+        // Beside a GGUF stands what may be another model's; of a tokenizer in memory there is no folder.
+        let alone = !self.source().is_file() || self.source().extension().is_some_and(|e| e == "gguf");
+        for name in KEPT.iter().filter(|_| !alone) {
+            let path = folder.join(name);
+            if path.is_file() {
+                let bytes = std::fs::read(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+                files.push(((*name).to_owned(), bytes));
+            }
+        }
+        Ok(files)
     }
 
     /// Writes the files into a folder, each at once or not at all.
@@ -25,7 +43,11 @@ impl Vocabulary {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
         for (name, bytes) in self.files()? {
-            write_atomic(&folder.join(name), &bytes)?;
+            let path = folder.join(name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
+            }
+            write_atomic(&path, &bytes)?;
         }
         Ok(())
     }
@@ -36,6 +58,8 @@ impl Vocabulary {
         let mut config = self.config.clone();
         config.entry("tokenizer_class").or_insert_with(|| json!("PreTrainedTokenizerFast"));
         config.entry("clean_up_tokenization_spaces").or_insert_with(|| json!(false));
+        // `transformers` takes no other file's word for them where this one lists added tokens, as it does from here on.
+        config.extend(self.roles.clone());
         let name = |id: Option<u32>| id.and_then(|id| self.token(id));
         for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos()), ("pad_token", self.pad())] {
             if let Some(token) = name(id) {

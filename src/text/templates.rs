@@ -1,14 +1,17 @@
-//! How a question becomes a prompt, and what closes a response. Knows the spelling of templates, not where ids come from.
+//! How a question becomes a prompt, and what closes a response.
 //!
-//! The Qwen3 and SmolLM2 forms are those of the models' own chat templates for one user message. `boxed` is the
-//! instruction of Qwen2.5-Math's README, put after the question.
+//! A recipe names a form. The `chat` forms are the model's own template ([`Chat`]); the Qwen3 and SmolLM2 forms are those of
+//! these models for one user message, for files that bring no template. `boxed` is the instruction of Qwen2.5-Math's README,
+//! put after the question.
 
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::Vocabulary;
+use super::chat::{Chat, arguments};
 use super::words::{BOS, EOS};
 
 pub(crate) const BOXED_INSTRUCTION: &str = "Please reason step by step, and put your final answer within \\boxed{}.";
@@ -35,10 +38,16 @@ pub enum Template {
     SmolLm2,
     #[serde(rename = "smollm2-boxed")]
     SmolLm2Boxed,
+    /// The model's own chat template.
+    Chat,
+    ChatBoxed,
+    /// The same with `enable_thinking` off.
+    ChatNoThinking,
+    ChatNoThinkingBoxed,
 }
 
 impl Template {
-    pub const ALL: [Template; 9] = [
+    pub const ALL: [Template; 13] = [
         Template::Plain,
         Template::Words,
         Template::Boxed,
@@ -48,39 +57,54 @@ impl Template {
         Template::Qwen3NoThinkingBoxed,
         Template::SmolLm2,
         Template::SmolLm2Boxed,
+        Template::Chat,
+        Template::ChatBoxed,
+        Template::ChatNoThinking,
+        Template::ChatNoThinkingBoxed,
     ];
-
-    /// The form that a model's own chat template (Jinja) gives one user message, told by the marks it writes. None for
-    /// a form that is not one of ours.
-    pub(crate) fn of_chat_template(jinja: &str) -> Option<Self> {
-        if !jinja.contains("<|im_start|>") {
-            None
-        } else if jinja.contains("named SmolLM, trained by Hugging Face") {
-            Some(Template::SmolLm2)
-        } else if jinja.contains("enable_thinking") || jinja.contains("<think>") {
-            Some(Template::Qwen3)
-        } else {
-            None
-        }
-    }
 
     fn is_boxed(self) -> bool {
         use Template::*;
-        matches!(self, Boxed | Qwen3Boxed | Qwen3NoThinkingBoxed | SmolLm2Boxed)
+        matches!(self, Boxed | Qwen3Boxed | Qwen3NoThinkingBoxed | SmolLm2Boxed | ChatBoxed | ChatNoThinkingBoxed)
     }
 
-    fn is_chat(self) -> bool {
+    pub(super) fn is_without_thinking(self) -> bool {
+        use Template::*;
+        matches!(self, Qwen3NoThinking | Qwen3NoThinkingBoxed | ChatNoThinking | ChatNoThinkingBoxed)
+    }
+
+    /// Whether it puts a question into turns.
+    pub(crate) fn is_chat(self) -> bool {
         !matches!(self, Template::Plain | Template::Words | Template::Boxed)
     }
 
-    /// The text that stands before the response.
+    /// Whether the model's files spell it.
+    fn is_own(self) -> bool {
+        use Template::*;
+        matches!(self, Chat | ChatBoxed | ChatNoThinking | ChatNoThinkingBoxed)
+    }
+
+    /// The same form in the model's own spelling; a form that is no chat stays as it is.
+    #[must_use]
+    pub(crate) fn own(self) -> Self {
+        match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {
+            (false, ..) => self,
+            (true, false, false) => Template::Chat,
+            (true, false, true) => Template::ChatBoxed,
+            (true, true, false) => Template::ChatNoThinking,
+            (true, true, true) => Template::ChatNoThinkingBoxed,
+        }
+    }
+
+    /// The question with what the form asks of it.
+    fn asked(self, question: &str) -> String {
+        if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
+    }
+
+    /// The text that stands before the response, in a form that is spelled here.
     pub fn prompt(self, question: &str) -> String {
         use Template::*;
-        let mut asked = question.trim().to_string();
-        if self.is_boxed() {
-            asked.push('\n');
-            asked.push_str(BOXED_INSTRUCTION);
-        }
+        let asked = self.asked(question.trim());
         if self == Words {
             return format!("{BOS} {asked}");
         }
@@ -93,7 +117,7 @@ impl Template {
             let _ = write!(prompt, "<|im_start|>system\n{SMOLLM2_SYSTEM}{TURN_END}\n");
         }
         let _ = write!(prompt, "<|im_start|>user\n{asked}{TURN_END}\n<|im_start|>assistant\n");
-        if matches!(self, Qwen3NoThinking | Qwen3NoThinkingBoxed) {
+        if self.is_without_thinking() {
             prompt.push_str("<think>\n\n</think>\n\n");
         }
         prompt
@@ -107,28 +131,108 @@ impl Template {
             _ => None,
         }
     }
+}
 
-    /// Ids of the prompt. A vocabulary that says `add_bos_token` gets its `bos` in front.
-    pub fn encode_prompt(self, vocabulary: &Vocabulary, question: &str) -> Result<Vec<u32>> {
-        let mut ids = if self == Template::Words { Vec::new() } else { vocabulary.leading_bos() };
-        ids.extend(vocabulary.encode(&self.prompt(question))?);
-        Ok(ids)
+/// A form with the model's own template, where the form is that.
+#[derive(Clone, Debug)]
+pub struct Prompts {
+    form: Template,
+    chat: Option<Chat>,
+}
+
+impl From<Template> for Prompts {
+    /// A form that is spelled here.
+    fn from(form: Template) -> Self {
+        Self { form, chat: None }
+    }
+}
+
+impl Prompts {
+    /// The form in a model's spelling.
+    ///
+    /// # Errors
+    /// A `chat` form, and files that bring no chat template.
+    pub fn of(form: Template, vocabulary: &Vocabulary) -> Result<Self> {
+        if !form.is_own() {
+            return Ok(form.into());
+        }
+        let chat = vocabulary.chat(None)?;
+        let chat = chat.with_context(|| {
+            format!(
+                "{}: brings no chat template, and `data.template` is {}",
+                vocabulary.source().display(),
+                json!(form)
+            )
+        })?;
+        Ok(Self { form, chat: Some(chat.with(arguments(form))) })
+    }
+
+    /// The text that stands before the response.
+    ///
+    /// # Errors
+    /// A chat template that cannot be rendered.
+    pub fn prompt(&self, question: &str) -> Result<String> {
+        match &self.chat {
+            Some(chat) => chat.prompt(&self.form.asked(question)),
+            None => Ok(self.form.prompt(question)),
+        }
+    }
+
+    /// Ids of the prompt. A chat template writes the beginning of the text itself; before another form stands what the
+    /// tokenizer puts there.
+    pub fn encode_prompt(&self, vocabulary: &Vocabulary, question: &str) -> Result<Vec<u32>> {
+        let text = self.prompt(question)?;
+        if self.chat.is_some() || self.form == Template::Words {
+            return vocabulary.encode(&text);
+        }
+        Ok([vocabulary.leading_bos(), vocabulary.encode(&text)?].concat())
     }
 
     /// The id that closes a response.
-    pub fn end_id(self, vocabulary: &Vocabulary) -> Result<u32> {
-        match self.end() {
-            Some(token) => vocabulary.required_id(token),
-            None => vocabulary.eos().with_context(|| {
-                format!("{}: names no eos_token, and template {self:?} needs one", vocabulary.source().display())
+    pub fn end_id(&self, vocabulary: &Vocabulary) -> Result<u32> {
+        match (&self.chat, self.form.end()) {
+            (Some(chat), _) => chat.end_id(vocabulary),
+            (None, Some(token)) => vocabulary.required_id(token),
+            (None, None) => vocabulary.eos().with_context(|| {
+                let form = self.form;
+                format!("{}: names no eos_token, and template {form:?} needs one", vocabulary.source().display())
             }),
         }
     }
 
+    /// Every id that ends a generation: the one that closes a response and, where the model's own template is asked, all that
+    /// the model's files name.
+    pub(crate) fn stops(&self, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
+        let end = self.end_id(vocabulary)?;
+        let further = self.chat.iter().flat_map(|_| vocabulary.stops()).copied().filter(|id| *id != end);
+        Ok(std::iter::once(end).chain(further).collect())
+    }
+
     /// Ids of a whole response, closed. Prompt and response are encoded apart, so that their border is a token's border.
-    pub fn encode_response(self, vocabulary: &Vocabulary, solution: &str) -> Result<Vec<u32>> {
+    pub fn encode_response(&self, vocabulary: &Vocabulary, solution: &str) -> Result<Vec<u32>> {
         let mut ids = vocabulary.encode(solution)?;
         ids.push(self.end_id(vocabulary)?);
         Ok(ids)
+    }
+
+    /// For manifests: the form's name, or what the model's own template is.
+    ///
+    /// # Errors
+    /// A chat template that cannot be rendered.
+    pub(crate) fn described(&self) -> Result<Value> {
+        let Some(chat) = &self.chat else { return Ok(json!(self.form)) };
+        let mut parts = chat.described()?;
+        parts["form"] = json!(self.form);
+        Ok(parts)
+    }
+
+    /// For people: by what the prompts are made, and why not by the model's own template.
+    pub(crate) fn told(&self, vocabulary: &Vocabulary) -> String {
+        let form = json!(self.form);
+        match &self.chat {
+            Some(chat) => chat.told(),
+            None if vocabulary.has_chat() => format!("the form {form}, not by the model's own chat template"),
+            None => format!("the form {form}: the model's files bring no chat template"),
+        }
     }
 }

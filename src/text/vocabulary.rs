@@ -1,7 +1,7 @@
 //! `Vocabulary`: a `tokenizers::Tokenizer` together with the ids the decoder must know by name.
 //!
-//! Knows the files `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and `generation_config.json`.
-//! They are written back by `save`. Knows nothing of embeddings beyond their number of rows ([`Vocabulary::check_fits`]).
+//! Which files they come from is the business of `crate::tokenizer`; they are written back by `save`. Knows nothing of
+//! embeddings beyond their number of rows ([`Vocabulary::check_fits`]).
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,10 @@ use anyhow::{Context, Error, Result, anyhow, ensure};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::fits::Parts;
-use super::special::{self, SpecialIds};
+use super::Chat;
+use super::special::SpecialIds;
 use crate::guard::guarded;
+use crate::tokenizer::{Templates, TextSide, read, roles};
 
 pub(crate) const SWI: &str = "<swi>";
 pub(crate) const SWI_END: &str = "</swi>";
@@ -37,6 +38,10 @@ pub(crate) struct Encoded {
 pub struct Vocabulary {
     pub(super) tokenizer: Tokenizer,
     special: SpecialIds,
+    /// What the tokenizer puts before and behind every text.
+    around: [Vec<u32>; 2],
+    pub(super) roles: Map<String, Value>,
+    pub(super) templates: Option<Templates>,
     /// `tokenizer_config.json` as it was read; written back with the added tokens put in.
     pub(super) config: Map<String, Value>,
     switch: Option<SwitchTokens>,
@@ -47,35 +52,41 @@ impl Vocabulary {
     /// Reads a model folder, or a `tokenizer.json` with its neighbours.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_path_buf() };
-        let bytes = std::fs::read(&file)
-            .with_context(|| format!("{}: cannot read; a model folder needs tokenizer.json", file.display()))?;
-        let folder = file.parent().unwrap_or(Path::new("."));
-        let config = special::read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        let tokenizer = parse(&bytes, &file)?;
-        let special = SpecialIds::read(&tokenizer, &config, folder)?;
-        Self::new(tokenizer, special, config, file)
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let side = read(folder, None)?;
+        let side = side.with_context(|| {
+            format!("{}: cannot read; a model folder needs tokenizer.json", folder.join("tokenizer.json").display())
+        })?;
+        Self::of(side)
     }
 
-    /// A tokenizer that exists in memory only (of a GGUF file, say) and its `tokenizer_config.json` object. `source` names
-    /// them in errors.
+    /// The text side of a model as it has been read.
+    ///
+    /// # Errors
+    /// Neighbours of its file that name no ids; some of the switch tokens without the others.
+    pub fn of(side: TextSide) -> Result<Self> {
+        let TextSide { mut tokenizer, config, roles, templates, source, .. } = side;
+        // Files saved by a training script may carry these; they would cut or fill every text silently.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
+        let folder = source.parent().filter(|_| source.extension().is_some_and(|e| e != "gguf"));
+        let special = SpecialIds::of(&tokenizer, &roles, folder)?;
+        let around = around(&tokenizer);
+        let mut vocabulary = Vocabulary { tokenizer, special, around, roles, templates, config, switch: None, source };
+        vocabulary.switch = vocabulary.find_switch()?;
+        Ok(vocabulary)
+    }
+
+    /// A tokenizer that exists in memory only and its `tokenizer_config.json` object. `source` names them in errors.
     pub(crate) fn from_tokenizer(
         tokenizer: Tokenizer,
         config: Map<String, Value>,
         source: impl Into<PathBuf>,
     ) -> Result<Self> {
         let source = source.into();
-        let special = SpecialIds::of(&tokenizer, &[(&source, &config)])?;
-        Self::new(tokenizer, special, config, source)
-    }
-
-    fn new(mut tokenizer: Tokenizer, special: SpecialIds, config: Map<String, Value>, source: PathBuf) -> Result<Self> {
-        // Files saved by a training script may carry these; they would cut or fill every text silently.
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
-        let mut vocabulary = Vocabulary { tokenizer, special, config, switch: None, source };
-        vocabulary.switch = vocabulary.find_switch()?;
-        Ok(vocabulary)
+        let roles = roles(&source.display().to_string(), &config)?;
+        let templates = Templates::in_object(&config, &source.display().to_string())?;
+        Self::of(TextSide { tokenizer, config, roles, templates, source, notes: vec![] })
     }
 
     fn find_switch(&self) -> Result<Option<SwitchTokens>> {
@@ -123,9 +134,12 @@ impl Vocabulary {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// Refuses an embedding matrix with fewer rows than there are ids. More rows are common (padding).
+    /// Refuses an embedding matrix with fewer rows than there are words, or without rows for the switch tokens. More rows are
+    /// common (padding); other added tokens come of a text only where they are written in it.
     pub fn check_fits(&self, rows: usize) -> Result<()> {
-        let needed = self.tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        let words = self.tokenizer.get_vocab(false).into_values();
+        let switch = self.switch.into_iter().flat_map(|ids| [ids.swi, ids.swi_end, ids.latent]);
+        let needed = words.chain(switch).max().map_or(0, |id| id as usize + 1);
         ensure!(
             needed <= rows,
             "{}: the highest id needs {needed} embedding rows, the model has {rows}; \
@@ -140,9 +154,50 @@ impl Vocabulary {
         Ok(self.encode_with_offsets(text)?.ids)
     }
 
-    /// Ids of a text that a row begins with: [`Self::leading_bos`] and the text's own.
+    /// Ids of a whole row as `tokenizer(text)` of `transformers` gives them: what the tokenizer puts around every text
+    /// included, but no second beginning where the text is written with one.
     pub fn encode_row(&self, text: &str) -> Result<Vec<u32>> {
-        Ok([self.leading_bos(), self.encode(text)?].concat())
+        let [before, behind] = &self.around;
+        let ids = self.encode(text)?;
+        let begun = ids.starts_with(before);
+        let before = before.iter().filter(|_| !begun);
+        Ok(before.chain(&ids).chain(behind).copied().collect())
+    }
+
+    /// The model's own chat template: the one of this name, or the default one. None where it brings none.
+    ///
+    /// # Errors
+    /// A name that is none of its templates'.
+    pub fn chat(&self, name: Option<&str>) -> Result<Option<Chat>> {
+        self.templates.as_ref().map(|templates| Chat::new(templates, name, &self.roles)).transpose()
+    }
+
+    /// Whether the model's files bring a chat template.
+    pub(crate) fn has_chat(&self) -> bool {
+        self.templates.is_some()
+    }
+
+    /// The same with these templates where it has none of its own.
+    #[must_use]
+    pub(crate) fn or_templates(mut self, templates: Option<Templates>) -> Self {
+        self.templates = self.templates.or(templates);
+        self
+    }
+
+    /// The same ending a generation at these ids too.
+    #[must_use]
+    pub(crate) fn stopping_at(mut self, ids: &[u32]) -> Self {
+        for id in ids {
+            if !self.special.eos.contains(id) {
+                self.special.eos.push(*id);
+            }
+        }
+        self
+    }
+
+    /// Whether a token is matched whole and means more than its text.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.tokenizer.get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
     }
 
     /// Ids of a text and the byte range of each.
@@ -206,15 +261,9 @@ impl Vocabulary {
         self.special.bos
     }
 
-    /// What stands before every text in models that were trained so: `bos`, where `add_bos_token` says true or, where it
-    /// says nothing, where the tokenizer's own post-processor puts it.
+    /// What stands before every text in models that were trained so.
     pub fn leading_bos(&self) -> Vec<u32> {
-        let processed = || match guarded(|| self.tokenizer.encode("", true)) {
-            Ok(Ok(encoding)) => encoding.get_ids().first().copied() == self.bos(),
-            _ => false,
-        };
-        let wanted = self.config.get("add_bos_token").and_then(Value::as_bool).unwrap_or_else(processed);
-        self.bos().filter(|_| wanted).into_iter().collect()
+        self.around[0].clone()
     }
 
     pub fn pad(&self) -> Option<u32> {
@@ -245,13 +294,11 @@ impl Vocabulary {
     }
 }
 
-/// A tokenizer from the bytes of a `tokenizer.json`.
-pub(super) fn parse(bytes: &[u8], source: &Path) -> Result<Tokenizer> {
-    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: not a tokenizer.json: {error}", source.display());
-    let parts: Parts = serde_json::from_slice(bytes).map_err(|error| failed(&error))?;
-    parts.check().map_err(|error| failed(&error))?;
-    // The crate panics at some files that are JSON, but no tokenizer.
-    let read =
-        guarded(|| Tokenizer::from_bytes(bytes)).map_err(|panic| failed(&format!("its parts do not fit: {panic}")))?;
-    read.map_err(|error| failed(&error))
+/// What the post-processor puts before and behind a text.
+fn around(tokenizer: &Tokenizer) -> [Vec<u32>; 2] {
+    let Ok(Ok(encoding)) = guarded(|| tokenizer.encode("a", true)) else { return [vec![], vec![]] };
+    let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+    let first = mask.iter().position(|special| *special == 0).unwrap_or(ids.len());
+    let last = mask.iter().rposition(|special| *special == 0).map_or(ids.len(), |last| last + 1);
+    [ids[..first].to_vec(), ids[last..].to_vec()]
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
 use super::Vocabulary;
-use super::vocabulary::parse;
+use crate::tokenizer::parse;
 
 pub const PAD: &str = "<pad>";
 pub(crate) const BOS: &str = "<bos>";

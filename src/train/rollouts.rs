@@ -93,13 +93,13 @@ impl Dropped {
 }
 
 /// Decoder settings of the rollouts.
-pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stop: u32, seed: u64) -> DecodeSettings {
+pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stops: &[u32], seed: u64) -> DecodeSettings {
     DecodeSettings {
         sampling: Sampling { temperature: grpo.temperature, seed, ..Sampling::default() },
         k_min: grpo.k_min,
         k_cap: evaluation.k_cap,
         max_new_tokens: evaluation.max_new_tokens,
-        stop: vec![stop],
+        stop: stops.to_vec(),
         masked: vec![],
         switching: Switching::Free,
     }

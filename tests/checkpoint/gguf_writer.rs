@@ -58,6 +58,13 @@ impl Writer {
         self.key(key, 9, &bytes)
     }
 
+    pub fn floats(&mut self, key: &str, list: &[f32]) -> &mut Self {
+        let mut bytes = 6u32.to_le_bytes().to_vec();
+        bytes.extend((list.len() as u64).to_le_bytes());
+        list.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
+        self.key(key, 9, &bytes)
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(3u32.to_le_bytes());

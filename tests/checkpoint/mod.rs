@@ -3,8 +3,10 @@
 mod config;
 mod folder;
 mod gguf;
+mod gguf_text;
 mod gguf_writer;
 mod hub;
 mod hub_server;
 mod peft;
+mod place;
 mod support;

@@ -14,7 +14,7 @@ use crate::recipe::Recipe;
 use crate::study::circuits::pairs::Prompts;
 use crate::study::{Study, Subject};
 use crate::tasks::{Known, StepValue};
-use crate::text::{Problem, Sample, Template};
+use crate::text::{self, Problem, Sample, Template};
 
 /// What a problem is made of.
 struct Drawn {
@@ -106,9 +106,9 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
     let tokens = vocabulary.switch()?;
     let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
     let test: Vec<Problem> = (0..n).map(|i| problem(built, i, &draw(built, &mut rng))).collect();
-    let template = Template::Words;
+    let template = text::Prompts::from(Template::Words);
     let tagged = test.iter().map(|p| {
-        let sample = Sample::new(p, &vocabulary, template)?;
+        let sample = Sample::new(p, &vocabulary, &template)?;
         let spans = if p.subject.as_deref() == Some("switch") {
             sample.clauses[sample.clauses.len() - 1..].to_vec()
         } else {
@@ -125,8 +125,9 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
     let prompts = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question));
     let corpus = Corpus {
         switch,
-        template,
         end: template.end_id(&vocabulary)?,
+        stops: template.stops(&vocabulary)?,
+        template: template.clone(),
         train: vec![],
         train_answers: vec![],
         test_prompts: prompts.collect::<Result<_>>()?,

@@ -54,7 +54,7 @@ fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     let corpus = Corpus::build(&recipe, None)?;
     let model = Decoder::random(&shape(corpus.vocabulary.size()), 0, device)?;
     let grpo = Grpo { group: GROUP, max_positions: usize::MAX, ..recipe.grpo.clone() };
-    let settings = rollouts::rollout_settings(&grpo, &recipe.evaluation, corpus.end, 0);
+    let settings = rollouts::rollout_settings(&grpo, &recipe.evaluation, &corpus.stops, 0);
     let reasoning = Reasoning::default();
     let behaviour =
         Behaviour { reasoning: &reasoning, switch: corpus.switch, settings: &settings, compute: Compute::F32 };

@@ -83,7 +83,7 @@ impl Checkpoint {
 }
 
 /// Fetched when the repository has them.
-const OPTIONAL: [&str; 10] = [
+const OPTIONAL: [&str; 12] = [
     "reasoning.json",
     "heads.safetensors",
     "generation_config.json",
@@ -93,6 +93,8 @@ const OPTIONAL: [&str; 10] = [
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
     "added_tokens.json",
 ];
 

@@ -9,6 +9,7 @@ mod host;
 mod hub;
 mod params;
 pub mod peft;
+mod place;
 mod random;
 pub mod rows;
 mod safetensors;
@@ -83,6 +84,8 @@ impl Checkpoint {
             "{}: expected a folder with config.json and model.safetensors, found no such folder",
             dir.display()
         );
+        let found = place::of_model(dir)?;
+        let dir = found.as_path();
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }

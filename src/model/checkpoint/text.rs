@@ -1,4 +1,4 @@
-//! The text side of a checkpoint: tokenizer, chat template, ids that end a text. Only carried here; what they mean is
+//! The text side of a checkpoint: tokenizer, chat templates, ids that end a text. Only carried here; what they mean is
 //! the business of `crate::text`.
 
 use std::fs;
@@ -10,48 +10,32 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::{Checkpoint, GgufFile};
+pub use crate::tokenizer::Templates;
+use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, templates_in};
 
+#[derive(Clone)]
 pub(super) enum Source {
     Folder(PathBuf),
     Gguf(Arc<GgufFile>),
 }
 
-/// Files of a folder that describe its text side, in the order they are copied.
-const FILES: [&str; 6] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-];
+/// Files of a folder that describe its text side, in the order they are copied, beside [`KEPT`].
+const FILES: [&str; 6] =
+    ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"];
 
 impl Source {
-    fn tokenizer(&self) -> Result<Option<Tokenizer>> {
+    fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
         match self {
-            Source::Gguf(file) => file.tokenizer(),
-            Source::Folder(dir) => {
-                let path = dir.join("tokenizer.json");
-                let load = || {
-                    Tokenizer::from_file(&path)
-                        .map_err(|e| anyhow!("{}: cannot load the tokenizer: {e}", path.display()))
-                };
-                path.is_file().then(load).transpose()
-            }
+            Source::Folder(dir) => read(dir, Some(rows)),
+            Source::Gguf(file) => gguf_side(file, rows),
         }
     }
 
-    fn chat_template(&self) -> Result<Option<String>> {
-        let dir = match self {
-            Source::Gguf(file) => return file.chat_template(),
-            Source::Folder(dir) => dir,
-        };
-        let path = dir.join("chat_template.jinja");
-        if path.is_file() {
-            return fs::read_to_string(&path).map(Some).with_context(|| format!("{}: cannot read", path.display()));
+    fn templates(&self) -> Result<Option<Templates>> {
+        match self {
+            Source::Gguf(file) => file.templates(),
+            Source::Folder(dir) => templates_in(dir),
         }
-        let config = read_json(&dir.join("tokenizer_config.json"))?;
-        Ok(config.and_then(|c| template_in(&c["chat_template"])))
     }
 
     fn generation_config(&self) -> Result<Option<Value>> {
@@ -66,27 +50,71 @@ impl Source {
             Source::Gguf(file) => file,
             Source::Folder(dir) => return copy_files(dir),
         };
-        let Some(own) = file.tokenizer()? else {
+        let Some(own) = file.text_side()? else {
             return Ok(vec![]);
         };
         let config = format!("{:#}\n", file.tokenizer_config()?).into_bytes();
-        Ok(vec![("tokenizer.json".to_string(), to_json(&own)?), ("tokenizer_config.json".to_string(), config)])
+        Ok(vec![
+            ("tokenizer.json".to_string(), to_json(&own.tokenizer)?),
+            ("tokenizer_config.json".to_string(), config),
+        ])
     }
 }
 
+/// A GGUF's own tokenizer where the file says all of it. Else the folder's that it lies in, if that has one whose ids the
+/// model has rows for: it is the one that the file's was made from.
+fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
+    let own = file.text_side();
+    if file.has_exact_tokenizer() && own.is_ok() {
+        return own;
+    }
+    // Of a bare file name the parent is empty.
+    let Some(beside) = file.path().parent().map(|folder| Path::new(".").join(folder)).filter(|dir| has_tokenizer(dir))
+    else {
+        return own;
+    };
+    let Ok(Some(mut side)) = read(&beside, Some(rows)) else { return own };
+    if check_fits(&side.tokenizer, rows, "").is_err() {
+        return own;
+    }
+    side.notes.push(format!("text is read by {}, beside the file", side.source.display()));
+    Ok(Some(side))
+}
+
 impl Checkpoint {
-    /// The tokenizer, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
-    pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
-        let Some(tokenizer) = self.first(Source::tokenizer)? else {
-            return Ok(None);
-        };
-        check_fits(&tokenizer, self.config.vocab_size, &self.path.display().to_string())?;
-        Ok(Some(tokenizer))
+    /// Tokenizer and what belongs to it, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
+    ///
+    /// # Errors
+    /// Files that cannot be read; a tokenizer of another model.
+    pub fn text_side(&self) -> Result<Option<TextSide>> {
+        let rows = self.config.vocab_size;
+        let mut side = self.first(|source| source.text_side(rows))?;
+        if let Some(side) = &mut side {
+            check_fits(&side.tokenizer, rows, &self.path.display().to_string())?;
+            let added = side.tokenizer.get_added_tokens_decoder().into_iter();
+            let mut beyond: Vec<_> = added.filter(|(id, _)| *id as usize >= rows).collect();
+            beyond.sort_by_key(|(id, _)| *id);
+            if let [(id, token), ..] = &beyond[..] {
+                let (n, token) = (beyond.len(), &token.content);
+                side.notes.push(format!(
+                    "{n} added tokens from {token:?} (id {id}) on have no row in the embedding of {rows}: a prompt that holds one is refused"
+                ));
+            }
+        }
+        Ok(side)
     }
 
-    /// The chat template (Jinja): `chat_template.jinja`, else the default one of `tokenizer_config.json`.
-    pub fn chat_template(&self) -> Result<Option<String>> {
-        self.first(Source::chat_template)
+    /// The tokenizer of [`Self::text_side`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
+        Ok(self.text_side()?.map(|side| side.tokenizer))
+    }
+
+    /// The chat templates; an adapter's folder is asked before its base.
+    pub fn templates(&self) -> Result<Option<Templates>> {
+        self.first(Source::templates)
     }
 
     /// `generation_config.json` of a folder, as it is.
@@ -142,9 +170,10 @@ impl Checkpoint {
     }
 }
 
-/// Every id the tokenizer can give has a row in the embedding.
+/// Every id that the tokenizer can give has a row in the embedding. Added tokens may be without one: they come of a text only
+/// where they are written in it.
 pub fn check_fits(tokenizer: &Tokenizer, vocab_size: usize, origin: &str) -> Result<()> {
-    let top = tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).max();
+    let top = tokenizer.get_vocab(false).into_iter().map(|(token, id)| (id, token)).max();
     if let Some((id, token)) = top {
         ensure!(
             (id as usize) < vocab_size,
@@ -155,7 +184,7 @@ pub fn check_fits(tokenizer: &Tokenizer, vocab_size: usize, origin: &str) -> Res
 }
 
 fn copy_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
-    let there = FILES.iter().filter(|name| dir.join(name).is_file());
+    let there = FILES.iter().chain(&KEPT).filter(|name| dir.join(name).is_file());
     there
         .map(|name| {
             let path = dir.join(name);
@@ -182,16 +211,6 @@ fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
         }
     }
     Ok(format!("{config:#}\n").into_bytes())
-}
-
-/// A string, or transformers' list of named templates.
-fn template_in(value: &Value) -> Option<String> {
-    if let Some(text) = value.as_str() {
-        return Some(text.to_string());
-    }
-    let list = value.as_array()?;
-    let default = list.iter().find(|t| t["name"] == "default").or(list.first())?;
-    default["template"].as_str().map(str::to_string)
 }
 
 fn read_json(path: &Path) -> Result<Option<Value>> {

@@ -222,7 +222,7 @@ struct Cut {
 /// `None` where no clause is known, or not where it states its value.
 fn cut(subject: &Subject, problem: &Problem) -> Result<Option<Cut>> {
     let corpus = &subject.corpus;
-    let sample = Sample::new(problem, &corpus.vocabulary, corpus.template)?;
+    let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template)?;
     let Some(due) = sample.clauses.last().and_then(|last| value(problem, &sample, last)) else { return Ok(None) };
     let prompt = sample.prompt.len();
     let ids = sample.prompt.iter().chain(&sample.response[..due]).copied().collect();

@@ -50,6 +50,7 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
         "processes": run.options.world.size,
         "device": machine::described(&run.device),
         "dtype": run.recipe.optimizer.dtype,
+        "template": run.corpus.template.described()?,
         "data_sha256": train,
         "test_sha256": test,
         "model_sha256": model,

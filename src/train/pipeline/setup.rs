@@ -20,7 +20,7 @@ use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
 use crate::store::{Lock, write_atomic};
-use crate::text::Vocabulary;
+use crate::text::{Template, Vocabulary};
 use crate::train::state::{Exported, PhaseFolder, Trained};
 use crate::train::trainer::Trainer;
 use crate::world::World;
@@ -47,10 +47,26 @@ pub struct Options {
 /// What can always be done where a run may not be gone on with.
 const OTHER_FOLDER: &str = "put back what it was, or name another folder with --out";
 
+/// A recipe's chat form in the model's own spelling, where its files have one. A run that began with another goes on with it.
+fn template(recipe: &Recipe, opened: &Opened, begun: &Path) -> Result<Template> {
+    let named = recipe.data.template;
+    if !named.is_chat() || !opened.text()?.has_chat() {
+        return Ok(named);
+    }
+    let begun = fs::read_to_string(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
+    Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
+}
+
 /// Checks the folder, builds the corpus, writes recipe and manifest.
-pub(super) fn open(recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
+pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
     let recipe_path = root.join("recipe.toml");
+    let open = |model: &String| options.world.first_alone(|| Opened::open(model, None, Apply::Merged));
+    // How the model spells a chat belongs to the settings.
+    let mut opened = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat()).map(open).transpose()?;
+    if let Some(opened) = &opened {
+        recipe.data.template = template(&recipe, opened, &recipe_path)?;
+    }
     let text = toml::to_string(&recipe).context("writing the recipe as TOML")?;
     if recipe_path.exists() {
         ensure!(
@@ -87,18 +103,18 @@ pub(super) fn open(recipe: Recipe, options: Options, phases: &[Phase]) -> Result
     let mut files = None;
     let (vocabulary, pretrained) = match &recipe.pretrained {
         Some(model) => {
-            let opened = options.world.first_alone(|| Opened::open(model, None, Apply::Merged))?;
+            let opened = opened.take().map_or_else(|| open(model), Ok)?;
+            opened.text()?;
             let pretrained = Pretrained::of(model, &opened.checkpoint, &recipe)?;
             files = Some(inputs::model(&opened.checkpoint)?);
-            let vocabulary = opened.vocabulary;
-            (
-                Some(vocabulary.with_context(|| format!("{model}: brings no tokenizer; training needs one"))?),
-                Some(pretrained),
-            )
+            (opened.vocabulary, Some(pretrained))
         }
         None => (None, None),
     };
     let corpus = Corpus::build(&recipe, vocabulary)?;
+    if pretrained.is_some() && recipe.data.template.is_chat() {
+        say(&format!("prompts are made by {}", corpus.template.told(&corpus.vocabulary)));
+    }
     if corpus.dropped > 0 {
         say(&format!(
             "{} of {} training problems are longer than data.max_tokens = {} and were dropped",

@@ -178,7 +178,7 @@ fn one_step(
     step: usize,
 ) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
-    let decoding = rollouts::rollout_settings(settings, &run.recipe.evaluation, run.corpus.end, seed);
+    let decoding = rollouts::rollout_settings(settings, &run.recipe.evaluation, &run.corpus.stops, seed);
     let questions: Vec<(usize, &[u32], &str)> = batches
         .indices(step)
         .into_iter()

@@ -4,6 +4,7 @@
 //! the llama family the rows of q and k are stored permuted for interleaved RoPE; both are undone here.
 
 mod parse;
+pub(super) mod parts;
 mod quant;
 mod settings;
 mod tokenizer;
@@ -16,16 +17,19 @@ use anyhow::{Result, anyhow, bail, ensure};
 use memmap2::Mmap;
 
 use super::params::{EMBED, HEAD, NORM};
-use super::{HostTensor, Weights, map_file, release};
+use super::{HostTensor, Weights, release};
 use crate::model::config::{Family, ModelConfig};
 use crate::ops::stored::{Format, Stored};
+use crate::tokenizer::{Templates, TextSide};
 use parse::{Contents, Info, Value};
+use parts::Parts;
 pub(super) use write::write_q8_0;
 
 /// An opened GGUF.
 pub struct GgufFile {
-    path: PathBuf,
-    map: Mmap,
+    /// The file that was named, and the further parts of its model.
+    paths: Vec<PathBuf>,
+    maps: Vec<Mmap>,
     meta: BTreeMap<String, Value>,
     config: ModelConfig,
     /// By Hugging Face name.
@@ -34,11 +38,10 @@ pub struct GgufFile {
 
 impl GgufFile {
     pub fn open(path: &Path) -> Result<Self> {
-        let map = map_file(path)?;
+        let Parts { paths, maps, contents: Contents { meta, tensors: stored } } = Parts::open(path)?;
         let origin = path.display().to_string();
-        let Contents { meta, tensors: stored } = parse::parse(&map).map_err(|e| anyhow!("{origin}: {e}"))?;
         let keys = settings::Keys { origin: &origin, meta: &meta };
-        let config = settings::config(&keys, &stored, &map)?;
+        let config = settings::config(&keys, &stored, |info| &maps[info.part][info.range.clone()])?;
         let mut tensors = BTreeMap::new();
         for (name, info) in stored {
             if name == ROPE_FREQS {
@@ -52,16 +55,21 @@ impl GgufFile {
             };
             tensors.insert(hf, info);
         }
-        Ok(Self { path: path.to_path_buf(), map, meta, config, tensors })
+        Ok(Self { paths, maps, meta, config, tensors })
     }
 
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The tokenizer in the metadata, equal to the Hugging Face one it was converted from; `None` if there is none.
-    pub fn tokenizer(&self) -> Result<Option<tokenizers::Tokenizer>> {
+    /// The text side in the metadata, equal to the Hugging Face one it was converted from; `None` if there is none.
+    pub fn text_side(&self) -> Result<Option<TextSide>> {
         tokenizer::build(&self.keys(&self.origin()))
+    }
+
+    /// Whether the tokenizer stands there in full.
+    pub(super) fn has_exact_tokenizer(&self) -> bool {
+        tokenizer::is_exact(&self.keys(&self.origin()))
     }
 
     /// `tokenizer_config.json` for a folder written from this file.
@@ -69,13 +77,18 @@ impl GgufFile {
         tokenizer::config_json(&self.keys(&self.origin()))
     }
 
-    /// The chat template (Jinja), where the file has one.
-    pub fn chat_template(&self) -> Result<Option<String>> {
-        Ok(self.keys(&self.origin()).text("tokenizer.chat_template")?.map(str::to_string))
+    /// The chat templates, where the file has some.
+    pub fn templates(&self) -> Result<Option<Templates>> {
+        let config = self.tokenizer_config()?;
+        Templates::in_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.paths[0]
     }
 
     fn origin(&self) -> String {
-        self.path.display().to_string()
+        self.path().display().to_string()
     }
 
     fn keys<'a>(&'a self, origin: &'a str) -> settings::Keys<'a> {
@@ -84,7 +97,7 @@ impl GgufFile {
 
     /// A tensor, and where in the file its rows stand.
     fn find(&self, name: &str) -> Result<(&Info, impl Fn(usize) -> usize + Sync + use<>)> {
-        let origin = self.path.display();
+        let origin = self.path().display();
         let info = self.tensors.get(name).ok_or_else(|| anyhow!("{origin}: no tensor for `{name}`"))?;
         let dh = match self.permuted_heads(name) {
             None => None,
@@ -180,8 +193,9 @@ impl Weights for GgufFile {
     fn tensor(&self, name: &str) -> Result<HostTensor> {
         let (info, row) = self.find(name)?;
         let width = info.shape.last().copied().unwrap_or(1);
-        let data = quant::dequantise(info.kind, &self.map[info.range.clone()], width, row);
-        release(&self.map, &info.range);
+        let map = &self.maps[info.part];
+        let data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        release(map, &info.range);
         HostTensor::new(info.shape.clone(), data)
     }
 
@@ -189,15 +203,16 @@ impl Weights for GgufFile {
         let (info, source) = self.find(name)?;
         let (&[rows, width], true) = (&info.shape[..], floats || info.kind != Format::F32) else { return Ok(None) };
         let Some(row_bytes) = info.kind.row_bytes(width) else { return Ok(None) };
-        let held = &self.map[info.range.clone()];
+        let map = &self.maps[info.part];
+        let held = &map[info.range.clone()];
         let mut bytes = Vec::with_capacity(held.len());
         (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));
-        release(&self.map, &info.range);
+        release(map, &info.range);
         Stored::new(info.kind, [rows, width], bytes).map(Some)
     }
 
-    fn file_of(&self, _name: &str) -> &Path {
-        &self.path
+    fn file_of(&self, name: &str) -> &Path {
+        &self.paths[self.tensors.get(name).map_or(0, |info| info.part)]
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Info {
     pub shape: Vec<usize>,
     pub kind: Format,
     pub range: Range<usize>,
+    /// Which file of a model in parts.
+    pub part: usize,
 }
 
 pub(crate) struct Contents {
@@ -42,9 +44,13 @@ const MOST_TEXT: usize = 1 << 26;
 
 /// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
-    ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"");
+    ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"{}", instead(bytes));
     let mut at = Cursor { bytes, pos: 4, listed: 0 };
     let version = at.u32()?;
+    ensure!(
+        version.swap_bytes() > 3,
+        "a big-endian file, made for another kind of machine: turn it with gguf-py's gguf_convert_endian.py"
+    );
     ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
     let keys = at.u64()?;
@@ -83,6 +89,27 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     Ok(Contents { meta, tensors: table })
 }
 
+/// What a file is that does not begin as a GGUF.
+fn instead(bytes: &[u8]) -> &'static str {
+    let begins = |mark: &[u8]| bytes.starts_with(mark);
+    if bytes.is_empty() {
+        "; the file is empty"
+    } else if begins(b"version https://git-lfs") {
+        "; it is a pointer of Git LFS: fetch the file itself with git lfs pull"
+    } else if [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"]
+        .iter()
+        .any(|mark| begins(mark))
+    {
+        "; it is a GGML file from before GGUF: convert the model again"
+    } else if begins(b"<") || begins(b"{") {
+        "; it is a page or an answer of a server, not the file"
+    } else if begins(b"PK") {
+        "; it is a zip archive, perhaps PyTorch's"
+    } else {
+        ""
+    }
+}
+
 struct RawInfo {
     shape: Vec<usize>,
     kind: u32,
@@ -114,7 +141,7 @@ impl RawInfo {
         let range = offset.and_then(|o| Some(o..o.checked_add(size?)?));
         let end = range.as_ref().map_or(usize::MAX, |r| r.end);
         match range {
-            Some(range) if end <= length => Ok(Info { shape: self.shape, kind, range }),
+            Some(range) if end <= length => Ok(Info { shape: self.shape, kind, range, part: 0 }),
             _ => bail!(
                 "truncated file: its data (shape {shape:?}) end at byte {end}, the file has {length} (download it again)"
             ),

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
+use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
 use crate::model::config::{Family, Llama3Scaling, ModelConfig};
 
@@ -89,16 +90,22 @@ impl<'a> Keys<'a> {
     }
 }
 
-pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Result<ModelConfig> {
+/// `data` of a tensor, as stored.
+pub fn config<'d>(
+    keys: &Keys,
+    tensors: &BTreeMap<String, Info>,
+    data: impl Fn(&Info) -> &'d [u8],
+) -> Result<ModelConfig> {
     let origin = keys.origin;
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
     let family = Family::named(arch)
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
     ensure!(
         family != Family::Gemma,
-        "{origin}: metadata `general.architecture` is \"gemma\", whose tokenizer this format keeps in a form that is not read: take the \
-         Hugging Face folder"
+        "{origin}: metadata `general.architecture` is \"gemma\", whose norms this format stores with 1 added, which is not \
+         undone here: take the Hugging Face folder"
     );
+    ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, &key)?;
 
@@ -139,15 +146,12 @@ pub fn config(keys: &Keys, tensors: &BTreeMap<String, Info>, bytes: &[u8]) -> Re
         tie_word_embeddings: !tensors.keys().any(|name| hf_name(family, name).as_deref() == Some(HEAD)),
         max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
         bos_token_id: keys.token_id("bos")?,
-        eos_token_ids: keys.token_id("eos")?.into_iter().collect(),
+        eos_token_ids: stops(keys)?,
         pad_token_id: keys.token_id("padding")?,
     };
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
-        let divisors =
-            quant::dequantise(info.kind, &bytes[info.range.clone()], info.shape.last().copied().unwrap_or(1), |row| {
-                row
-            });
+        let divisors = quant::dequantise(info.kind, data(info), info.shape.last().copied().unwrap_or(1), |row| row);
         config.rope_scaling = Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
     }
     Ok(config)
@@ -175,9 +179,44 @@ fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
     let name = key("rope.scaling.factor");
     let found = keys.number(&name)?.unwrap_or(1.0);
     ensure!(found == 1.0, "{origin}: metadata `{name}` is not supported: expected 1, found {found}");
-    let parts = keys.usize("split.count")?.unwrap_or(1);
-    ensure!(parts <= 1, "{origin}: a GGUF in {parts} parts is not supported: join them with llama-gguf-split --merge");
     Ok(())
+}
+
+/// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone.
+const ENDS: [&str; 12] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// Every id that ends a generation: end of text, of turn, of message, and control tokens that llama.cpp knows for such.
+fn stops(keys: &Keys) -> Result<Vec<u32>> {
+    let mut ids = vec![];
+    let mut add = |id: u32| {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    };
+    for role in ["eos", "eot", "eom"] {
+        keys.token_id(role)?.into_iter().for_each(&mut add);
+    }
+    let types = keys.numbers("tokenizer.ggml.token_type")?.unwrap_or(&[]);
+    let tokens = keys.texts("tokenizer.ggml.tokens")?.unwrap_or(&[]);
+    for (id, (token, kind)) in tokens.iter().zip(types).enumerate() {
+        if *kind == CONTROL && ENDS.contains(&token.as_str()) {
+            add(u32::try_from(id)?);
+        }
+    }
+    Ok(ids)
 }
 
 /// GGUF keeps llama3 scaling as divisors per frequency instead of its four settings. Every released model has the same

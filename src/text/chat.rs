@@ -1,0 +1,129 @@
+//! A model's own chat template, rendered for one user message as `transformers`' `apply_chat_template` renders it.
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::jinja::{environment, seen, without_generation};
+use super::{Template, Vocabulary};
+use crate::store::hex;
+use crate::tokenizer::Templates;
+
+/// Called by a template that writes today's date.
+const DATE: &str = "strftime_now";
+
+/// A template with what it may name.
+#[derive(Clone, Debug)]
+pub struct Chat {
+    jinja: String,
+    /// The file that it stands in.
+    origin: String,
+    /// `bos_token` and the others, as the model's files name them.
+    tokens: Map<String, Value>,
+    /// What a caller adds: `enable_thinking`, `date_string`, …
+    arguments: Map<String, Value>,
+}
+
+impl Chat {
+    pub(super) fn new(templates: &Templates, name: Option<&str>, tokens: &Map<String, Value>) -> Result<Self> {
+        let jinja = templates.of(name)?.to_owned();
+        Ok(Self { jinja, origin: templates.origin.clone(), tokens: tokens.clone(), arguments: Map::new() })
+    }
+
+    /// The same with further arguments of the template.
+    #[must_use]
+    pub fn with(mut self, arguments: Map<String, Value>) -> Self {
+        self.arguments.extend(arguments);
+        self
+    }
+
+    /// The text of one user message and the beginning of the answer. Spaces around the message are the template's business.
+    ///
+    /// # Errors
+    /// A template that is not Jinja, or refuses the message.
+    pub fn prompt(&self, message: &str) -> Result<String> {
+        self.render(&json!([{ "role": "user", "content": message }]), true)
+    }
+
+    fn render(&self, messages: &Value, generation: bool) -> Result<String> {
+        let mut names = self.tokens.clone();
+        names.extend(self.arguments.clone());
+        for (name, value) in [
+            ("messages", messages),
+            ("tools", &Value::Null),
+            ("documents", &Value::Null),
+            ("add_generation_prompt", &json!(generation)),
+        ] {
+            names.insert(name.to_owned(), value.clone());
+        }
+        let jinja = without_generation(&self.jinja);
+        let render = || environment()?.template_from_named_str("chat template", &jinja)?.render(seen(&json!(names)));
+        render().map_err(|error| anyhow!("{}: the chat template cannot be rendered: {}", self.origin, told(&error)))
+    }
+
+    /// Ids of [`Self::prompt`]. A template writes the beginning of the text itself: none is added.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`].
+    pub fn encode(&self, vocabulary: &Vocabulary, message: &str) -> Result<Vec<u32>> {
+        vocabulary.encode(&self.prompt(message)?)
+    }
+
+    /// The id that closes an answer: the first special token that the template writes behind one.
+    ///
+    /// # Errors
+    /// A template that writes none, in a vocabulary without end of text.
+    pub(super) fn end_id(&self, vocabulary: &Vocabulary) -> Result<u32> {
+        const ANSWER: &str = "switchyard-answer";
+        let messages = json!([{ "role": "user", "content": "1" }, { "role": "assistant", "content": ANSWER }]);
+        let behind = self.render(&messages, false).ok();
+        let behind = behind.as_deref().and_then(|text| text.rsplit_once(ANSWER)).map(|(_, behind)| behind);
+        let ids = vocabulary.encode(behind.unwrap_or_default())?;
+        let end = ids.into_iter().find(|id| vocabulary.is_special(*id)).or(vocabulary.eos());
+        end.with_context(|| {
+            format!("{}: names no eos_token, and the chat template closes no answer", vocabulary.source().display())
+        })
+    }
+
+    /// For people: which template, and what of it is not the same every day.
+    pub fn told(&self) -> String {
+        let arguments =
+            if self.arguments.is_empty() { String::new() } else { format!(" with {}", json!(self.arguments)) };
+        let date = if self.is_dated() { ", which may write today's date (UTC)" } else { "" };
+        format!("the model's own chat template ({}){arguments}{date}", self.origin)
+    }
+
+    /// For manifests.
+    pub fn described(&self) -> Result<Value> {
+        let mut parts = json!({ "chat_template": self.origin, "sha256": hex(&Sha256::digest(&self.jinja)) });
+        if !self.arguments.is_empty() {
+            parts["arguments"] = json!(self.arguments);
+        }
+        if self.is_dated() {
+            // What was asked: another day's prompts are other prompts.
+            parts["prompt"] = json!(self.prompt("1")?);
+        }
+        Ok(parts)
+    }
+
+    fn is_dated(&self) -> bool {
+        self.jinja.contains(DATE)
+    }
+}
+
+/// The recipe's forms that are the model's own template, with what they ask of it.
+pub(super) fn arguments(form: Template) -> Map<String, Value> {
+    let thinking = form.is_without_thinking().then(|| ("enable_thinking".to_owned(), json!(false)));
+    thinking.into_iter().collect()
+}
+
+/// A message with its causes, in one line.
+fn told(error: &minijinja::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

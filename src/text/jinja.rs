@@ -1,0 +1,224 @@
+//! Jinja as `transformers` sets it up for chat templates (`utils/chat_template_utils.py`), on top of minijinja: line breaks
+//! after and spaces before a block tag are dropped, loops can be left, Python's methods and constants are Python's.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind, from_args};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use serde_json::Value as Json;
+
+use super::dates;
+
+pub(super) fn environment() -> Result<Environment<'static>, Error> {
+    let mut env = Environment::new();
+    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_unknown_method_callback(method);
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, format!("the template refuses the messages: {message}")))
+    });
+    env.add_function("strftime_now", |format: String| -> Result<String, Error> {
+        dates::now(&format).map_err(|error| wrong(format!("strftime_now({format:?}): {error}")))
+    });
+    env.add_filter("tojson", tojson);
+    env.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
+    // A string and an object are sequences in Python.
+    env.add_test("sequence", |value: Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+    });
+    Ok(env)
+}
+
+/// The template without the tags around what an assistant wrote, which print nothing.
+pub(super) fn without_generation(jinja: &str) -> String {
+    let mut kept = String::with_capacity(jinja.len());
+    let mut rest = jinja;
+    while let Some((before, tag)) = rest.split_once("{%") {
+        let Some((inner, behind)) = tag.split_once("%}") else { break };
+        kept.push_str(before);
+        let word = inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        let other = match word {
+            "generation" => inner.replacen("generation", "if true", 1),
+            "endgeneration" => inner.replacen("endgeneration", "endif", 1),
+            _ => inner.to_owned(),
+        };
+        kept.extend(["{%", &other, "%}"]);
+        rest = behind;
+    }
+    kept + rest
+}
+
+fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+/// A value of JSON as a template sees it.
+pub(super) fn seen(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => Value::from(whole),
+            (None, float) => Value::from(float.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(list) => list.iter().map(seen).collect(),
+        Json::Object(map) => Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), seen(value)))),
+    }
+}
+
+/// Every letter behind what is no letter is a capital, an apostrophe's too.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    for c in text.chars() {
+        match inside {
+            true => out.extend(c.to_lowercase()),
+            false => out.extend(c.to_uppercase()),
+        }
+        inside = c.is_lowercase() || c.is_uppercase();
+    }
+    out
+}
+
+fn list(parts: &[&str]) -> Value {
+    parts.iter().map(|part| Value::from(*part)).collect()
+}
+
+/// Methods of Python's strings that minijinja lacks, or counts in bytes.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else {
+        return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
+    };
+    let place = |at: Option<usize>| at.map_or(-1, |byte| text[..byte].chars().count() as i64);
+    Ok(match name {
+        "find" | "rfind" | "index" | "rindex" => {
+            let (what,): (&str,) = from_args(args)?;
+            let found = if name.starts_with('r') { text.rfind(what) } else { text.find(what) };
+            if found.is_none() && name.ends_with("index") {
+                return Err(wrong(format!("{what:?} is not in the text")));
+            }
+            Value::from(place(found))
+        }
+        "title" => {
+            let () = from_args(args)?;
+            Value::from(title(text))
+        }
+        "removeprefix" => {
+            let (what,): (&str,) = from_args(args)?;
+            Value::from(text.strip_prefix(what).unwrap_or(text))
+        }
+        "removesuffix" => {
+            let (what,): (&str,) = from_args(args)?;
+            Value::from(text.strip_suffix(what).unwrap_or(text))
+        }
+        "partition" => {
+            let (what,): (&str,) = from_args(args)?;
+            list(&text.split_once(what).map_or([text, "", ""], |(before, behind)| [before, what, behind]))
+        }
+        "rpartition" => {
+            let (what,): (&str,) = from_args(args)?;
+            list(&text.rsplit_once(what).map_or(["", "", text], |(before, behind)| [before, what, behind]))
+        }
+        "rsplit" => {
+            let (what, most): (&str, Option<usize>) = from_args(args)?;
+            let mut parts: Vec<&str> = match most {
+                Some(most) => text.rsplitn(most + 1, what).collect(),
+                None => text.rsplit(what).collect(),
+            };
+            parts.reverse();
+            list(&parts)
+        }
+        _ => return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    })
+}
+
+/// Python's `json.dumps`, with `transformers`' choice of its arguments.
+fn tojson(value: Value, kwargs: Kwargs) -> Result<String, Error> {
+    let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let indent = kwargs.get::<Option<usize>>("indent")?;
+    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let marks: Option<Vec<String>> = kwargs.get("separators")?;
+    kwargs.assert_all_used()?;
+    let marks = match marks.as_deref() {
+        Some([item, key]) => [item.clone(), key.clone()],
+        Some(_) => return Err(wrong("tojson: separators must be a pair")),
+        None if indent.is_some() => [",".to_owned(), ": ".to_owned()],
+        None => [", ".to_owned(), ": ".to_owned()],
+    };
+    let mut out = String::new();
+    Dumps { ascii, indent, sorted, marks }.write(&value, 0, &mut out)?;
+    Ok(out)
+}
+
+struct Dumps {
+    ascii: bool,
+    indent: Option<usize>,
+    sorted: bool,
+    /// Behind an item, behind a key.
+    marks: [String; 2],
+}
+
+impl Dumps {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&value.to_string()),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = value.try_iter()?.map(|item| (None, item)).collect();
+                self.items(['[', ']'], items, depth, out)?;
+            }
+            ValueKind::Map => {
+                let mut items = vec![];
+                for key in value.try_iter()? {
+                    items.push((Some(key.to_string()), value.get_item(&key)?));
+                }
+                if self.sorted {
+                    items.sort_by(|(a, _), (b, _)| a.cmp(b));
+                }
+                self.items(['{', '}'], items, depth, out)?;
+            }
+            other => return Err(wrong(format!("tojson: {other} is no JSON"))),
+        }
+        Ok(())
+    }
+
+    fn items(
+        &self,
+        [open, close]: [char; 2],
+        items: Vec<(Option<String>, Value)>,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), Error> {
+        let line = |depth: usize| self.indent.map(|n| format!("\n{}", " ".repeat(n * depth))).unwrap_or_default();
+        out.push(open);
+        let some = !items.is_empty();
+        for (i, (key, item)) in items.into_iter().enumerate() {
+            if i > 0 {
+                out.push_str(&self.marks[0]);
+            }
+            out.push_str(&line(depth + 1));
+            if let Some(key) = key {
+                self.text(&key, out);
+                out.push_str(&self.marks[1]);
+            }
+            self.write(&item, depth + 1, out)?;
+        }
+        if some {
+            out.push_str(&line(depth));
+        }
+        out.push(close);
+        Ok(())
+    }
+
+    fn text(&self, text: &str, out: &mut String) {
+        for c in Json::from(text).to_string().chars() {
+            if self.ascii && !c.is_ascii() {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+            } else {
+                out.push(c);
+            }
+        }
+    }
+}

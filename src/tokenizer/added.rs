@@ -1,0 +1,193 @@
+//! Tokens that are matched whole, put into a tokenizer as `transformers` puts them: those of its own file, of
+//! `added_tokens_decoder` in tokenizer_config.json (or the older `added_tokens.json`), and those named for a part.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::{Map, Value};
+use tokenizers::{AddedToken, Model, Tokenizer};
+
+use super::classes::Class;
+use super::folder::read_object;
+
+/// Parts of a named token, in the order of `transformers`.
+const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// A token as files write it: its text, or an object with its content.
+fn content(file: &str, key: &str, value: &Value) -> Result<Option<String>> {
+    Ok(Some(match value {
+        Value::Null => return Ok(None),
+        Value::String(token) => token.clone(),
+        Value::Object(token) => match token.get("content") {
+            Some(Value::String(content)) => content.clone(),
+            _ => bail!("{file}: {key}: expected a string under \"content\""),
+        },
+        other => bail!("{file}: {key}: expected a token, found {}", kind(other)),
+    }))
+}
+
+/// The named tokens of a `tokenizer_config.json`.
+///
+/// # Errors
+/// What is no token, by file and key.
+pub(crate) fn roles(file: &str, object: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let mut roles = Map::new();
+    for key in ROLES {
+        if let Some(value) = object.get(key) {
+            roles.insert(key.to_owned(), content(file, key, value)?.map_or(Value::Null, Value::String));
+        }
+    }
+    Ok(roles)
+}
+
+/// The named tokens of a folder: the class's own, tokenizer_config.json over them and, where that lists no added tokens,
+/// special_tokens_map.json over both.
+pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class) -> Result<Map<String, Value>> {
+    let mut all: Map<String, Value> =
+        class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
+    all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
+    if !config.contains_key("added_tokens_decoder") {
+        let file = folder.join("special_tokens_map.json");
+        all.extend(roles(&file.display().to_string(), &read_object(&file)?.unwrap_or_default())?);
+    }
+    all.retain(|_, token| !token.is_null());
+    Ok(all)
+}
+
+/// Further tokens of no named part, of the file that names the parts.
+fn extra(folder: &Path, config: &Map<String, Value>) -> Result<Vec<String>> {
+    let keys = ["extra_special_tokens", "additional_special_tokens"];
+    let older = match config.contains_key("added_tokens_decoder") {
+        true => Map::new(),
+        false => read_object(&folder.join("special_tokens_map.json"))?.unwrap_or_default(),
+    };
+    let found = [&older, config].into_iter().flat_map(|object| keys.map(|key| object.get(key)));
+    let found = found.flatten().find(|value| !value.is_null());
+    let values: Vec<&Value> = match found {
+        Some(Value::Array(list)) => list.iter().collect(),
+        Some(Value::Object(map)) => map.values().collect(),
+        _ => vec![],
+    };
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+    Ok(values.into_iter().filter_map(text).collect())
+}
+
+/// The listed tokens by id: `added_tokens_decoder` alone where there is one, else added_tokens.json and the file's own.
+fn listed(
+    folder: &Path,
+    config: &Map<String, Value>,
+    own: &[Value],
+    roles: &Map<String, Value>,
+) -> Result<BTreeMap<u32, AddedToken>> {
+    let place = folder.join("tokenizer_config.json");
+    let id = |text: &str| {
+        text.parse::<u32>().map_err(|_| anyhow!("{}: added_tokens_decoder: {text:?} is no id", place.display()))
+    };
+    if let Some(decoder) = config.get("added_tokens_decoder") {
+        let decoder = decoder.as_object();
+        let decoder =
+            decoder.with_context(|| format!("{}: added_tokens_decoder: expected an object", place.display()))?;
+        return decoder.iter().map(|(key, token)| Ok((id(key)?, token_of(token, &place)?))).collect();
+    }
+    let mut tokens = BTreeMap::new();
+    let file = folder.join("added_tokens.json");
+    for (token, value) in read_object(&file)?.unwrap_or_default() {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = id.with_context(|| format!("{}: {token:?}: expected an id", file.display()))?;
+        let special = roles.values().any(|role| *role == token);
+        tokens.insert(id, AddedToken::from(token, special));
+    }
+    for token in own {
+        let id = token["id"].as_u64().and_then(|id| u32::try_from(id).ok()).context("an added token without an id")?;
+        tokens.insert(id, token_of(token, &folder.join("tokenizer.json"))?);
+    }
+    Ok(tokens)
+}
+
+fn token_of(value: &Value, file: &Path) -> Result<AddedToken> {
+    let flag = |key: &str| value[key].as_bool();
+    let token = value["content"].as_str();
+    let token = token.with_context(|| format!("{}: an added token without \"content\"", file.display()))?;
+    let special = flag("special").unwrap_or(false);
+    Ok(AddedToken::from(token, special)
+        .single_word(flag("single_word").unwrap_or(false))
+        .lstrip(flag("lstrip").unwrap_or(false))
+        .rstrip(flag("rstrip").unwrap_or(false))
+        .normalized(flag("normalized").unwrap_or(!special)))
+}
+
+/// The id that the tokenizers crate gives the next token that is not in the model's vocabulary.
+fn next_id(tokenizer: &Tokenizer) -> u32 {
+    let words = tokenizer.get_model().get_vocab_size() as u32;
+    let added = tokenizer.get_added_tokens_decoder().into_keys().max();
+    added.filter(|top| *top >= words || words == 0).map_or(words, |top| top + 1)
+}
+
+/// Puts all tokens in. A new one that has no row among `rows` is left out, since nothing can be computed of it.
+///
+/// Returns what there is to say.
+pub(super) fn add(
+    tokenizer: &mut Tokenizer,
+    (folder, config, own): (&Path, &Map<String, Value>, &[Value]),
+    (roles, class): (&Map<String, Value>, Class),
+    rows: Option<usize>,
+) -> Result<Vec<String>> {
+    let there = tokenizer.get_added_tokens_decoder();
+    let mut tokens: Vec<(Option<u32>, AddedToken, String)> = vec![];
+    for (id, token) in listed(folder, config, own, roles)? {
+        if !there.values().any(|known| *known == token) {
+            tokens.push((Some(id), token, "added_tokens_decoder".to_owned()));
+        }
+    }
+    let known = |tokens: &[(Option<u32>, AddedToken, String)], content: &str| {
+        there.values().any(|token| token.content == content) || tokens.iter().any(|(_, t, _)| t.content == content)
+    };
+    for (role, token) in roles {
+        let Some(token) = token.as_str().filter(|token| !known(&tokens, token)) else { continue };
+        tokens.push((None, AddedToken::from(token, true), role.clone()));
+    }
+    for token in extra(folder, config)? {
+        if !known(&tokens, &token) {
+            tokens.push((None, AddedToken::from(token, true), "extra_special_tokens".to_owned()));
+        }
+    }
+    let (mut notes, mut left) = (vec![], vec![]);
+    for (listed, token, from) in tokens {
+        let content = token.content.clone();
+        let id = tokenizer.token_to_id(&content);
+        let next = id.unwrap_or_else(|| next_id(tokenizer));
+        if id.is_none() && rows.is_some_and(|rows| next as usize >= rows) {
+            // What only the class brings is no fault of the folder.
+            if !class.defaults().contains(&(from.as_str(), content.as_str())) {
+                left.push(format!("{from} {content:?}"));
+            }
+            continue;
+        }
+        if let Some(listed) = listed.filter(|listed| *listed != next) {
+            notes.push(format!(
+                "added_tokens_decoder gives {content:?} id {listed}; it gets {next}, as in transformers"
+            ));
+        }
+        tokenizer
+            .add_tokens([token])
+            .map_err(|error| anyhow!("{}: cannot add {content:?}: {error}", folder.display()))?;
+    }
+    if !left.is_empty() {
+        let what = left.join(", ");
+        notes.push(format!("{what}: not in the tokenizer, and the model has no row for it: left out"));
+    }
+    Ok(notes)
+}
+
+/// The JSON type of a value, for messages.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,161 @@
+//! Which class `AutoTokenizer` of `transformers` 5.24 takes for a folder, and what that class makes of its `tokenizer.json`:
+//! some keep vocabulary, merges and post-processor of the file and bring the rest themselves.
+
+use serde_json::{Map, Value, json};
+
+use super::split::QWEN2;
+
+/// A class with rules of its own, or the generic one, which reads the file as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Generic,
+    Llama,
+    Gpt2,
+    Qwen2,
+    GptNeoX,
+    Gemma,
+}
+
+const NAMES: [(&str, Class); 5] = [
+    ("LlamaTokenizer", Class::Llama),
+    ("GPT2Tokenizer", Class::Gpt2),
+    ("Qwen2Tokenizer", Class::Qwen2),
+    ("GPTNeoXTokenizer", Class::GptNeoX),
+    ("GemmaTokenizer", Class::Gemma),
+];
+
+/// The class that `transformers` gives a model type where the folder names none. Types that it reads generically whatever the
+/// folder names stand with the generic class.
+fn registered(model_type: &str) -> Option<Class> {
+    Some(match model_type {
+        "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" | "qwen3_next" => Class::Qwen2,
+        "gpt2" | "gpt_neo" | "gptj" | "codegen" | "phi" | "opt" | "starcoder2" => Class::Gpt2,
+        "gpt_neox" | "olmo" | "olmoe" | "mamba" | "mpt" => Class::GptNeoX,
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Class::Gemma,
+        "mistral" | "mixtral" | "ministral" | "olmo2" | "olmo3" | "phi3" | "granite" | "stablelm" | "glm" | "glm4" => {
+            Class::Generic
+        }
+        _ => return None,
+    })
+}
+
+/// Types whose folders name a wrong class so often that the registered one is taken.
+const MISNAMED: [&str; 3] = ["qwen2", "phi3", "internlm2"];
+
+impl Class {
+    /// By `tokenizer_config.json`, `config.json`, and whether the tokenizer.json works on bytes.
+    pub fn of(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {
+        let text = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
+        let named = text(config, "tokenizer_class").or_else(|| text(model, "tokenizer_class"));
+        let named = named.map(|name| name.trim_end_matches("Fast").to_owned());
+        let class = |name: &str| NAMES.iter().find(|(known, _)| *known == name).map_or(Class::Generic, |(_, c)| *c);
+        let model_type = text(model, "model_type").unwrap_or_default();
+        let misnamed = MISNAMED.contains(&model_type.as_str());
+        match (registered(&model_type), named) {
+            // Llama 3 and its like name the class of Llama 2.
+            (_, Some(name)) if name == "LlamaTokenizer" && byte_level && !misnamed => Class::Generic,
+            (Some(Class::Generic), _) => Class::Generic,
+            (Some(own), Some(_)) if misnamed => own,
+            (_, Some(name)) => class(&name),
+            (Some(own), None) => own,
+            (None, None) => Class::Generic,
+        }
+    }
+
+    /// Named tokens of a folder that names none.
+    pub fn defaults(self) -> &'static [(&'static str, &'static str)] {
+        const END: &str = "<|endoftext|>";
+        match self {
+            Class::Generic => &[],
+            Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+            Class::Gpt2 => &[("unk_token", END), ("bos_token", END), ("eos_token", END)],
+            Class::Qwen2 => &[("unk_token", END), ("eos_token", END), ("pad_token", END)],
+            Class::GptNeoX => {
+                &[("unk_token", END), ("bos_token", END), ("eos_token", END), ("pad_token", "<|padding|>")]
+            }
+            Class::Gemma => {
+                &[("unk_token", "<unk>"), ("bos_token", "<bos>"), ("eos_token", "<eos>"), ("pad_token", "<pad>")]
+            }
+        }
+    }
+
+    /// Whether it says how text is cut without a tokenizer.json.
+    pub fn is_whole(self) -> bool {
+        self != Class::Generic
+    }
+
+    /// The tokenizer.json that the class makes of this one: vocabulary, merges and post-processor are the file's.
+    pub fn remade(self, file: Value, config: &Map<String, Value>) -> Value {
+        if self == Class::Generic || file["model"]["type"] != "BPE" {
+            return file;
+        }
+        let mut made = file;
+        let prefixed = config.get("add_prefix_space").and_then(Value::as_bool);
+        let bytes = |own: bool| {
+            json!({ "type": "ByteLevel", "add_prefix_space": prefixed.unwrap_or(false), "trim_offsets": true,
+                "use_regex": own })
+        };
+        let plain = json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true });
+        let replaced =
+            |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+        let sentencepiece = |more: Vec<Value>| {
+            let steps = [replaced("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+            json!({ "type": "Sequence", "decoders": steps.into_iter().chain(more).collect::<Vec<_>>() })
+        };
+        let nfc = json!({ "type": "NFC" });
+        let (normalizer, pre_tokenizer, decoder) = match self {
+            Class::Generic => return made,
+            Class::Gpt2 => (Value::Null, bytes(true), plain),
+            Class::GptNeoX => (nfc, bytes(true), plain),
+            Class::Qwen2 => {
+                let cut = json!({ "type": "Split", "pattern": { "Regex": QWEN2 }, "behavior": "Isolated",
+                    "invert": false });
+                (nfc, json!({ "type": "Sequence", "pretokenizers": [cut, bytes(false)] }), plain)
+            }
+            Class::Gemma => {
+                let cut = json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious",
+                    "invert": false });
+                (replaced(" ", "▁"), cut, sentencepiece(vec![]))
+            }
+            Class::Llama => {
+                let prefixed = prefixed.unwrap_or(true);
+                let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(false);
+                let scheme = match (prefixed, legacy) {
+                    (false, _) => "never",
+                    (true, true) => "always",
+                    (true, false) => "first",
+                };
+                let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
+                    "split": false });
+                let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
+                (Value::Null, spaces, sentencepiece(if prefixed { vec![strip] } else { vec![] }))
+            }
+        };
+        let words = matches!(self, Class::Llama | Class::Gemma);
+        let unk = if self == Class::Gemma { json!("<unk>") } else { Value::Null };
+        let model = &mut made["model"];
+        *model = json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": words, "byte_fallback": words, "ignore_merges": false,
+            "vocab": model["vocab"].take(), "merges": model["merges"].take() });
+        made["normalizer"] = normalizer;
+        made["pre_tokenizer"] = pre_tokenizer;
+        made["decoder"] = decoder;
+        if self == Class::GptNeoX {
+            made["post_processor"] = Value::Null;
+        }
+        made["added_tokens"] = json!([]);
+        made
+    }
+}
+
+/// Whether a tokenizer.json works on bytes: its pre-tokenizer or its decoder says so.
+pub(super) fn is_byte_level(file: &Value) -> bool {
+    fn holds(value: &Value) -> bool {
+        match value {
+            Value::Object(map) => map.get("type").is_some_and(|t| t == "ByteLevel") || map.values().any(holds),
+            Value::Array(list) => list.iter().any(holds),
+            _ => false,
+        }
+    }
+    holds(&file["pre_tokenizer"]) || holds(&file["decoder"])
+}

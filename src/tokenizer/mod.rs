@@ -1,0 +1,56 @@
+//! From the files of a model to a tokenizer and its chat templates, as `transformers` 5.24 and llama.cpp read them. Plain
+//! Rust: knows folders and GGUF's word lists, nothing of weights.
+//!
+//! A folder holds `tokenizer.json`, or what older programs saved: `vocab.json` with `merges.txt`, or SentencePiece's
+//! `tokenizer.model`. What a reader has to guess or to leave out stands in [`TextSide::notes`].
+
+mod added;
+mod classes;
+mod fits;
+mod folder;
+pub(crate) mod pieces;
+mod sentencepiece;
+pub(crate) mod split;
+mod templates;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use serde_json::{Map, Value};
+use tokenizers::Tokenizer;
+
+use crate::guard::guarded;
+
+pub(crate) use added::{kind, roles};
+pub(crate) use folder::{KEPT, has_tokenizer, read, read_object, templates_in};
+pub(crate) use split::Split;
+pub use templates::Templates;
+
+/// The text side of a model.
+#[derive(Clone, Debug)]
+pub struct TextSide {
+    pub tokenizer: Tokenizer,
+    /// `tokenizer_config.json` as it stands there.
+    pub config: Map<String, Value>,
+    /// Tokens by their part: `bos_token`, `eos_token`, …
+    pub roles: Map<String, Value>,
+    pub templates: Option<Templates>,
+    /// The file that the tokenizer comes from, for messages.
+    pub source: PathBuf,
+    /// What was guessed or left out.
+    pub notes: Vec<String>,
+}
+
+/// A tokenizer from the text of a `tokenizer.json`.
+///
+/// # Errors
+/// What is no tokenizer.
+pub(crate) fn parse(json: &[u8], source: &std::path::Path) -> Result<Tokenizer> {
+    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: not a tokenizer.json: {error}", source.display());
+    let parts: fits::Parts = serde_json::from_slice(json).map_err(|error| failed(&error))?;
+    parts.check().map_err(|error| failed(&error))?;
+    // The crate panics at some files that are JSON, but no tokenizer.
+    let read =
+        guarded(|| Tokenizer::from_bytes(json)).map_err(|panic| failed(&format!("its parts do not fit: {panic}")))?;
+    read.map_err(|error| failed(&error))
+}

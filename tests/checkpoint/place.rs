@@ -1,0 +1,59 @@
+//! Folders that hold no model themselves: named for what they are, opened where it is clear.
+
+use std::fs;
+use std::path::Path;
+
+use switchyard::model::checkpoint::{Checkpoint, SaveOptions};
+
+use super::support::*;
+
+fn touch(root: &Path, file: &str) {
+    let path = root.join(file);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("created");
+    fs::write(path, "x").expect("written");
+}
+
+#[test]
+fn a_folder_without_a_model_is_named_for_what_it_is() {
+    for (files, said) in [
+        (&["README.md", "M-Q8_0.gguf", "M-Q4_0.gguf"][..], &["folder of GGUF files", "M-Q4_0.gguf", "M-Q8_0.gguf"][..]),
+        (&["M-00001-of-00002.gguf", "M-00002-of-00002.gguf"], &["give ", "M-00001-of-00002.gguf"]),
+        (&["checkpoint-100/config.json", "checkpoint-20/config.json"], &["trainer's folder", "checkpoint-100"]),
+        (&["models--org--name/refs/main", "version.txt"], &["cache of the hub", "models--org--name"]),
+        (&["a/config.json", "b/adapter_config.json", "c/x"], &["name the model's folder", "/a, ", "/b"]),
+        (&["notes.txt"], &["expected a folder with config.json", "found notes.txt"]),
+        (&[], &["found nothing"]),
+    ] {
+        let root = tempfile::tempdir().expect("temp");
+        files.iter().for_each(|file| touch(root.path(), file));
+        let said_here = message(Checkpoint::open_folder(root.path()));
+        assert_names(&said_here, said);
+        assert!(!said_here.contains("-00002-of"), "a later part is not to be named: {said_here}");
+    }
+    // The later checkpoint comes first.
+    let root = tempfile::tempdir().expect("temp");
+    ["checkpoint-100/x", "checkpoint-20/x"].iter().for_each(|file| touch(root.path(), file));
+    let said = message(Checkpoint::open_folder(root.path()));
+    assert!(said.find("checkpoint-100") < said.find("checkpoint-20"), "{said}");
+}
+
+#[test]
+fn the_hubs_cache_opens_where_it_is_clear_which_version() {
+    let root = tempfile::tempdir().expect("temp");
+    let repository = root.path().join("models--org--name");
+    let config = config(&qwen3_json());
+    let snapshot = |name: &str| repository.join("snapshots").join(name);
+    fs::create_dir_all(repository.join("snapshots")).expect("created");
+    assert_names(&message(Checkpoint::open_folder(&repository)), &["nothing was downloaded"]);
+    save(&snapshot("aaa"), &config, &SaveOptions::default());
+    let opened = Checkpoint::open_folder(&repository).expect("opens");
+    assert_eq!(opened.path, snapshot("aaa"));
+    save(&snapshot("bbb"), &config, &SaveOptions::default());
+    assert_names(
+        &message(Checkpoint::open_folder(&repository)),
+        &["several versions", "snapshots/aaa", "snapshots/bbb"],
+    );
+    touch(&repository, "refs/main");
+    fs::write(repository.join("refs/main"), "bbb\n").expect("written");
+    assert_eq!(Checkpoint::open_folder(&repository).expect("opens").path, snapshot("bbb"));
+}

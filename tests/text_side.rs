@@ -1,0 +1,217 @@
+//! Chat templates and tokenizers beside what transformers makes of the same files (`fixtures/make_text.py`).
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use switchyard::text::{Prompts, Template, Vocabulary};
+
+const FIXTURES: &str = "fixtures/text";
+
+fn fixture(name: &str) -> Value {
+    let text = fs::read_to_string(Path::new(FIXTURES).join(name)).expect("a fixture");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).expect("ids")
+}
+
+/// A model folder with the fixtures' tokenizer and this `tokenizer_config.json`.
+fn folder(config: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::copy(Path::new(FIXTURES).join("tokenizer.json"), folder.path().join("tokenizer.json")).expect("copied");
+    fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("written");
+    folder
+}
+
+fn with_template(tokens: &Value, template: &Value) -> Value {
+    let mut config = tokens.clone();
+    config["tokenizer_class"] = json!("PreTrainedTokenizerFast");
+    config["chat_template"] = template.clone();
+    config
+}
+
+#[test]
+fn chat_templates_are_rendered_token_for_token() {
+    let forms = fixture("templates.json");
+    let forms = forms.as_object().expect("forms");
+    assert!(forms.len() >= 12, "{}", forms.len());
+    for (name, form) in forms {
+        let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
+        let vocabulary = Vocabulary::load(folder.path()).expect("opens");
+        let chat = vocabulary.chat(None).expect("a default").expect("a template");
+        for case in form["cases"].as_array().expect("cases") {
+            let arguments = case["arguments"].as_object().cloned().unwrap_or_default();
+            let message = case["message"].as_str().expect("a message");
+            let chat = chat.clone().with(arguments.clone());
+            let text = chat.prompt(message).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(text, case["text"].as_str().expect("text"), "{name} {arguments:?}");
+            assert_eq!(chat.encode(&vocabulary, message).expect("encodes"), ids(&case["ids"]), "{name} {arguments:?}");
+        }
+    }
+}
+
+/// What closes an answer is what the template writes behind one.
+#[test]
+fn an_answer_ends_with_its_templates_token() {
+    let forms = fixture("templates.json");
+    for (name, end) in [
+        ("chatml", "<|im_end|>"),
+        ("llama2", "</s>"),
+        ("llama3", "<|eot_id|>"),
+        ("gemma", "<end_of_turn>"),
+        ("phi3", "<|end|>"),
+        ("qwen3", "<|im_end|>"),
+        ("olmo2", "<|endoftext|>"),
+    ] {
+        let form = &forms[name];
+        let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
+        let vocabulary = Vocabulary::load(folder.path()).expect("opens");
+        let prompts = Prompts::of(Template::Chat, &vocabulary).expect("has one");
+        assert_eq!(prompts.end_id(&vocabulary).expect("ends"), vocabulary.id(end).expect("a token"), "{name}");
+    }
+}
+
+/// The forms that a recipe asks of the model's own template.
+#[test]
+fn a_recipes_form_is_asked_of_the_models_own_template() {
+    let form = &fixture("templates.json")["qwen3"];
+    let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
+    let vocabulary = Vocabulary::load(folder.path()).expect("opens");
+    let prompt = |form: Template| Prompts::of(form, &vocabulary).expect("has one").prompt(" 1+1?").expect("renders");
+    let asked = "<|im_start|>user\n 1+1?<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(prompt(Template::Chat), asked);
+    assert_eq!(prompt(Template::ChatNoThinking), format!("{asked}<think>\n\n</think>\n\n"));
+    let boxed = prompt(Template::ChatNoThinkingBoxed);
+    assert!(boxed.contains("\\boxed{}.<|im_end|>") && boxed.ends_with("</think>\n\n"), "{boxed}");
+    let bare = Vocabulary::from_words(["a"]).expect("words");
+    let error = Prompts::of(Template::Chat, &bare).expect_err("has none").to_string();
+    assert!(error.contains("no chat template"), "{error}");
+}
+
+#[test]
+fn templates_are_found_wherever_they_stand() {
+    let one = |folder: &tempfile::TempDir, name: Option<&str>| {
+        let vocabulary = Vocabulary::load(folder.path()).expect("opens");
+        let chat = vocabulary.chat(name).map(|chat| chat.expect("a template").prompt("x").expect("renders"));
+        chat.map_err(|error| error.to_string())
+    };
+    let named = folder(
+        &json!({ "chat_template": [{ "name": "tool_use", "template": "tools" }, { "name": "default", "template": "list" }] }),
+    );
+    assert_eq!(one(&named, None).as_deref(), Ok("list"));
+    assert_eq!(one(&named, Some("tool_use")).as_deref(), Ok("tools"));
+    let error = one(&named, Some("none")).expect_err("no such");
+    assert!(error.contains("tool_use, default"), "{error}");
+    let object = folder(&json!({ "chat_template": { "a": "one", "b": "two" } }));
+    let error = one(&object, None).expect_err("no default");
+    assert!(error.contains("--chat-template") && error.contains("a, b"), "{error}");
+    fs::write(object.path().join("chat_template.json"), json!({ "chat_template": "legacy" }).to_string())
+        .expect("written");
+    assert!(one(&object, None).is_err(), "tokenizer_config.json comes first");
+    let legacy = folder(&json!({}));
+    fs::write(legacy.path().join("chat_template.json"), json!({ "chat_template": "legacy" }).to_string())
+        .expect("written");
+    assert_eq!(one(&legacy, None).as_deref(), Ok("legacy"));
+    fs::write(named.path().join("chat_template.jinja"), "file").expect("written");
+    fs::create_dir(named.path().join("additional_chat_templates")).expect("created");
+    fs::write(named.path().join("additional_chat_templates/rag.jinja"), "rag").expect("written");
+    assert_eq!(one(&named, None).as_deref(), Ok("file"));
+    assert_eq!(one(&named, Some("rag")).as_deref(), Ok("rag"));
+    // Written again, they are the same.
+    let copy = tempfile::tempdir().expect("a folder");
+    Vocabulary::load(named.path()).expect("opens").save(copy.path()).expect("saved");
+    assert_eq!(one(&copy, None).as_deref(), Ok("file"));
+    assert_eq!(one(&copy, Some("rag")).as_deref(), Ok("rag"));
+}
+
+#[test]
+fn a_template_that_cannot_be_rendered_says_why() {
+    for (jinja, said) in [
+        ("{{ raise_exception('no system message') }}", "no system message"),
+        ("{% if %}", "chat template"),
+        ("{{ missing.part }}", "undefined"),
+        ("{{ strftime_now('%Q') }}", "%Q"),
+        ("{{ messages | unknown }}", "unknown"),
+    ] {
+        let folder = folder(&json!({ "chat_template": jinja }));
+        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
+        let error = chat.prompt("x").expect_err(jinja).to_string();
+        assert!(error.contains(said) && error.contains("tokenizer_config.json"), "{jinja}: {error}");
+    }
+}
+
+/// Folders of every make, each text as AutoTokenizer cuts it.
+#[test]
+fn folders_are_read_as_transformers_reads_them() {
+    let fixture = fixture("folders.json");
+    let contents: Vec<Vec<u8>> = fixture["contents"].as_array().expect("contents").iter().map(bytes).collect();
+    let texts: Vec<&str> = fixture["texts"].as_array().expect("texts").iter().filter_map(Value::as_str).collect();
+    let mut wrong = vec![];
+    for (name, case) in fixture["folders"].as_object().expect("folders") {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (file, at) in case["files"].as_object().expect("files") {
+            fs::write(folder.path().join(file), &contents[at.as_u64().expect("a number") as usize]).expect("written");
+        }
+        let vocabulary = Vocabulary::load(folder.path()).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        // What is written again is read the same.
+        let copy = tempfile::tempdir().expect("a folder");
+        vocabulary.save(copy.path()).expect("saved");
+        fs::copy(folder.path().join("config.json"), copy.path().join("config.json")).expect("copied");
+        let again = Vocabulary::load(copy.path()).unwrap_or_else(|error| panic!("{name}, saved: {error:#}"));
+        for (text, wanted) in texts.iter().zip(case["ids"].as_array().expect("ids")) {
+            for (vocabulary, which) in [(&vocabulary, "read"), (&again, "written again")] {
+                let found = vocabulary.encode_row(text).expect("encodes");
+                let wanted = ids(wanted);
+                if found != wanted {
+                    wrong.push(format!("{name} ({which}): {text:?}: {found:?}, expected {wanted:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn bytes(content: &Value) -> Vec<u8> {
+    let Some(coded) = content["base64"].as_str() else { return content.as_str().expect("text").as_bytes().to_vec() };
+    let value =
+        |c: u8| b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".iter().position(|s| *s == c);
+    let mut out = vec![];
+    for four in coded.as_bytes().chunks(4) {
+        let values: Vec<usize> = four.iter().filter_map(|c| value(*c)).collect();
+        let bits = values.iter().enumerate().fold(0u32, |bits, (i, v)| bits | (*v as u32) << (18 - 6 * i));
+        out.extend(bits.to_be_bytes()[1..values.len()].iter());
+    }
+    out
+}
+
+#[test]
+fn a_text_that_begins_with_bos_gets_none_again() {
+    let folder = folder(&json!({ "bos_token": "<s>" }));
+    let path = folder.path().join("tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+    let id =
+        file["added_tokens"].as_array().expect("a list").iter().find(|t| t["content"] == "<s>").expect("there")["id"]
+            .clone();
+    file["post_processor"] = json!({ "type": "TemplateProcessing",
+        "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+        "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+        "special_tokens": { "<s>": { "id": "<s>", "ids": [id], "tokens": ["<s>"] } } });
+    fs::write(&path, file.to_string()).expect("written");
+    let vocabulary = Vocabulary::load(folder.path()).expect("opens");
+    let once = vocabulary.encode_row("the train").expect("encodes");
+    assert_eq!(vocabulary.bos(), Some(once[0]));
+    assert_eq!(vocabulary.encode_row("<s>the train").expect("encodes"), once);
+    assert_eq!(vocabulary.encode_row("the<s>").expect("encodes")[0], once[0]);
+}
+
+#[test]
+fn a_named_token_that_is_none_is_put_behind_the_last() {
+    let folder = folder(&json!({ "pad_token": "<|PAD_TOKEN|>", "bos_token": "<gone>", "unk_token": "<unk>" }));
+    let full = Vocabulary::load(folder.path()).expect("opens");
+    assert_eq!(full.pad().map(|id| id as usize), Some(full.size() - 1), "as transformers does");
+    fs::write(folder.path().join("tokenizer_config.json"), json!({ "pad_token": 3 }).to_string()).expect("written");
+    let error = Vocabulary::load(folder.path()).expect_err("no token").to_string();
+    assert!(error.contains("tokenizer_config.json: pad_token: expected a token, found a number"), "{error}");
+}
