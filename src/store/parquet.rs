@@ -55,19 +55,29 @@ pub(crate) fn read(path: &Path) -> Result<DataFrame> {
     decode(&bytes).with_context(place)
 }
 
-/// The frame of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and asks for whatever
-/// memory a file names: so the sizes are looked at first.
+/// The frame of a whole file.
+fn decode(bytes: &[u8]) -> Result<DataFrame> {
+    decode_with(bytes, |reader| Ok(reader.finish()?)).context(DAMAGED)
+}
+
+const DAMAGED: &str = "not a whole Parquet file, or a damaged one";
+
+/// What `read` makes of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and asks for
+/// whatever memory a file names: so the sizes are looked at first.
 ///
 /// # Errors
-/// Bytes that are no Parquet; a file that unpacks to out of all proportion to its size.
-pub(crate) fn decode(bytes: &[u8]) -> Result<DataFrame> {
-    let read = || -> Result<DataFrame> {
+/// Bytes that are no Parquet; a file that unpacks to out of all proportion to its size; those of `read`.
+pub(crate) fn decode_with<'a, T>(
+    bytes: &'a [u8],
+    read: impl FnOnce(ParquetReader<Cursor<&'a [u8]>>) -> Result<T>,
+) -> Result<T> {
+    let read = || {
         ensure!(is_whole(&bytes[footer(bytes)?]), "its footer is damaged");
         let mut reader = ParquetReader::new(Cursor::new(bytes));
         bounded(reader.get_metadata()?, bytes)?;
-        Ok(reader.finish()?)
+        read(reader)
     };
-    guarded(read).and_then(|frame| frame).context("not a whole Parquet file, or a damaged one")
+    guarded(read).context(DAMAGED)?
 }
 
 /// Whether the file asks for memory in proportion: a hundred times its bytes, or so many values that packing explains them.

@@ -3,11 +3,11 @@
 use std::io::Cursor;
 
 use anyhow::{Context, Result, ensure};
-use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, ParquetReader, SerReader};
+use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
-use crate::guard::guarded;
 use crate::store::digits;
+use crate::store::parquet::decode_with;
 
 /// Parts of the names of types that this build cannot read.
 const UNREAD: [&str; 13] = [
@@ -31,26 +31,22 @@ const UNREAD: [&str; 13] = [
 /// # Errors
 /// What is no Parquet.
 pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
-    // What reads it panics where a damaged file lies.
-    guarded(|| read_parquet(bytes, left_out)).context("not a Parquet file that can be read")?
-}
-
-fn read_parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
-    let mut reader = ParquetReader::new(Cursor::new(bytes));
-    let schema = reader.schema().context("not a Parquet file that can be read")?;
-    let mut columns = vec![];
-    for (name, field) in schema.iter() {
-        let kind = format!("{:?}", field.dtype);
-        if UNREAD.iter().any(|unread| kind.contains(unread)) {
-            let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
-            left_out.push(format!("{name} ({kind})"));
-        } else {
-            columns.push(name.to_string());
+    let read = decode_with(&bytes, |mut reader| {
+        let schema = reader.schema()?;
+        let mut columns = vec![];
+        for (name, field) in schema.iter() {
+            let kind = format!("{:?}", field.dtype);
+            if UNREAD.iter().any(|unread| kind.contains(unread)) {
+                let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
+                left_out.push(format!("{name} ({kind})"));
+            } else {
+                columns.push(name.to_string());
+            }
         }
-    }
-    ensure!(!columns.is_empty(), "no column of text or numbers; it has {}", left_out.join(", "));
-    let frame = reader.with_columns(Some(columns)).finish().context("not a Parquet file that can be read")?;
-    records(&frame)
+        ensure!(!columns.is_empty(), "no column of text or numbers; it has {}", left_out.join(", "));
+        records(&reader.with_columns(Some(columns)).finish()?)
+    });
+    read.context("not a Parquet file that can be read")
 }
 
 /// The records of a CSV file; every cell is a text, an empty one is missing. Columns are apart by a comma, a tab or a semicolon,
