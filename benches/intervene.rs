@@ -36,12 +36,11 @@ fn main() -> anyhow::Result<()> {
     let run = Path::new(".").join("fixtures/micro");
     let mut study = Study::open(&run, "sft", Some(problems), 0)?;
     study.threads = 1;
-    let settings = Sweep::settings(&study);
 
     let started = Instant::now();
-    let mut sweep = Sweep::new(&study, &settings)?;
+    let mut sweep = study.sweep()?;
     sweep.rows_at_once = numbers.get(1).copied().unwrap_or(sweep.rows_at_once);
-    let model = &study.subject.model;
+    let model = &study.model;
     let material = Material { bank: &sweep.bank, siblings: &[], swaps: &[], model, exit: &[] };
     let mut made: Made = vec![];
     for (name, dose) in MODES {
@@ -60,7 +59,7 @@ fn main() -> anyhow::Result<()> {
     let right: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
 
     let runs = all.len();
-    let (each, also) = from_prompts(&study, &sweep, &made, study.subject.recipe.evaluation.batch)?;
+    let (each, also) = from_prompts(&study, &sweep, &made, study.recipe.evaluation.batch)?;
     let some: Made = made.into_iter().step_by(20).collect();
     let share = runs as f64 / some.len() as f64;
     let (alone, _) = from_prompts(&study, &sweep, &some, 1)?;
@@ -78,14 +77,14 @@ fn main() -> anyhow::Result<()> {
 /// Seconds, and right answers.
 fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyhow::Result<(f64, usize)> {
     let (started, mut right) = (Instant::now(), 0);
-    let settings = Sweep::settings(study);
-    let model = &study.subject.model;
+    let settings = study.settings();
+    let model = &study.model;
     for (with, steps) in made {
         let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
         let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
         let mut hooks = Hooks::none();
         arms.attach(&mut hooks, model.layers.len())?;
-        let switch = Some(study.subject.corpus.switch);
+        let switch = Some(study.corpus.switch);
         let how = Decode {
             model,
             source: &HiddenState,
@@ -97,7 +96,7 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
         };
         for batch in sweep.requests.chunks(batch) {
             let traces = decode(how, batch, 1, &mut hooks)?;
-            let scores = switchyard::evaluation::score(&traces, &study.subject.corpus)?;
+            let scores = switchyard::evaluation::score(&traces, &study.corpus)?;
             right += scores.outcomes.iter().filter(|o| o.correct).count();
         }
     }

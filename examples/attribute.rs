@@ -13,14 +13,14 @@ use switchyard::study::circuits::patch::{Node, Patch, leads, points};
 /// The five heads and positions of the largest effect, by gradient and by patch.
 pub fn found() -> Result<String> {
     let study = Study::open(Path::new("fixtures/micro"), "sft", Some(1), 0)?;
-    let (subject, config) = (&study.subject, study.subject.model.config());
-    let prompt = |start: usize| subject.corpus.vocabulary.encode(&format!("<bos> a = {start} ; h = a + 4 ; ? h :"));
+    let config = study.model.config();
+    let prompt = |start: usize| study.corpus.vocabulary.encode(&format!("<bos> a = {start} ; h = a + 4 ; ? h :"));
     // Both are decoded, and cut where their responses part.
     let pair = decoded(&study, &[(prompt(5)?, prompt(2)?)], Switching::Free, 1)?.pop();
     let pair = pair.context("the responses do not part after a block")?;
     let heads: Vec<Node> = Node::all(config).into_iter().filter(|node| matches!(node, Node::Head(..))).collect();
     let aimed = [&pair.clean, &pair.corrupt].map(|row| Aimed { row, says: pair.says, toward: None });
-    let found = slopes(&subject.model, &subject.reasoning.source, &aimed, &points(heads.clone()), |_, _| true)?;
+    let found = slopes(&study.model, &study.reasoning.source, &aimed, &points(heads.clone()), |_, _| true)?;
     let (clean, corrupt) = (&found[0], &found[1]);
     let mut effects = vec![];
     for (node, position) in heads.iter().flat_map(|&node| (0..pair.clean.ids.len()).map(move |p| (node, p))) {
@@ -32,7 +32,7 @@ pub fn found() -> Result<String> {
     let mut out = format!("the lead is {:.2} in the clean run, {:.2} in the corrupt one\n", clean.lead, corrupt.lead);
     for (effect, node, position) in effects.into_iter().take(5) {
         let patch = Patch::from(&clean.values, node, &[position], config)?;
-        let patched = leads(subject, &pair.corrupt, &[patch], pair.says)?[0] - corrupt.lead;
+        let patched = leads(&study, &pair.corrupt, &[patch], pair.says)?[0] - corrupt.lead;
         out += &format!("{node:?} at {}: {effect:.2} by gradient, {patched:.2} by patch\n", pair.clean.steps[position]);
     }
     Ok(out)

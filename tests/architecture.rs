@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &str); 32] = [
     ("model", "names nth ops progress random tokenizer"),
     ("latent", "model ops parallel"),
     ("machine", "model ops world"),
-    ("interventions", "latent model random schema"),
+    ("interventions", "latent model names nth random schema"),
     ("recipe", "grade latent machine model names tasks text"),
     ("loading", "latent machine model progress text"),
     ("corpus", "grade latent recipe tasks text"),

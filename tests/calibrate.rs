@@ -28,12 +28,12 @@ fn models() -> impl Iterator<Item = (&'static str, Built)> {
 
 /// The digit that a problem was made with: the word before the last of its question.
 fn digit(study: &Study, problem: usize) -> usize {
-    let question = &study.subject.corpus.test[problem].question;
+    let question = &study.corpus.test[problem].question;
     question.split(' ').rev().nth(1).and_then(|word| word.parse().ok()).expect("a digit")
 }
 
 fn switches(study: &Study, problem: usize) -> bool {
-    study.subject.corpus.test[problem].subject.as_deref() == Some("switch")
+    study.corpus.test[problem].subject.as_deref() == Some("switch")
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_truth_of_every_kind_holds() {
         let right = |mode, dose| row(mode, dose).diagnostic_accuracy.expect("problems that switch").value;
         let switched: Vec<usize> = (0..60).filter(|&i| switches(study, i)).collect();
         // Where nothing is read from latents the answer is the digit.
-        let is_digit = |i: &&usize| study.subject.corpus.test[**i].answer == digit(study, **i).to_string();
+        let is_digit = |i: &&usize| study.corpus.test[**i].answer == digit(study, **i).to_string();
         let by_digit = switched.iter().filter(is_digit).count() as f64 / switched.len() as f64;
         match built.kind {
             Purpose::Working | Purpose::Superposed => {

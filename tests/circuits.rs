@@ -14,16 +14,15 @@ use switchyard::latent::Switching;
 use switchyard::model::{Activation, HookSpec, Hooks};
 use switchyard::nth::Nth;
 use switchyard::schema::{
-    AttentionRow, AttributionRow, Component, DirectLogitRow, Form, GradientAt, HeadPatchRow, Part, PatchMode,
-    PatchedNodeRow, SteeringRow, Target,
+    AttentionRow, AttributionRow, Component, DirectLogitRow, Form, GradientAt, HeadPatchRow, Measurement, Part,
+    PatchMode, PatchedNodeRow, SteeringRow, Target,
 };
-use switchyard::store::Journal;
+use switchyard::store::Measurements;
+use switchyard::study::Study;
 use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
 use switchyard::study::circuits::places::named;
 use switchyard::study::circuits::{Role, written};
-use switchyard::study::sweep::Sweep;
-use switchyard::study::{Causal, Study};
 
 fn micro(phase: &str, problems: usize) -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
@@ -34,7 +33,7 @@ fn a_solution_is_the_same_in_both_forms() {
     let study = micro("sft", 30);
     let written = written(&study, 20).expect("solutions");
     assert_eq!(written.len(), 20);
-    let switch = study.subject.corpus.switch;
+    let switch = study.corpus.switch;
     for w in &written {
         for form in Form::ALL {
             let (ids, roles) = (&w.sequence(form).ids, w.roles(form));
@@ -71,8 +70,8 @@ fn direct_attribution_sums_to_the_logit() {
         let (mut seen, mut carried, mut worst) = (0, 0, 0.0_f64);
         for form in Form::ALL {
             let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
-            let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.subject.corpus.switch)).collect();
-            let explained = explain(&study.subject, &sequences, &decided, 2).expect("contributions");
+            let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.corpus.switch)).collect();
+            let explained = explain(&study, &sequences, &decided, 2).expect("contributions");
             for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
                 for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
                     let sum = |nodes: &[[f64; 2]]| nodes.iter().map(|x| x[way]).sum::<f64>();
@@ -88,8 +87,8 @@ fn direct_attribution_sums_to_the_logit() {
                 }
             }
         }
-        println!("{}: {seen} sums, {carried} through latents, worst {worst:e}", study.subject.name);
-        assert!(seen > 200 && carried > 50 && worst < 1e-5, "{}: off by {worst:e}", study.subject.name);
+        println!("{}: {seen} sums, {carried} through latents, worst {worst:e}", study.name);
+        assert!(seen > 200 && carried > 50 && worst < 1e-5, "{}: off by {worst:e}", study.name);
     }
 }
 
@@ -179,25 +178,24 @@ fn attention_is_a_whole_and_agrees_with_direct_attribution() {
 }
 
 fn pairs_of(study: &Study) -> Vec<Pair> {
-    decoded(study, &of_task(&study.subject, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
+    decoded(study, &of_task(study, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
 }
 
 /// A cell of the map is a forward of one row alone with that one hook set.
 #[test]
 fn a_patched_cell_is_a_separate_forward() {
     let study = micro("sft", 4);
-    let model = &study.subject.model;
-    let (config, switch) = (model.config(), study.subject.corpus.switch);
+    let model = &study.model;
+    let (config, switch) = (model.config(), study.corpus.switch);
     let nodes = [Node::Head(2, 0), Node::Head(1, 3), Node::Mlp(3), Node::Resid(0), Node::Resid(2)];
     let mut compared = 0;
     for pair in &pairs_of(&study) {
-        let held =
-            record(&study.subject, std::slice::from_ref(&pair.clean), &points(nodes), |_, _| true).expect("values");
+        let held = record(&study, std::slice::from_ref(&pair.clean), &points(nodes), |_, _| true).expect("values");
         let mut patches = vec![Patch { node: nodes[0], values: vec![] }];
         for (_, positions) in named(pair, switch, 2) {
             patches.extend(nodes.iter().map(|&n| Patch::from(&held[0], n, &positions, config).expect("a patch")));
         }
-        let together = leads(&study.subject, &pair.corrupt, &patches, pair.says).expect("leads");
+        let together = leads(&study, &pair.corrupt, &patches, pair.says).expect("leads");
         assert!((together[0] - together[1]).abs() < 100.0, "finite");
         for (patch, together) in patches.iter().zip(&together) {
             let alone = alone(&study, pair, patch);
@@ -212,7 +210,7 @@ fn a_patched_cell_is_a_separate_forward() {
 
 /// The lead at the end of the corrupt row, with the patch written as a hook of its own on an uncached forward of one row.
 fn alone(study: &Study, pair: &Pair, patch: &Patch) -> f64 {
-    let model = &study.subject.model;
+    let model = &study.model;
     let mut hooks = Hooks::none();
     for (position, new) in &patch.values {
         let spec: HookSpec = format!("{}@pos[{position}]", patch.node.point()).parse().expect("a spec");
@@ -231,7 +229,7 @@ fn alone(study: &Study, pair: &Pair, patch: &Patch) -> f64 {
         hooks.replace(&spec, model.layers.len(), replace).expect("a hook");
     }
     let row = std::slice::from_ref(&pair.corrupt);
-    let all = study.subject.unroll(row, &mut hooks).expect("a forward");
+    let all = study.unroll(row, &mut hooks).expect("a forward");
     hooks.finish().expect("every hook fired");
     let hidden = all.hidden_at(&[(0, pair.corrupt.ids.len() - 1)]).expect("the end");
     let logits = crate::common::values(&model.unembed(hidden.unsqueeze_dim(0)));
@@ -245,9 +243,9 @@ fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
     assert!(text.len() > 3 && text.iter().all(|pair| !pair.clauses.is_empty()));
     for pair in pairs_of(&study).iter().chain(&text) {
         let none = [Patch { node: Node::Mlp(0), values: vec![] }];
-        let lead = |row| leads(&study.subject, row, &none, pair.says).expect("leads")[0];
+        let lead = |row| leads(&study, row, &none, pair.says).expect("leads")[0];
         assert!(lead(&pair.clean) > 0.0 && lead(&pair.corrupt) < 0.0, "pair {}", pair.number);
-        let places = named(pair, study.subject.corpus.switch, 2);
+        let places = named(pair, study.corpus.switch, 2);
         let (source, positions) = &places[0];
         assert_eq!((source.name.as_str(), positions.len()), ("source", 1), "the start value");
         let of_clause = |(place, at): &&(switchyard::study::circuits::places::Place, Vec<usize>)| {
@@ -298,16 +296,17 @@ fn patching_goes_on_where_it_stopped() {
     let study = micro("sft", 4);
     let modes = vec![PatchMode::Denoise];
     let config = Patching { candidates: 40, pairs: 4, modes, ..Patching::default() };
-    let whole = head_patching::patched(&study, &config, Journal::in_memory()).expect("patches");
-    let whole = whole.sorted(PatchedNodeRow::key).expect("no patch twice");
-    let mut begun = Journal::in_memory();
-    begun.push(whole.iter().step_by(3).cloned().collect()).expect("kept");
-    let done = head_patching::patched(&study, &config, begun).expect("patches");
-    assert_eq!(done.sorted(PatchedNodeRow::key).expect("no patch twice"), whole);
-    let mut others = Journal::in_memory();
-    others.push(whole).expect("kept");
+    let patched = |config: &Patching, begun: Vec<PatchedNodeRow>| {
+        let mut rows = Measurements::in_memory();
+        rows.push(begun).expect("kept");
+        head_patching::measure(&study, config, &mut rows)?;
+        rows.sorted(PatchedNodeRow::key)
+    };
+    let whole = patched(&config, vec![]).expect("patches");
+    let begun = whole.iter().step_by(3).cloned().collect();
+    assert_eq!(patched(&config, begun).expect("no patch twice"), whole);
     let more = Patching { pairs: 6, ..config };
-    let error = head_patching::patched(&study, &more, others).err().expect("another run's").to_string();
+    let error = patched(&more, whole).expect_err("another run's").to_string();
     assert!(error.contains("--resume"), "{error}");
 }
 
@@ -431,16 +430,14 @@ fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
 
 fn steered(built: &Built, seed: u64, config: &Steering) -> Vec<SteeringRow> {
     let study = of(built, 260, seed);
-    let settings = Sweep::settings(&study);
-    let causal = Causal::new(&study, &settings, Default::default(), &|_| {});
-    let (built, predict_text) = (*built, study.subject.corpus.test.clone());
+    let (built, predict_text) = (*built, study.corpus.test.clone());
     let predict = move |problem: usize, step: usize, value: i64| {
         let value = usize::try_from(value).ok()?;
         let switches = predict_text[problem].subject.as_deref() == Some("switch");
         let answer = if built.is_read() { built.answer_of(value) } else { value };
         (switches && step == 0).then(|| answer.to_string())
     };
-    steering::rows(&causal, config, Some(&predict)).expect("rows")
+    steering::rows(&study, config, Some(&predict)).expect("rows")
 }
 
 /// A state that is moved is read where the reader looks, if it is moved before the reader's layer, and wherever a later latent
@@ -499,15 +496,13 @@ fn steering_grows_with_the_dose() {
     assert!(hits[0] < 0.1 && hits[1] > 0.9 && hits[2] > 0.9, "{hits:?}");
     assert_eq!(rows.iter().filter(|r| r.action == "project_out").count(), 1);
     let study = of(&built, 60, 7);
-    let settings = Sweep::settings(&study);
-    let causal = Causal::new(&study, &settings, Default::default(), &|_| {});
     for (wrong, says) in [
         (Steering { layers: vec![9], ..Steering::default() }, "layer 9"),
         (Steering { steps: vec![Nth::of(6)], ..Steering::default() }, "step 7"),
         (Steering { doses: vec![0.0], ..Steering::default() }, "doses"),
         (Steering { doses: vec![], project_out: false, ..Steering::default() }, "nothing to do"),
     ] {
-        let error = steering::rows(&causal, &wrong, Some(&|_, _, _| None)).expect_err("refused").to_string();
+        let error = steering::rows(&study, &wrong, Some(&|_, _, _| None)).expect_err("refused").to_string();
         assert!(error.contains(says), "{error}");
     }
 }

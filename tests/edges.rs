@@ -29,8 +29,7 @@ fn micro() -> Study {
 }
 
 fn some_pairs(study: &Study) -> Vec<Pair> {
-    let mut pairs =
-        decoded(study, &of_task(&study.subject, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
+    let mut pairs = decoded(study, &of_task(study, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
     pairs.extend(as_text(study, 40, 2).expect("pairs of text"));
     assert!(pairs.len() == 5);
     pairs
@@ -47,7 +46,7 @@ struct Wired<'p> {
 impl<'p> Wired<'p> {
     fn of(study: &Study, weights: &Weights, pair: &'p Pair) -> Self {
         let rows = [pair.clean.clone(), pair.corrupt.clone()];
-        let mut both = outputs(&study.subject, weights, &rows).expect("outputs");
+        let mut both = outputs(study, weights, &rows).expect("outputs");
         let (corrupt, clean) = (both.pop().expect("a run"), both.pop().expect("a run"));
         Self { pair, places: (0..pair.clean.ids.len()).collect(), clean, corrupt }
     }
@@ -74,15 +73,15 @@ impl<'p> Wired<'p> {
 #[test]
 fn all_edges_make_the_run_and_none_the_other() {
     let study = micro();
-    let weights = Weights::of(&study.subject.model).expect("weights");
+    let weights = Weights::of(&study.model).expect("weights");
     for pair in &some_pairs(&study) {
         let wired = Wired::of(&study, &weights, pair);
         let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
-        let found = leads(&study.subject, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
+        let found = leads(&study, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
         let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
         let rows = [&pair.clean, &pair.corrupt];
         for (found, row) in found.iter().zip(rows) {
-            let true_lead = patched(&study.subject, row, &as_it_is, pair.says).expect("a lead")[0];
+            let true_lead = patched(&study, row, &as_it_is, pair.says).expect("a lead")[0];
             assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
         }
         assert!(found[0] > 0.0 && found[1] < 0.0);
@@ -109,18 +108,18 @@ fn as_family(family: Family, model: &Decoder) -> Decoder {
 fn edges_are_rewired_in_every_family() {
     let mut study = micro();
     let pairs = some_pairs(&study);
-    let model = study.subject.model.clone();
+    let model = study.model.clone();
     for (family, pair) in
         [Family::Qwen2, Family::Gemma].into_iter().flat_map(|family| pairs.iter().map(move |pair| (family, pair)))
     {
-        study.subject.model = as_family(family, &model);
-        let weights = Weights::of(&study.subject.model).expect("weights");
+        study.model = as_family(family, &model);
+        let weights = Weights::of(&study.model).expect("weights");
         let wired = Wired::of(&study, &weights, pair);
         let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
-        let found = leads(&study.subject, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
+        let found = leads(&study, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
         let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
         for (found, row) in found.iter().zip([&pair.clean, &pair.corrupt]) {
-            let true_lead = patched(&study.subject, row, &as_it_is, pair.says).expect("a lead")[0];
+            let true_lead = patched(&study, row, &as_it_is, pair.says).expect("a lead")[0];
             assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
         }
     }
@@ -132,15 +131,13 @@ fn edges_are_rewired_in_every_family() {
 fn scores_are_slopes_of_real_edge_patches() {
     const STEP: f32 = 0.02;
     let study = micro();
-    let weights = Weights::of(&study.subject.model).expect("weights");
+    let weights = Weights::of(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut compared, mut kinds) = (0, BTreeSet::new());
     for pair in &some_pairs(&study)[1..4] {
         let wired = Wired::of(&study, &weights, pair);
         let aimed = Aimed { row: &pair.corrupt, says: pair.says, toward: None };
-        let pulls = pulls(&study.subject.model, &study.subject.reasoning.source, &weights, &[aimed])
-            .expect("gradients")
-            .remove(0);
+        let pulls = pulls(&study.model, &study.reasoning.source, &weights, &[aimed]).expect("gradients").remove(0);
         let mut scores: Vec<(Edge, f64)> = vec![];
         for (position, pull) in pulls.iter().enumerate() {
             let product = pull.dot(&(&wired.clean[position] - &wired.corrupt[position]).t());
@@ -171,7 +168,7 @@ fn scores_are_slopes_of_real_edge_patches() {
             })
             .collect();
         let runs: Vec<Rewired> = shares.iter().map(|shares| wired.edge_patch(shares)).collect();
-        let found = leads(&study.subject, &weights, &runs).expect("leads");
+        let found = leads(&study, &weights, &runs).expect("leads");
         for ((edge, score), two) in few.iter().zip(found.chunks_exact(2)) {
             let slope = (two[0] - two[1]) / f64::from(2.0 * STEP);
             let (from, to) = (graph.senders()[edge.2].label(), graph.receivers()[edge.1].label());
@@ -190,7 +187,7 @@ fn scores_are_slopes_of_real_edge_patches() {
 #[test]
 fn a_circuit_computes_the_same_without_its_dead_edges() {
     let study = micro();
-    let weights = Weights::of(&study.subject.model).expect("weights");
+    let weights = Weights::of(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut dropped, mut moved) = (0, 0);
     for (number, pair) in some_pairs(&study).iter().enumerate() {
@@ -212,7 +209,7 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
         };
         let (all, some, none) = (shares(&circuit), shares(&living), wired.shares(&weights, 1.0));
         let runs = [wired.circuit(&all), wired.circuit(&some), wired.circuit(&none)];
-        let found = leads(&study.subject, &weights, &runs).expect("leads");
+        let found = leads(&study, &weights, &runs).expect("leads");
         assert!((found[0] - found[1]).abs() < 1e-4, "{} with dead edges, {} without", found[0], found[1]);
         dropped += circuit.len() - living.len();
         moved += usize::from((found[0] - found[2]).abs() > 0.01);

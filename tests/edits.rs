@@ -14,7 +14,7 @@ use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::hooks::{Recorded, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::Study;
-use switchyard::study::sweep::{Continuation, Sweep, What};
+use switchyard::study::sweep::{Continuation, What};
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
 /// A model that takes no latent steps.
@@ -149,11 +149,11 @@ fn a_change_that_is_none_changes_nothing() {
 #[test]
 fn zero_at_the_latents_is_what_intervene_does() {
     let study = Study::open(Path::new("fixtures/micro"), "sft", Some(12), 0).expect("the micro fixture");
-    let settings = Sweep::settings(&study);
-    let sweep = Sweep::new(&study, &settings).expect("a sweep");
+    let settings = study.settings();
+    let sweep = study.sweep().expect("a sweep");
     let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };
     let outcomes = sweep.run(&[zero], Later::Recompute, Channel::Both).expect("zero").remove(0).outcomes;
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let (mut changed, mut compared) = (0, 0);
     for (outcome, prompt) in outcomes.iter().zip(&corpus.test_prompts).filter(|(outcome, _)| outcome.switched) {
         let ids: Vec<String> = prompt.iter().map(u32::to_string).collect();
@@ -295,6 +295,9 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
     edit("blocks.0.hook_resid_post", &["HOOK=CHANGE"]);
     edit("blocks.0.hook_resid_post=zeroo", &["did you mean `zero`?"]);
     edit("blocks.0.hook_resid_post=scale", &["scale:NUMBER"]);
+    edit("blocks.0.hook_resid_post=resample", &["takes values of other problems", "intervene --hook"]);
+    edit("blocks.0.attn.hook_z[head=9]=zero", &["has 4 heads, 0 to 3"]);
+    edit("blocks.0.hook_resid_post@pos[-3]=zero", &["pos[-3]", "before the first of 2"]);
     edit("blocks.0.hook_resid_post=scale:two", &["`two`"]);
     edit("blocks.0.hook_resid_post=scale:inf", &["finite"]);
     edit("blocks.0.attn.hook_pattern=swap:x", &["hook_pattern", "only zero and scale"]);

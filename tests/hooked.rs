@@ -11,17 +11,14 @@ use switchyard::latent::decode;
 use switchyard::model::hooks::Site;
 use switchyard::model::{Activation, HookSpec, Hooks};
 use switchyard::schema::{InterventionRow, Steps};
-use switchyard::study::sweep::Sweep;
-use switchyard::study::{Causal, Study};
+use switchyard::study::Study;
 
 fn micro(problems: usize) -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(problems), 0).expect("the micro fixture")
 }
 
 fn try_rows(study: &Study, config: &Config) -> anyhow::Result<Vec<InterventionRow>> {
-    let settings = Sweep::settings(study);
-    let causal = Causal::new(study, &settings, Default::default(), &|_| {});
-    hook_intervention::rows(&causal, config).map(|summary| summary.rows)
+    hook_intervention::rows(study, config).map(|summary| summary.rows)
 }
 
 fn asked(hooks: &[&str], modes: &[&str]) -> Config {
@@ -106,15 +103,38 @@ fn a_cell_is_a_decode_with_that_hook_set() {
                 burn::tensor::Tensor::<4>::from_data(burn::tensor::TensorData::new(keep, [b, l, h, dh]), &z.device());
             Ok(Activation::Rank4(z * keep))
         };
-        hooks.replace(&spec, study.subject.model.layers.len(), zero).expect("a hook");
-        let settings = Sweep::settings(&study);
-        let requests = switchyard::evaluation::requests(&study.subject.corpus);
-        let traces = decode(study.subject.decode(&settings), &requests, 1, &mut hooks).expect("traces");
-        let scores = switchyard::evaluation::score(&traces, &study.subject.corpus).expect("scores");
+        hooks.replace(&spec, study.model.layers.len(), zero).expect("a hook");
+        let settings = study.settings();
+        let requests = switchyard::evaluation::requests(&study.corpus);
+        let traces = decode(study.decoding(&settings), &requests, 1, &mut hooks).expect("traces");
+        let scores = switchyard::evaluation::score(&traces, &study.corpus).expect("scores");
         assert_eq!(rows[1].accuracy, scores.accuracy, "heads {zeroed:?}");
         assert_eq!(rows[1].firings, fired.get());
         assert!(fired.get() > 10);
     }
+}
+
+/// The grammar and its shorthands are two ways to write one thing; a position can be counted from the prompt's end.
+#[test]
+fn a_change_written_whole_is_what_its_shorthands_say() {
+    let study = micro(12);
+    let whole = ["blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample", "blocks.1.hook_mlp_out@pos[-1]=zero"];
+    let whole = try_rows(&study, &asked(&whole, &[])).expect("rows");
+    let heads = vec!["0+3".parse().expect("two heads")];
+    let short = Config { heads, steps: vec![Steps::Only(1)], ..asked(&["blocks.2.attn.hook_z"], &["resample"]) };
+    let short = try_rows(&study, &short).expect("rows");
+    assert_eq!(whole.len(), 3, "normal, resample, zero");
+    let without_holm = |row: &InterventionRow| InterventionRow { p_holm: 1.0, ..row.clone() };
+    assert_eq!(without_holm(&whole[1]), without_holm(&short[1]));
+    assert_eq!((whole[2].firings, whole[2].place.as_deref()), (12, Some("pos[-1]")), "one firing a problem");
+    let prompts = &study.corpus.test_prompts;
+    assert!(prompts.iter().any(|p| p.len() != prompts[0].len()), "prompts of several lengths");
+    // The file of a recording put back in place of itself changes nothing.
+    let last: Positions = "pos[-1]".parse().expect("a position");
+    let positions = vec![last];
+    let short = Config { positions, ..asked(&["blocks.1.hook_mlp_out"], &["zero"]) };
+    let short = try_rows(&study, &short).expect("rows");
+    assert_eq!(without_holm(&whole[2]), without_holm(&short[1]));
 }
 
 #[test]
@@ -126,7 +146,11 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (asked(&["blocks.2.attn.hook_zz"], &["zero"]), "did you mean `blocks.0.attn.hook_z`"),
         (asked(&["blocks.9.attn.hook_z"], &["zero"]), "layer 9 does not exist"),
         (asked(&["blocks.2.attn.hook_z", "blocks.*.attn.hook_z"], &["zero"]), "`blocks.2.attn.hook_z` twice"),
-        (asked(&["blocks.2.attn.hook_z@latent"], &["zero"]), "--steps and --positions"),
+        (asked(&["blocks.2.attn.hook_z@latent[0,1]"], &["zero"]), "from 1"),
+        (asked(&["blocks.2.attn.hook_z[heads=0]"], &["zero"]), "[head=0,3]"),
+        (asked(&["blocks.2.attn.hook_z[head=4]=zero"], &[]), "has 4 heads, 0 to 3"),
+        (asked(&["blocks.2.attn.hook_z@latent=zeroo"], &[]), "did you mean `zero`"),
+        (asked(&["blocks.2.attn.hook_z=swap:/no/such"], &[]), "/no/such: cannot read"),
         (Config { heads: head("4"), ..z.clone() }, "has 4 heads, 0 to 3"),
         (Config { heads: head("2"), hooks: vec!["blocks.2.attn.hook_k".into()], ..z.clone() }, "has 2 heads"),
         (Config { heads: head("0"), hooks: vec!["blocks.2.hook_mlp_out".into()], ..z.clone() }, "has no heads"),
@@ -136,7 +160,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (asked(&["blocks.2.attn.hook_z"], &["normal"]), "nothing to do"),
         (asked(&["blocks.2.ln1.hook_scale"], &["zero"]), "divided by it"),
         (asked(&["blocks.2.attn.hook_pattern"], &["mean"]), "its own length"),
-        (asked(&["blocks.2.attn.hook_attn_scores"], &["scale:0.5"]), "blocks.2.attn.hook_pattern"),
+        (asked(&["blocks.2.attn.hook_attn_scores"], &["resample"]), "its own length"),
         (
             Config { positions: vec![Positions::Prompt], ..asked(&["latent.hook_injected"], &["zero"]) },
             "latent steps only",

@@ -12,9 +12,9 @@ use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
 use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, benefit};
-use switchyard::store::Journal;
-use switchyard::study::sweep::{Continuation, Sweep, What};
-use switchyard::study::{Causal, Study};
+use switchyard::store::Measurements;
+use switchyard::study::Study;
+use switchyard::study::sweep::{Continuation, What};
 
 const CHANNELS: [Channel; 3] = [Channel::Both, Channel::Embedding, Channel::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
@@ -62,18 +62,17 @@ fn doing_nothing_flips_nothing() {
 #[test]
 fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
     let study = micro("sft", 80);
-    let (_, suppressed) = study.decode(Switching::Suppressed, study.subject.recipe.evaluation.k_min).expect("decoded");
+    let (_, suppressed) = study.decode(Switching::Suppressed, study.recipe.evaluation.k_min).expect("decoded");
     let (scores, free) = study.decoded().expect("decoded");
-    let settings = Sweep::settings(&study);
-    let sweep = Sweep::new(&study, &settings).expect("a sweep");
+    let sweep = study.sweep().expect("a sweep");
     let tokens = |traces: &[switchyard::latent::Trace]| traces.iter().map(|t| t.visible()).collect::<Vec<_>>();
     assert_eq!(tokens(&sweep.traces), tokens(free));
     assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
     let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
     let done = sweep.run(&[skip], Later::Recompute, Channel::Both).expect("skip").remove(0);
     for (outcome, trace) in done.outcomes.iter().zip(&suppressed) {
-        let text = study.subject.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
-        assert_eq!(outcome.answer, study.subject.corpus.answer("", &text));
+        let text = study.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
+        assert_eq!(outcome.answer, study.corpus.answer("", &text));
     }
 }
 
@@ -97,8 +96,7 @@ fn settings_do_what_they_say() {
 #[test]
 fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
     let study = crate::common::known::study(Purpose::Working, 30, 7);
-    let settings = Sweep::settings(&study);
-    let sweep = Sweep::new(&study, &settings).expect("a sweep");
+    let sweep = study.sweep().expect("a sweep");
     let right = |at, steps| {
         let zero = Continuation { what: What::Replace { with: &Zero, steps }, same_shape: false };
         let done = sweep.run(&[zero], Later::Recompute, at).expect("zero").remove(0);
@@ -122,9 +120,7 @@ fn the_value_in_a_latent_decides_the_answer() {
     // The one step's value is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
     let known = |study: &Study, steps: &[Steps]| {
-        let settings = Sweep::settings(study);
-        let causal = Causal::new(study, &settings, BlockOrigin::Own, &|_| {});
-        run_on(&causal, &config(&["known_value"], steps), Some(&predict)).expect("rows").known
+        run_on(study, &config(&["known_value"], steps), Some(&predict)).expect("rows").known
     };
     let rows = known(&study, &[Steps::All, Steps::Only(0), Steps::Only(2)]);
     assert_eq!(rows.len(), 3);
@@ -164,10 +160,8 @@ fn by_both(kind: Purpose, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRo
         let (value, adds) = (problem.answer.parse::<i64>().expect("a digit"), adds(i, &words[..2]));
         ((value - adds).rem_euclid(7), adds)
     };
-    let arithmetic = Steps01 { steps: study.subject.corpus.test.iter().enumerate().map(of).collect() };
-    let settings = Sweep::settings(&study);
-    let causal = Causal::new(&study, &settings, BlockOrigin::Own, &|_| {});
-    let known = run_on(&causal, &config(&["known_value"], &[Steps::All]), Some(&arithmetic)).expect("rows").known;
+    let arithmetic = Steps01 { steps: study.corpus.test.iter().enumerate().map(of).collect() };
+    let known = run_on(&study, &config(&["known_value"], &[Steps::All]), Some(&arithmetic)).expect("rows").known;
     known.try_into().expect("two rows")
 }
 
@@ -201,7 +195,7 @@ fn what_cannot_be_run_says_why() {
     let mut study = crate::common::known::study(Purpose::Working, 40, 9);
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
-    study.subject.recipe.task = None;
+    study.recipe.task = None;
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("no task");
     assert!(error.to_string().contains("generated task"), "{error}");
     let error = rows(&study, &config(&["scale:1"], &[Steps::All])).expect_err("inert");
@@ -224,10 +218,10 @@ fn rules_open_and_close_blocks_as_they_say() {
 #[test]
 fn activation_patching_finds_the_state_where_it_was_put() {
     let study = crate::common::known::study(Purpose::Working, 10, 11);
-    let vocabulary = &study.subject.corpus.vocabulary;
+    let vocabulary = &study.corpus.vocabulary;
     let prompt = |digit: usize| {
         let question = format!("a b s {digit} :");
-        study.subject.corpus.template.encode_prompt(vocabulary, &question).expect("a prompt")
+        study.corpus.template.encode_prompt(vocabulary, &question).expect("a prompt")
     };
     let pairs: Vec<_> = (0..7).map(|v| (prompt(v), prompt((v + 3) % 7))).collect();
     let rows = run_pairs(&study, &Patching::default(), &pairs).expect("rows");
@@ -266,9 +260,8 @@ fn activation_patching_of_micro_peaks_in_the_block() {
 fn the_benefit_of_switching_is_that_of_the_latents() {
     let of = |which| {
         let study = crate::common::known::study(which, 60, 12);
-        let settings = Sweep::settings(&study);
-        let causal = Causal::new(&study, &settings, BlockOrigin::Own, &|_| {});
-        let problems = switch_benefit::problems(&causal, Journal::in_memory()).expect("problems");
+        let mut problems = Measurements::in_memory();
+        switch_benefit::measure(&study, &switch_benefit::Config::default(), &mut problems).expect("problems");
         let problems = problems.sorted(|p| p.problem).expect("sorted");
         assert_eq!(problems.len(), 60);
         benefit(&problems)
@@ -285,19 +278,17 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
 #[test]
 fn blocks_can_be_forced_where_the_model_opens_none() {
     // Half of the problems are answered as text.
-    let study = crate::common::known::study(Purpose::Working, 40, 13);
-    let settings = Sweep::settings(&study);
-    let causal = Causal::new(&study, &settings, BlockOrigin::Forced, &|_| {});
-    let sweep = causal.sweep().expect("a sweep");
+    let study = crate::common::known::study(Purpose::Working, 40, 13).with_blocks(BlockOrigin::Forced);
+    let sweep = study.sweep().expect("a sweep");
     assert!(sweep.normal.iter().all(|o| o.switched));
     let own = study.decoded().expect("decoded").1;
     let forced = |i: usize| sweep.force_at[i].is_some();
     assert!(own.iter().all(|t| t.switched() != forced(t.problem)) && sweep.force_at.iter().any(Option::is_some));
     let modes = ["self_patch", "zero", "skip", "empty_block", "resample", "null_batch"];
-    let rows = run_on(&causal, &config(&modes, &[Steps::All]), None).expect("rows").rows;
+    let rows = run_on(&study, &config(&modes, &[Steps::All]), None).expect("rows").rows;
     assert!(rows.iter().all(|r| r.blocks == BlockOrigin::Forced));
     assert_eq!(of(&rows, "null_batch").answer_changed.value, 0.0);
-    let error = run_on(&causal, &config(&["force_switch"], &[Steps::All]), None).expect_err("nothing to do");
+    let error = run_on(&study, &config(&["force_switch"], &[Steps::All]), None).expect_err("nothing to do");
     assert!(error.to_string().contains("force_switch"), "{error}");
 }
 

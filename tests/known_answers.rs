@@ -23,13 +23,13 @@ fn the_hand_built_models_do_what_they_were_built_to_do() {
         let study = study(which, 60, 1);
         let (scores, traces) = study.decoded().expect("decoded");
         assert_eq!(scores.accuracy.value, 1.0, "{which:?}: {:?}", traces[0]);
-        for (trace, problem) in traces.iter().zip(&study.subject.corpus.test) {
+        for (trace, problem) in traces.iter().zip(&study.corpus.test) {
             let switches = problem.subject.as_deref() == Some("switch");
             assert_eq!(trace.switched(), switches);
             assert_eq!(trace.latent_calls(), if switches { crate::common::known::EXIT_STEP } else { 0 });
         }
         let (text_only, _) = study.decode(Switching::Suppressed, 1).expect("decoded");
-        let text = study.subject.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
+        let text = study.corpus.test.iter().filter(|p| p.subject.as_deref() == Some("text")).count();
         let wanted = if which == Purpose::Working { text as f64 / 60.0 } else { 1.0 };
         assert_eq!(text_only.accuracy.value, wanted, "{which:?} without its latents");
     }
@@ -95,14 +95,14 @@ fn with_golds<'a>(asked: &'a [Request], corpus: &'a Corpus) -> Vec<(usize, &'a [
 }
 
 fn behaviour<'a>(study: &'a Study, settings: &'a DecodeSettings) -> Behaviour<'a> {
-    let (reasoning, switch) = (&study.subject.reasoning, study.subject.corpus.switch);
+    let (reasoning, switch) = (&study.reasoning, study.corpus.switch);
     Behaviour { reasoning, switch, settings, compute: Compute::F32 }
 }
 
 #[test]
 fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
     let study = study(Purpose::Working, 4, 6);
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let asked = requests(corpus);
     let questions = with_golds(&asked, corpus);
     let with = |dropout_rollouts, replay| Grpo {
@@ -114,9 +114,9 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
         ..Grpo::default()
     };
     let grpo = with(0.2, ReplayMode::Segmented);
-    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, &corpus.stops, 7);
+    let settings = rollout_settings(&grpo, &study.recipe.evaluation, &corpus.stops, 7);
     let behaviour = behaviour(&study, &settings);
-    let model = study.subject.model.clone().train();
+    let model = study.model.clone().train();
     let sampled = sample(&model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert!(sampled.rollouts.iter().any(|r| r.trace.switched()), "no rollout with a block: the test sees text only");
 
@@ -144,14 +144,14 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
 #[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     let study = study(Purpose::Working, 8, 6);
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let asked = requests(corpus);
     let questions = with_golds(&asked, corpus);
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };
-    let settings = rollout_settings(&grpo, &study.subject.recipe.evaluation, &corpus.stops, 7);
+    let settings = rollout_settings(&grpo, &study.recipe.evaluation, &corpus.stops, 7);
     let behaviour = behaviour(&study, &settings);
-    let sampled = sample(&study.subject.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
+    let sampled = sample(&study.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert_eq!(sampled.groups, 8);
     let dropped = sampled.dropped.too_long;
     assert!(dropped > 0 && !sampled.rollouts.is_empty(), "{dropped} dropped");
@@ -191,7 +191,7 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
 
     // The same problems and the same decision; the inert model reads the digit where the other reads its latents.
     let (first, mut second) = (study(Purpose::Working, 40, 9), study(Purpose::Inert, 40, 9));
-    second.subject.corpus = study(Purpose::Working, 40, 9).subject.corpus;
+    second.corpus = study(Purpose::Working, 40, 9).corpus;
     let second = second.with_tags(first.tagged().expect("tags").to_vec());
     let mut compared = vec![];
     for row in phases::rows(&first, &second).expect("rows") {

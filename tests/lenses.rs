@@ -2,17 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
 use switchyard::evaluation::evaluate;
-use switchyard::experiments::{ALL, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces};
+use switchyard::experiments::{
+    ALL, Journal, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces,
+};
 use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, PositionRole};
-use switchyard::machine::Compute;
+use switchyard::machine::Machine;
 use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opened, PositionRow, ResponseRow};
-use switchyard::store::{IDENTITY, RowWriter, read};
-use switchyard::study::{Asked, Study, Subject};
+use switchyard::store::read;
+use switchyard::study::{Asked, Study};
 
 fn micro(phase: &str, problems: Option<usize>) -> Study {
     let run = Path::new(".").join("fixtures/micro");
@@ -40,7 +41,7 @@ fn accuracy_is_what_training_reported() {
         near("text_only", text_only, 0.0041);
         assert_eq!(of(&rows, "all").accuracy.n, 500);
         assert!(of(&rows, "switched").identity.n.abs_diff(switched) <= 4);
-        let Subject { model, corpus, recipe, reasoning, .. } = &study.subject;
+        let Study { model, corpus, recipe, reasoning, .. } = &study;
         let (scores, _) = evaluate(model, corpus, &recipe.evaluation, reasoning, Switching::Free, 1).expect("scores");
         assert_eq!(of(&rows, "all").accuracy, scores.accuracy, "the study's threads must not matter");
         assert_eq!(of(&rows, "switched").accuracy, scores.latent_accuracy.expect("some switched"));
@@ -106,7 +107,7 @@ fn positions_rebuild_the_traces() {
     let study = micro("sft", Some(40));
     let rows = positions::rows(&study, &positions::Config::default()).expect("rows");
     let (scores, decoded) = study.decoded().expect("the decode");
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     for trace in &decoded[..24] {
         let mine: Vec<_> = rows.iter().filter(|r| r.problem == trace.problem).collect();
         assert_eq!(mine.len(), trace.positions.len());
@@ -143,13 +144,13 @@ fn rows_read_back() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
-        let mut writer = RowWriter::create(folder.path(), name).expect("a writer").requiring(&IDENTITY);
+        let settings = Settings::default();
+        let files = experiment.files(&settings);
+        let mut journal = Journal::new(folder.path().into(), "grpo".into(), files, Default::default());
         let Run::One(run) = experiment.run else { panic!("{name} needs more than a checkpoint") };
-        let summary = run(&study, &Settings::default(), &mut writer).expect("rows");
-        assert!(!summary.is_empty());
-        writer.finish().expect("files");
+        assert!(!run(&study, &settings, &mut journal).expect("rows").is_empty());
     }
-    let file = |name: &str| folder.path().join(format!("{name}.parquet"));
+    let file = |name: &str| folder.path().join(format!("{name}-grpo.parquet"));
     let direct = traces::rows(&study).expect("rows");
     assert_eq!(read::<ResponseRow>(&file("traces")).expect("typed rows"), direct);
     let direct = positions::rows(&study, &positions::Config::default()).expect("rows");
@@ -240,11 +241,10 @@ fn smollm2(problems: usize) -> Option<Study> {
     like.evaluation.max_new_tokens = 24;
     like.evaluation.k_min = 2;
     like.evaluation.k_cap = 3;
-    let device = Device::flex();
+    let machine = Machine { threads: 2, ..Machine::default() };
     let model = model.to_str().expect("a path");
     let asked = Asked { data: Some(data), problems: Some(problems), ..Asked::default() };
-    let subject = Subject::of_model(model, None, &like, &asked, Compute::F32, &device).expect("SmolLM2");
-    Some(Study::new(subject, 0, 2, device))
+    Some(Study::of_model(model, None, &like, &asked, &machine).expect("SmolLM2"))
 }
 
 #[test]

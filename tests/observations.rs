@@ -4,19 +4,18 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use switchyard::experiments::{ALL, Experiment, Files, Run, Settings};
+use switchyard::experiments::{ALL, Experiment, Journal, Run, Settings};
 use switchyard::schema::{
-    BlockOrigin, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow, Steps, SwitchProblemRow,
-    summarise,
+    AttributedNodeRow, EdgePairRow, Form, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow,
+    SteeringTrialRow, Steps, SwitchProblemRow, summarise,
 };
-use switchyard::store::{Journal, read};
-use switchyard::study::sweep::Sweep;
-use switchyard::study::{Causal, Study};
+use switchyard::store::{Measurements, read};
+use switchyard::study::Study;
 
 fn fixture<R: DeserializeOwned>(name: &str) -> Vec<R> {
     let file = Path::new(".").join("fixtures/rows").join(name).with_extension("parquet");
@@ -90,26 +89,25 @@ fn settings() -> Settings {
     settings.hook_intervention.draws = 2;
     settings.activation_patching.pairs = 3;
     settings.activation_patching.candidates = 60;
+    let attribution = &mut settings.attribution_patching;
+    (attribution.candidates, attribution.pairs, attribution.blocks) = (40, 4, 1);
+    (attribution.steps, attribution.sample, attribution.forms) = (2, 20, vec![Form::Latents]);
+    let edges = &mut settings.edge_attribution;
+    (edges.candidates, edges.pairs, edges.blocks, edges.steps) = (40, 6, 1, 2);
+    (edges.random, edges.removed, edges.others, edges.forms) = (2, 3, 10, vec![Form::Latents]);
+    let steering = &mut settings.steering;
+    (steering.doses, steering.layers, steering.problems, steering.least) = (vec![1.0], vec![1, 3], 12, 1);
     settings
 }
 
-/// One causal experiment into a folder; its summary or what it refused.
+/// One measured experiment into a folder; its summary or what it refused.
 fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> anyhow::Result<String> {
     let settings = settings();
-    let decoding = Sweep::settings(study);
-    let causal = Causal::new(study, &decoding, BlockOrigin::Own, &|_| {});
-    let files = Files {
-        folder: folder.to_path_buf(),
-        checkpoint: "sft".into(),
-        setup: setup(experiment, &settings),
-        command: "test".into(),
-        resume,
-        threads: 2,
-        shard: None,
-        started: Instant::now(),
-    };
-    let Run::Causal { run, .. } = experiment.run else { panic!("{} is not causal", experiment.name) };
-    run(&causal, &settings, &files)
+    let files = experiment.files(&settings);
+    let mut journal = Journal::new(folder.to_path_buf(), "sft".into(), files, setup(experiment, &settings));
+    journal.resume = resume;
+    let Run::One(run) = experiment.run else { panic!("{} compares two", experiment.name) };
+    run(study, &settings, &mut journal)
 }
 
 fn setup(experiment: &Experiment, settings: &Settings) -> Value {
@@ -131,9 +129,9 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// What a run leaves that was killed after it wrote these rows: whole lines, and the beginning of one.
 fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: Vec<R>, made_with: &Value) {
     let name = format!("{file}-sft");
-    let mut journal = Journal::open(folder, &name, false, made_with).expect("a journal");
-    journal.push(rows).expect("written");
-    drop(journal);
+    let mut begun = Measurements::open(folder, &name, false, made_with).expect("a file");
+    begun.push(rows).expect("written");
+    drop(begun);
     let file = folder.join(format!("{name}.rows.tmp"));
     let mut file = std::fs::OpenOptions::new().append(true).open(file).expect("the journal's file");
     file.write_all(b"{\"checkpoint\":\"micro/s").expect("written");
@@ -180,6 +178,21 @@ fn the_benefit_of_switching_goes_on_where_it_was_killed() {
 #[test]
 fn activation_patching_goes_on_where_it_was_killed() {
     goes_on::<PatchedPlaceRow>("activation_patching");
+}
+
+#[test]
+fn attribution_goes_on_where_it_was_killed() {
+    goes_on::<AttributedNodeRow>("attribution_patching");
+}
+
+#[test]
+fn circuits_go_on_where_they_were_killed() {
+    goes_on::<EdgePairRow>("edge_attribution");
+}
+
+#[test]
+fn steering_goes_on_where_it_was_killed() {
+    goes_on::<SteeringTrialRow>("steering");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::schema::{Component, Form, HeadPatchRow, PatchMode, PatchedNodeRow};
-use switchyard::store::{Journal, read};
+use switchyard::store::{Measurements, read};
 use switchyard::study::Study;
 use switchyard::study::circuits::given;
 use switchyard::text::Vocabulary;
@@ -225,8 +225,9 @@ fn a_known_circuit_with_latents_is_named() {
     }
     // A cell of the journal by a forward of its own: the reader at `#`, the clean value into the corrupt row.
     let only = Config { components: vec![Head], modes: vec![PatchMode::Denoise], ..config };
-    let cells = pair_patching::patched(&study, &only, Journal::in_memory()).expect("patches");
-    let given = given::read(&study.subject, only.file.as_ref().expect("a file")).expect("pairs");
+    let mut cells = Measurements::in_memory();
+    pair_patching::measure(&study, &only, &mut cells).expect("patches");
+    let given = given::read(&study, only.file.as_ref().expect("a file")).expect("pairs");
     for (number, given) in given.iter().take(3).enumerate() {
         let is = |r: &&PatchedNodeRow| {
             (r.pair, r.layer, r.head, r.place.as_str()) == (number, READER.0, Some(READER.1), "position[12]")
@@ -242,13 +243,13 @@ fn a_known_circuit_with_latents_is_named() {
 }
 
 fn by_itself(study: &Study, clean: &Sequence, corrupt: &Sequence, says: [u32; 2]) -> f64 {
-    let model = &study.subject.model;
+    let model = &study.model;
     let (width, layers) = (model.config().head_dim, model.config().num_hidden_layers);
     let own = READER.1 * width..(READER.1 + 1) * width;
     let spec: HookSpec =
         format!("blocks.{}.attn.hook_z@pos[{}]", READER.0, clean.ids.len() - 1).parse().expect("a hook");
     let lead = |row: &Sequence, hooks: &mut Hooks| {
-        let all = study.subject.unroll(std::slice::from_ref(row), hooks).expect("a forward");
+        let all = study.unroll(std::slice::from_ref(row), hooks).expect("a forward");
         let hidden = all.hidden_at(&[(0, row.ids.len() - 1)]).expect("the end");
         let logits = crate::common::values(&model.unembed(hidden.unsqueeze_dim(0)));
         f64::from(logits[says[0] as usize]) - f64::from(logits[says[1] as usize])
@@ -297,10 +298,10 @@ fn what_is_no_pair_is_refused_by_file_and_line() {
         ("{".into(), "expected {\"clean\""),
     ] {
         let file = written(temp.path(), &[&good[..2], &[String::new(), line.clone()]].concat());
-        let said = format!("{:#}", given::read(&study.subject, &file).expect_err(&line));
+        let said = format!("{:#}", given::read(&study, &file).expect_err(&line));
         assert!(said.contains("own.jsonl:4") && said.contains(says), "{line}: {said}");
     }
-    assert_eq!(given::read(&study.subject, &written(temp.path(), &good)).expect("pairs").len(), 3);
+    assert_eq!(given::read(&study, &written(temp.path(), &good)).expect("pairs").len(), 3);
     // Other lengths among the pairs: refused where positions go by number, by name they are compared.
     let longer = of_known(4, "= = <swi> <latent> <latent> <latent> </swi> #").pop().expect("a line");
     let config = asked(temp.path(), &[&good[..], &[longer]].concat());

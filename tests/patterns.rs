@@ -76,7 +76,7 @@ fn weights_are_of_all_positions_up_to_the_own_one_and_make_one() {
 fn the_last_layer_of_the_lens_says_what_the_model_says() {
     let study = micro();
     let lens = token_lens::rows(&study, &token_lens::Config::default()).expect("rows");
-    let layers = study.subject.model.config().num_hidden_layers;
+    let layers = study.model.config().num_hidden_layers;
     let last: BTreeMap<(usize, usize), &TokenLensRow> =
         lens.iter().filter(|r| r.layer == layers).map(|r| ((r.problem, r.position), r)).collect();
     let first = |top: &str| -> (String, f64) {
@@ -103,9 +103,7 @@ fn the_last_layer_of_the_lens_says_what_the_model_says() {
         }
     }
     assert!(latents > 4 && texts > 10, "{latents} latents, {texts} texts");
-    assert!(
-        lens.iter().all(|r| r.entropy >= 0.0 && r.entropy <= (study.subject.model.config().vocab_size as f64).ln())
-    );
+    assert!(lens.iter().all(|r| r.entropy >= 0.0 && r.entropy <= (study.model.config().vocab_size as f64).ln()));
 }
 
 fn write<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[R]) {

@@ -3,27 +3,17 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
 use switchyard::experiments::layer_probe::{self, Layers, Matched};
-use switchyard::experiments::{ALL, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
-use switchyard::machine::{Compute, threads};
+use switchyard::experiments::{ALL, Journal, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
+use switchyard::machine::Machine;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
-use switchyard::store::{IDENTITY, RowWriter, read_flat};
-use switchyard::study::{Asked, Study, Subject};
-
-fn subject(phase: &str, problems: usize) -> Subject {
-    let micro = Path::new(".").join("fixtures/micro");
-    Subject::open(&micro, phase, Some(problems), &Device::flex()).expect("the micro fixture")
-}
-
-fn lab_of(subject: Subject) -> Study {
-    Study::new(subject, 0, threads(), Device::flex())
-}
+use switchyard::store::read_flat;
+use switchyard::study::{Asked, Study};
 
 fn study(phase: &str, problems: usize) -> Study {
-    lab_of(subject(phase, problems))
+    Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
 }
 
 /// Cheap protocols: one C.
@@ -151,7 +141,8 @@ fn latent_steps_carry_what_they_should() {
 fn shuffled_values_are_at_chance() {
     let (mut inside, mut all) = (0, 0);
     for seed in 0..3 {
-        let study = Study::new(subject("sft", 200), seed, threads(), Device::flex());
+        let mut study = study("sft", 200);
+        study.seed = seed;
         let rows =
             probes(&study, &layer_probe::Config { layers: Layers::Listed(vec![2, 4]), untrained: false, ..quick() });
         for row in rows.iter().filter(|r| r.features == Features::Shuffled && r.target.starts_with("value:s_j")) {
@@ -181,10 +172,9 @@ fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
 
 #[test]
 fn data_without_a_boundary_says_so() {
-    let mut silent = subject("sft", 20);
-    silent.recipe.annotate.spans.min_length = 500;
-    silent.recipe.evaluation.max_new_tokens = 1;
-    let study = lab_of(silent);
+    let mut study = study("sft", 20);
+    study.recipe.annotate.spans.min_length = 500;
+    study.recipe.evaluation.max_new_tokens = 1;
     for said in [
         error(teacher_forced::rows(&study)),
         error(switch_window::rows(&study, &switch_window::Config::default())),
@@ -195,7 +185,7 @@ fn data_without_a_boundary_says_so() {
     }
     let said = error(exit_probability::rows(&study));
     assert!(said.contains("never switched"), "{said}");
-    let few = lab_of(subject("sft", 6));
+    let few = self::study("sft", 6);
     let said = error(layer_probe::probe(&few, &quick(), |_| Ok(())));
     assert!(said.contains("problem"), "{said}");
     let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
@@ -203,11 +193,13 @@ fn data_without_a_boundary_says_so() {
 }
 
 /// Runs an experiment into files and returns the file of rows.
-fn written(folder: &Path, name: &str, run: impl FnOnce(&mut RowWriter) -> anyhow::Result<String>) -> PathBuf {
-    let mut rows = RowWriter::create(folder, name).expect("a file of rows").requiring(&IDENTITY);
-    let summary = run(&mut rows).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+fn written(folder: &Path, name: &str, run: impl FnOnce(&mut Journal) -> anyhow::Result<String>) -> PathBuf {
+    let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
+    let files = experiment.files(&Settings::default());
+    let mut journal = Journal::new(folder.into(), "both".into(), files, Default::default());
+    let summary = run(&mut journal).unwrap_or_else(|e| panic!("{name}: {e:#}"));
     assert!(summary.starts_with('|'), "{name}: {summary}");
-    rows.finish().expect("rows").parquet
+    folder.join(format!("{name}-both.parquet"))
 }
 
 #[test]
@@ -220,10 +212,9 @@ fn every_number_has_an_interval_and_an_n() {
     let mut files = vec![];
     for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe", "phases"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
-        files.push(written(temp.path(), name, |rows| match experiment.run {
-            Run::One(run) => run(&latent, &settings, rows),
-            Run::Pair(run) => run(&latent, &grpo, &settings, rows),
-            Run::Causal { .. } => panic!("{name} is causal"),
+        files.push(written(temp.path(), name, |journal| match experiment.run {
+            Run::One(run) => run(&latent, &settings, journal),
+            Run::Pair(run) => run(&latent, &grpo, &settings, journal),
         }));
     }
     for file in files {
@@ -258,8 +249,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
     let asked = Asked { data: Some(data), problems: Some(24), ..Asked::default() };
-    let subject = Subject::of_model(&gguf, None, &like, &asked, Compute::F32, &Device::flex()).expect("the model");
-    let study = lab_of(subject);
+    let study = Study::of_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.

@@ -191,6 +191,60 @@ fn interventions_by_shards_are_those_of_one_process() {
     refused(&mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--force"]), &["blocks"]);
 }
 
+/// What is run on request: attribution, circuits, steering, a hook, and pairs of one's own.
+#[test]
+fn what_is_run_on_request_is_shared_too() {
+    let sweep = Sweep::new(
+        INTERVENE,
+        &["fixtures/micro", "--phase", "sft", "--problems", "40", "--batch", "8", "--draws", "1"],
+    );
+    let recipe = sweep.at("recipe.toml");
+    let few = "forms = [\"latents\"]\ncandidates = 40\npairs = 6\nblocks = 1\nsteps = 2\n";
+    let text = format!(
+        "[settings.attribution_patching]\n{few}sample = 20\n[settings.edge_attribution]\n{few}random = 2\nremoved = 3\n\
+         others = 10\n[settings.steering]\ndoses = [1.0]\nlayers = [1, 3]\nproblems = 12\nleast = 1\n"
+    );
+    fs::write(&recipe, text).expect("written");
+    let recipe = recipe.display().to_string();
+    let measured = ["--recipe", &recipe, "--only", "attribution_patching,edge_attribution,steering"];
+    let hooked = ["--hook", "blocks.2.attn.hook_z", "--heads", "0", "--modes", "zero,resample,self_patch"];
+    for (name, arguments, files) in [
+        (
+            "measured",
+            &measured[..],
+            &["attribution_patching", "attributed_nodes", "circuits", "edge_pairs", "steering"][..],
+        ),
+        ("hooked", &hooked[..], &["hook_intervention", "hook_observations"][..]),
+    ] {
+        let (whole, merged) = (format!("{name}/whole"), format!("{name}/merged"));
+        sweep.done(&whole, &[arguments, &["--threads", "2"]].concat());
+        let shards = sweep.shards(&merged, 3, &[arguments, &["--threads", "1"]].concat());
+        done(&mut sweep.merge(&shards, &merged));
+        same(&sweep.at(&whole), &sweep.at(&merged), files);
+    }
+    // Five pairs for three shards.
+    let file = sweep.at("own.jsonl");
+    let line = |i: usize| {
+        let (v, w) = (i + 1, (i + 3) % 7);
+        format!(
+            "{{\"clean\": \"<bos> a = {v} ; ? a : = #\", \"corrupt\": \"<bos> a = {w} ; ? a : = #\", \"answer\": \"{v}\", \"wrong\": \"{w}\"}}\n"
+        )
+    };
+    fs::write(&file, (0..5).map(line).collect::<String>()).expect("written");
+    let pairs = |out: &str, more: &[&str]| {
+        let mut command = Command::new(INTERVENE);
+        command.arg("pairs").arg(&file).args(["fixtures/micro", "--phase", "sft", "--components", "head,mlp"]);
+        done(command.args(more).arg("--out").arg(sweep.at(out)))
+    };
+    pairs("pairs/whole", &[]);
+    let shards = [1, 2, 3].map(|number| {
+        pairs("pairs/merged", &["--shard", &format!("{number}/3")]);
+        sweep.at("pairs/merged").join(format!("shard-{number}-of-3"))
+    });
+    done(&mut sweep.merge(&shards, "pairs/merged"));
+    same(&sweep.at("pairs/whole"), &sweep.at("pairs/merged"), &["pair_patching", "patched_pairs"]);
+}
+
 #[test]
 fn probes_by_shards_are_those_of_one_process() {
     let sweep = Sweep::new(PROBE, PROBES);
@@ -242,9 +296,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     refused(&mut sweep.merge(&of(&[0, 1, 2]), "m"), &["not finished", "--resume"]);
     fs::remove_file(shards[1].join("observations-sft.rows.tmp")).expect("removed");
     done(&mut sweep.merge(&of(&[0, 1, 2]), "m"));
-    // What cannot be shared, and shards that would have nothing to do.
-    let first = ["--phase", "sft", "--shard", "1/3"];
-    refused(&mut sweep.command("f", &[&first[..], &["--only", "steering"]].concat()), &["steering cannot be shared"]);
+    // Shards that would have nothing to do.
     let many = [&sft[..], &["--shard", "4/4"]].concat();
     refused(&mut sweep.command("f", &many), &["--shard 4/4", "30 problems", "make 3 shards at most"]);
     for (shard, needle) in [("0/3", "no shard 0/3"), ("2", "i/n"), ("auto", "SLURM_ARRAY_TASK_ID")] {

@@ -186,9 +186,7 @@ fn smoke_leaves_every_artefact() {
     }
     // Whoever opens a checkpoint decodes it as `train` did: text, with the recurrence, with a fixed embedding.
     for phase in PHASES {
-        let device = burn::tensor::Device::flex();
-        let subject = switchyard::study::Subject::open(&out, phase, None, &device).expect("a checkpoint");
-        let study = switchyard::study::Study::new(subject, 0, 2, device);
+        let study = switchyard::study::Study::open(&out, phase, None, 0).expect("a checkpoint");
         let (scores, _) = study.decoded().expect("decodes");
         assert_eq!(scores.accuracy.value, accuracy_of(&out, phase), "{phase}: `train` and `probe` disagree");
     }

@@ -17,10 +17,9 @@ use crate::schema::{
     Axis, Component, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, SwitchProblemRow,
     Target, benefit,
 };
-use crate::store::Journal;
+use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::modes::default_modes;
-use crate::study::sweep::Sweep;
-use crate::study::{Causal, Study};
 
 /// One experiment.
 pub(super) struct Look {
@@ -122,7 +121,7 @@ impl Said {
 fn teacher_forced(study: &Study) -> Result<Said> {
     let rows = teacher_forced::rows(study)?;
     let of = |event| rows.iter().find(|r| r.event == event).context("no positions of a class");
-    let truth = !study.subject.name.ends_with("blind");
+    let truth = !study.name.ends_with("blind");
     let mut said = Said::default();
     said.add("teacher_forced/p_swi", truth, of(Event::SwiStart)?.is_sharper(of(Event::ClauseStart)?));
     Ok(said)
@@ -286,17 +285,15 @@ fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
 }
 
 fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
-    let settings = Sweep::settings(study);
-    let causal = Causal::new(study, &settings, Default::default(), &|_| {});
     let config = Interventions { modes: modes.to_vec(), steps: steps.to_vec(), ..Interventions::default() };
     // What the block's last value says of the answer, whether or not the model reads it.
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let predict = |problem: usize, step: usize, value: i64| {
         let last = step + 1 == corpus.test.get(problem)?.steps.len();
         let value = usize::try_from(value).ok().filter(|_| last)?;
         Some(built.answer_of(value).to_string())
     };
-    let summary = latent_intervention::run_on(&causal, &config, Some(&predict))?;
+    let summary = latent_intervention::run_on(study, &config, Some(&predict))?;
     let mut said = Said::default();
     for row in &summary.rows {
         let dose = row.dose.map_or_else(String::new, |dose| format!(":{dose}"));
@@ -313,9 +310,8 @@ fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Res
 }
 
 fn benefits(built: &Built, study: &Study) -> Result<Said> {
-    let settings = Sweep::settings(study);
-    let causal = Causal::new(study, &settings, Default::default(), &|_| {});
-    let problems = switch_benefit::problems(&causal, Journal::in_memory())?;
+    let mut problems = Measurements::in_memory();
+    switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
     let problems: Vec<SwitchProblemRow> = problems.sorted(|row| row.problem)?;
     let mut said = Said::default();
     for row in benefit(&problems)? {

@@ -85,8 +85,11 @@ impl Activations {
         let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;
-        reached::check(specs.iter().chain(edits.specs()), opened.config().num_hidden_layers, &sequences)?;
+        let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
+        let changed = edits.specs(ends.iter().copied().max().unwrap_or_default())?;
+        reached::check(specs.iter().chain(&changed), opened.config().num_hidden_layers, &sequences)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+        let edits = edits.at_work(&loaded.model, &ends, 0);
         let mut hooks = Hooks::none();
         edits.attach(&mut hooks, loaded.layers())?;
         let recorded = loaded.record(&sequences, &specs, self.logits, hooks)?;

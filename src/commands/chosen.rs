@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::shard::ShardArgs;
-use crate::experiments::{ALL, Experiment, ON_REQUEST, Settings};
+use crate::experiments::{ALL, Experiment, Settings};
 use crate::names::meant;
 use crate::study::Study;
 
@@ -41,15 +41,20 @@ pub struct Chosen {
 
 impl Chosen {
     /// One experiment, as the user named it; `out` as `--out`.
-    pub(super) fn only(experiment: &str, out: Option<PathBuf>, resume: bool, replace: bool) -> Self {
-        let (only, shards) = (vec![experiment.to_owned()], ShardArgs::default());
+    pub(super) fn only(
+        experiment: &str,
+        out: Option<PathBuf>,
+        (resume, replace): (bool, bool),
+        shards: ShardArgs,
+    ) -> Self {
+        let only = vec![experiment.to_owned()];
         Self { only, recipe: None, out, resume, replace, shards, list: false }
     }
 
     /// One line an experiment: name, program, question.
     pub fn listed() -> String {
-        let only = |e: &Experiment| if ON_REQUEST.contains(&e.name) { " (run only where --only names it)" } else { "" };
-        ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about, only(e))).collect()
+        let only = |e: &Experiment| if e.about.on_request { " (run only where --only names it)" } else { "" };
+        ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about.asks, only(e))).collect()
     }
 
     /// Whether the user named no experiment: all are run.
@@ -62,7 +67,7 @@ impl Chosen {
         self.only.iter().any(|name| name == experiment.name)
     }
 
-    /// The experiments of a program that are to be run: those named, or all but [`ON_REQUEST`].
+    /// The experiments of a program that are to be run: those named, or all that are not run on request only.
     ///
     /// # Errors
     /// A name that no experiment has, or one that another program runs.
@@ -79,7 +84,7 @@ impl Chosen {
         }
         Ok(ALL
             .iter()
-            .filter(|e| e.program() == program && (self.names(e) || self.is_open() && !ON_REQUEST.contains(&e.name)))
+            .filter(|e| e.program() == program && (self.names(e) || self.is_open() && !e.about.on_request))
             .collect())
     }
 
@@ -97,7 +102,7 @@ impl Chosen {
 
     /// `runs/reports/<run or model>` unless the user names a folder; of a shard one inside it.
     pub fn folder(&self, study: &Study) -> PathBuf {
-        let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.subject.recipe.name));
+        let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.recipe.name));
         match study.shard {
             Some(shard) => whole.join(format!("shard-{}-of-{}", shard.number, shard.of)),
             None => whole,

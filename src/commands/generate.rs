@@ -10,8 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
-use super::edits::Edits;
-use super::hooks::{HookArgs, Reach, list};
+use super::hooks::{AtWork, Edits, HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
 use super::unknown::warn_of_unknown;
 use super::{ModelArgs, parse_ids, print, tensors};
@@ -103,6 +102,7 @@ impl Generate {
         }
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         let recording = Recording::of(&specs, loaded.layers())?;
+        let edits = edits.at_work(&loaded.model, &[prompt.len()], self.seed);
         let trace = continue_prompt(&loaded, &settings, prompt, &edits, &recording)?;
         if trace.end == End::NonFinite {
             bail!(
@@ -142,7 +142,7 @@ impl Generate {
         let blocks = opened.reasoning.clone().unwrap_or_default().blocks;
         let reach = Reach::of(&blocks, opened.switch().is_some(), settings, prompt);
         let layers = opened.config().num_hidden_layers;
-        specs.iter().chain(edits.specs()).try_for_each(|spec| reach.check(spec, layers))?;
+        specs.iter().chain(&edits.specs(prompt)?).try_for_each(|spec| reach.check(spec, layers))?;
         self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
         Ok(specs)
     }
@@ -232,7 +232,7 @@ fn continue_prompt(
     loaded: &Loaded,
     settings: &DecodeSettings,
     prompt: Vec<u32>,
-    edits: &Edits,
+    edits: &AtWork,
     recording: &Recording,
 ) -> Result<Trace> {
     let cancel = Arc::new(AtomicBool::new(false));

@@ -1,20 +1,21 @@
 //! `--hook` and `--list-hooks`, the same on every command that runs known prompts; and what a decode can reach.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use serde_json::{Value, json};
 
-use super::edits::Edits;
 use super::print;
+use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Region, Target, What, With};
 use crate::latent::{Blocks, DecodeSettings};
 use crate::loading::Opened;
-use crate::model::{HookPoint, HookSpec, PointKind, Select};
+use crate::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
 
 /// What to change, or which hooks there are.
 #[derive(Args, Debug)]
 pub(crate) struct HookArgs {
-    /// Change what the model goes on with at a hook: zero, scale:2, add:FILE or swap:FILE, for example
-    /// 'blocks.3.hook_resid_post@latent[*,2]=zero'. FILE is one of --record, or has one safetensors tensor of the size of
-    /// one place. May be given more than once
+    /// Change what the model goes on with at a hook: zero, scale:2, random_norm, rotate:30, add:FILE or swap:FILE, for example
+    /// 'blocks.3.hook_resid_post@latent[*,2]=zero' or 'blocks.2.attn.hook_z[head=0,3]@pos[-1]=zero'. FILE is one of --record, or has
+    /// one safetensors tensor of the size of one place. May be given more than once
     #[arg(long = "hook", value_name = "HOOK=CHANGE")]
     hook: Vec<String>,
     /// List the model's hooks with their shapes (B rows, L positions, T keys), and stop
@@ -23,12 +24,78 @@ pub(crate) struct HookArgs {
 }
 
 impl HookArgs {
-    /// The changes, read and checked.
+    /// The changes, read and checked, files included.
     ///
     /// # Errors
     /// As [`Edits::read`].
     pub fn edits(&self, opened: &Opened) -> Result<Edits> {
         Edits::read(&self.hook, opened.config())
+    }
+}
+
+/// Every `--hook` of a command that has one run, read and checked.
+#[derive(Default)]
+pub(crate) struct Edits(Vec<Change>);
+
+impl Edits {
+    /// # Errors
+    /// As [`Change::read`].
+    pub fn read(texts: &[String], config: &ModelConfig) -> Result<Self> {
+        let read = |text: &String| Change::read(text, config).with_context(|| format!("--hook '{text}'"));
+        texts.iter().map(read).collect::<Result<_>>().map(Self)
+    }
+
+    /// As hooks, for rows of which at most `end` positions are known when the run begins.
+    ///
+    /// # Errors
+    /// A position before the first.
+    pub fn specs(&self, end: usize) -> Result<Vec<HookSpec>> {
+        self.0.iter().map(|change| change.spec(end)).collect()
+    }
+
+    /// At work on rows of so many known positions, numbered from 0.
+    pub fn at_work<'a>(&'a self, model: &'a Decoder, ends: &[usize], seed: u64) -> AtWork<'a> {
+        let material = Material { bank: &NO_STATES, siblings: &[], swaps: &[], model, exit: &[] };
+        let one = |change: &'a Change| {
+            let with = match &change.what {
+                What::File { adds, values } => With::File { adds: *adds, values },
+                What::Made { about, dose } => {
+                    let draw = Draw { number: 0, seed, dose: dose.unwrap_or_default() };
+                    With::Intervention((about.make)(&material, draw))
+                }
+            };
+            let Target { heads, region, .. } = &change.target;
+            let place = (heads.clone().unwrap_or_default(), region.unwrap_or(Region::All));
+            (change, Acting::new(place, with, (0..ends.len()).collect(), ends.to_vec()))
+        };
+        AtWork(self.0.iter().map(one).collect())
+    }
+}
+
+/// Changes of one run, and how often each fired.
+pub(crate) struct AtWork<'a>(Vec<(&'a Change, Acting<'a>)>);
+
+impl AtWork<'_> {
+    /// Adds the hooks that change.
+    ///
+    /// # Errors
+    /// None in practice: every pattern was resolved before.
+    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
+        self.0.iter().try_for_each(|(change, acting)| acting.attach(&change.target.pattern, hooks, layers))
+    }
+
+    /// How often each fired and how far it moved the values on average (Euclidean norm of the change at a place).
+    ///
+    /// # Errors
+    /// One that never fired: it would have been a silent no-op. `ran` says what was run, for the error.
+    pub fn fired(&self, ran: &str) -> Result<Vec<Value>> {
+        let one = |(change, acting): &(&Change, Acting)| {
+            let mut all = Firings::default();
+            acting.firings().iter().for_each(|firings| all.add(firings));
+            ensure!(all.count > 0, "--hook '{}' never fired: {ran}", change.text);
+            Ok(json!({ "hook": change.text, "fired": all.count, "mean_change": all.moved / all.count as f64 }))
+        };
+        self.0.iter().map(one).collect()
     }
 }
 

@@ -1,20 +1,20 @@
 //! `intervene [RUN|MODEL]...`: the causal experiments, each with its files of rows.
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
-use super::causals::Causals;
 use super::chosen::Chosen;
 use super::device::MachineArgs;
 use super::pairs::Pairs;
 use super::print;
+use super::runner::Runner;
+use super::setting;
 use super::targets::Targets;
 use crate::experiments::Settings;
-use crate::experiments::hook_intervention::{Heads, Positions};
-use crate::interventions::{Later, Steps};
+use crate::interventions::{Heads, Later, Positions, Steps, all};
 use crate::latent::Channel;
-use crate::machine::Machine;
 use crate::schema::{BlockOrigin, InterventionRow};
+use crate::study::modes::{MODES, names};
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
 #[derive(Parser)]
@@ -27,6 +27,7 @@ use crate::schema::{BlockOrigin, InterventionRow};
                   intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
                   intervene --phase sft --modes known_value,empty_block,force_switch\n  \
                   intervene --hook blocks.2.attn.hook_z --heads 0,3 --steps 1,2 --modes zero,mean,resample\n  \
+                  intervene --hook 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample'\n  \
                   intervene --modes all --resume              go on with a run that was stopped\n  \
                   intervene pairs pairs.jsonl SmolLM2.gguf    activation patching between prompts of your own"
 )]
@@ -35,33 +36,30 @@ pub struct Intervene {
     targets: Targets,
     #[command(flatten)]
     chosen: Chosen,
-    /// normal, zero, random_norm, skip, self_patch, mean, resample, gaussian, sibling, embedding, embedding_argmax,
-    /// scale[:α], rotate[:degrees], known_value, empty_block, force_switch, suppress_switch, null_batch, null_seed; or
-    /// `all`. By default the first seven, the nulls and, on a generated task whose steps hold numbers, known_value
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', help = modes_help())]
     modes: Vec<String>,
-    /// A hook point to act on instead of the latent input, or a pattern of them: blocks.2.attn.hook_z, blocks.*.hook_mlp_out
-    /// (TransformerLens' names). Runs hook_intervention alone: zero, mean, mean_global, resample, random_norm, gaussian, scale[:α],
-    /// rotate[:degrees], self_patch
-    #[arg(long, value_delimiter = ',', value_name = "POINTS")]
+    /// A change at a hook point instead of the latent input: 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample', with `@prompt`, `@text[t]`,
+    /// `@pos[-1]` (the prompt's last) or nothing (every position) in place of the latent steps, and add:FILE or swap:FILE among the changes. Or
+    /// a point alone, or a pattern of them, of which --modes, --heads, --steps and --positions say the rest. Runs hook_intervention alone
+    #[arg(long, value_name = "HOOK[=CHANGE]")]
     hook: Vec<String>,
-    /// With --hook: heads, one row each: `all` (the default), a head, or `0+3` for two at once; they count from 0
+    /// With a --hook that names none: heads, one row each: `all` (the default), a head, or `0+3` for two at once; they count from 0
     #[arg(long, value_delimiter = ',')]
     heads: Vec<Heads>,
-    /// With --hook: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p] or p (position
-    /// of the row); t and p count from 0
-    #[arg(long, value_delimiter = ',')]
+    /// With a --hook that names none: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]
+    /// or p (position of the row); t and p count from 0, a negative p from the prompt's end
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     positions: Vec<Positions>,
     /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
     /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Steps>,
     /// What happens to later latents of the block; by default they are recomputed
-    #[arg(long, value_enum, value_delimiter = ',')]
-    later: Vec<LaterArg>,
+    #[arg(long, value_delimiter = ',', value_name = "recompute|frozen", value_parser = setting::<Later>)]
+    later: Vec<Later>,
     /// Whether the replaced input reaches the next latent, the cache, or (the default) both
-    #[arg(long, value_enum, value_delimiter = ',')]
-    at: Vec<AtArg>,
+    #[arg(long, value_delimiter = ',', value_name = "embedding|kv|both", value_parser = setting::<Channel>)]
+    at: Vec<Channel>,
     /// Open a block where the model came closest to it in the problems that open none, in the normal run too
     #[arg(long)]
     force: bool,
@@ -82,17 +80,29 @@ enum What {
     Pairs(Pairs),
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LaterArg {
-    Recompute,
-    Frozen,
+/// Every mode by its name, read off the lists that they stand in.
+fn modes_help() -> String {
+    let doses = |name: &str| all().find(|about| about.name == name).is_some_and(|about| !about.doses.is_empty());
+    let names = names().into_iter().map(|name| if doses(name) { format!("{name}[:DOSE]") } else { name.to_owned() });
+    format!(
+        "{}; or `all`. By default {}, the nulls and, on a generated task whose steps hold numbers, known_value",
+        names.collect::<Vec<_>>().join(", "),
+        MODES.join(", ")
+    )
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum AtArg {
-    Embedding,
-    Kv,
-    Both,
+/// Comma-separated hooks; commas in brackets belong to a hook.
+fn hooks(lists: &[String]) -> Vec<String> {
+    let mut depth = 0_usize;
+    let cut = |c: char| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    lists.join(",").split(cut).filter(|hook| !hook.is_empty()).map(str::to_owned).collect()
 }
 
 impl Intervene {
@@ -107,14 +117,12 @@ impl Intervene {
         if self.chosen.list {
             return print(&Chosen::listed());
         }
-        self.machine.compute(|machine| self.run_on(machine))
-    }
-
-    fn run_on(&self, machine: &Machine) -> Result<()> {
+        let Self { targets, chosen, .. } = &self;
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
-        let settings = self.settings()?;
-        let less = self.chosen.is_open() && self.targets.phase.is_empty() && self.modes.is_empty();
-        Causals { targets: &self.targets, chosen: &self.chosen, settings: &settings, blocks, less }.run(machine)
+        let less = chosen.is_open() && targets.phase.is_empty() && self.modes.is_empty();
+        let settings = &self.settings()?;
+        let runner = Runner { program: "intervene", targets, chosen, settings, blocks, less };
+        self.machine.compute(|machine| runner.run(machine))
     }
 
     /// `--hook` runs the one experiment that has hooks.
@@ -136,22 +144,13 @@ impl Intervene {
     fn settings(&self) -> Result<Settings> {
         let mut settings = self.chosen.settings()?;
         let config = &mut settings.latent_intervention;
-        let later = |later: &LaterArg| match later {
-            LaterArg::Recompute => Later::Recompute,
-            LaterArg::Frozen => Later::Frozen,
-        };
-        let at = |at: &AtArg| match at {
-            AtArg::Embedding => Channel::Embedding,
-            AtArg::Kv => Channel::Kv,
-            AtArg::Both => Channel::Both,
-        };
         put(&mut config.modes, self.modes.clone());
         put(&mut config.steps, self.steps.clone());
-        put(&mut config.later, self.later.iter().map(later).collect());
-        put(&mut config.at, self.at.iter().map(at).collect());
+        put(&mut config.later, self.later.clone());
+        put(&mut config.at, self.at.clone());
         config.draws = self.draws.unwrap_or(config.draws);
         let hooks = &mut settings.hook_intervention;
-        put(&mut hooks.hooks, self.hook.clone());
+        put(&mut hooks.hooks, self::hooks(&self.hook));
         put(&mut hooks.heads, self.heads.clone());
         put(&mut hooks.positions, self.positions.clone());
         put(&mut hooks.steps, self.steps.clone());

@@ -73,8 +73,10 @@ impl TextArgs {
             let prompt = ids.len();
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
             let edits = self.edit.edits(&opened)?;
-            super::reached::check(edits.specs(), opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            let changed = edits.specs(prompt)?;
+            super::reached::check(&changed, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let edits = edits.at_work(&loaded.model, &[prompt], 0);
             let mut hooks = Hooks::none();
             edits.attach(&mut hooks, loaded.layers())?;
             let found = work(&loaded, &row, hooks)?;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -11,9 +10,8 @@ use serde_json::Value;
 
 use super::print;
 use super::table::{WIDTH, fitted};
-use crate::experiments::{Files, Sharded};
+use crate::experiments::{Experiment, Journal};
 use crate::progress::say;
-use crate::schema::{DecodeRow, Named};
 use crate::store::{FlatRow, Inside, Manifest, command, differs, read_flat, writable};
 use crate::study::Shard;
 
@@ -78,26 +76,14 @@ impl Merge {
                 rows.extend(read_flat(&file)?);
             }
         }
-        let started = Instant::now();
-        let files = Files {
-            folder: self.out.clone(),
-            checkpoint: checkpoint.to_owned(),
-            setup: parts[0].setup.clone(),
-            command: command("report"),
-            threads: parts[0].entry["threads"].as_u64().unwrap_or(1) as usize,
-            resume: false,
-            shard: None,
-            started,
+        let Some((experiment, (measured, table))) = Experiment::measuring(rows_name) else {
+            bail!("{name}: rows that no experiment shares")
         };
-        let merged = match Sharded::of(rows_name) {
-            Some(sharded) => (sharded.merge)(&files, rows_name, &rows),
-            None if rows_name == DecodeRow::NAME => {
-                let gathered = files.gathered::<DecodeRow>(rows_name, &rows)?;
-                let rows = files.finish(rows_name, gathered, DecodeRow::key, false)?;
-                Ok(format!("{} responses; `probe --decoded {}` makes the tables\n", rows.len(), self.out.display()))
-            }
-            None => bail!("{name}: rows that no experiment shares"),
-        };
+        let (files, setup) = ((Some(measured), table), parts[0].setup.clone());
+        let mut journal = Journal::new(self.out.clone(), checkpoint.to_owned(), files, setup);
+        journal.command = command("report");
+        journal.threads = parts[0].entry["threads"].as_u64().unwrap_or(1) as usize;
+        let merged = experiment.merge(&mut journal, &rows);
         let summary = merged.with_context(|| format!("{name} of {} shards", parts.len()))?;
         print(&format!("\n## {name}, {} shards\n\n{}\n{}\n", parts.len(), fitted(&summary, WIDTH), self.out.display()))
     }

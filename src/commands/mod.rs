@@ -4,15 +4,12 @@ pub mod activations;
 pub mod adapter;
 pub mod bench;
 pub mod calibrate;
-mod causals;
 pub mod check;
 pub mod chosen;
 mod committed;
 pub mod completions;
-mod decodes;
 pub mod device;
 pub mod door;
-mod edits;
 pub mod experiments;
 pub mod generate;
 pub mod grade;
@@ -21,13 +18,12 @@ pub mod intervene;
 pub mod lens;
 pub mod merge;
 mod pairs;
-mod places;
 pub mod probe;
 pub mod random_weights;
 mod reached;
 mod render;
 pub mod report;
-pub mod results;
+mod runner;
 pub mod session;
 pub mod shard;
 mod table;
@@ -42,6 +38,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use serde::de::DeserializeOwned;
 
 use crate::loading::Opened;
 use crate::model::checkpoint::peft::Apply;
@@ -105,6 +102,11 @@ pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     }
     let one = |part: &str| part.trim().parse().with_context(|| format!("--ids: `{part}` is not a token id"));
     text.split(',').map(one).collect()
+}
+
+/// A setting by the name that it has in recipes.
+pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
 /// Writes a result to standard output. A reader that has gone away (`| head`) is no error.

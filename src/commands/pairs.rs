@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::causals::Causals;
 use super::chosen::Chosen;
 use super::device::MachineArgs;
+use super::runner::Runner;
+use super::setting;
+use super::shard::ShardArgs;
 use super::targets::Targets;
 use crate::experiments::Settings;
 use crate::experiments::pair_patching::{Config, Places};
@@ -37,16 +39,16 @@ pub(super) struct Pairs {
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// What is patched: heads' z, what MLPs add, the stream before and after each block. By default all
-    #[arg(long, value_enum, value_delimiter = ',')]
-    components: Vec<ComponentArg>,
+    #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
+    components: Vec<Component>,
     /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
     /// into the clean one. By default the first two
-    #[arg(long, value_enum, value_delimiter = ',')]
-    modes: Vec<ModeArg>,
+    #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
+    modes: Vec<PatchMode>,
     /// number: every position, all prompts having as many tokens; name: where the prompts differ, <swi>, latent steps, </swi> and the
     /// last position
-    #[arg(long, value_enum, default_value = "number")]
-    places: PlacesArg,
+    #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
+    places: Places,
     /// Of the bootstraps
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -60,27 +62,9 @@ pub(super) struct Pairs {
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
+    shards: ShardArgs,
+    #[command(flatten)]
     machine: MachineArgs,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ComponentArg {
-    Head,
-    Mlp,
-    Resid,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeArg {
-    Denoise,
-    Noise,
-    Mean,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PlacesArg {
-    Number,
-    Name,
 }
 
 impl Pairs {
@@ -88,7 +72,7 @@ impl Pairs {
     /// A line that is no pair and a target that cannot be opened, before any work; and as the model's.
     pub fn run(&self) -> Result<()> {
         ensure!(self.file.is_file(), "{}: no such file; name a file of pairs", self.file.display());
-        let Self { targets, phase, adapter, seed, out, resume, replace, .. } = self.clone();
+        let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
         // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
         let (data, problems, like) = (Some(self.file.clone()), Some(MOST_ROWS), None);
@@ -105,34 +89,20 @@ impl Pairs {
             seed,
             raw: true,
         };
-        let chosen = Chosen::only(HeadPatchRow::PAIRS, out, resume, replace);
-        let settings = Settings { pair_patching: self.config(), ..Settings::default() };
-        let (blocks, less) = (BlockOrigin::Own, false);
-        let causals = Causals { targets: &targets, chosen: &chosen, settings: &settings, blocks, less };
-        self.machine.compute(|machine| causals.run(machine))
+        let chosen = &Chosen::only(HeadPatchRow::PAIRS, out, (resume, replace), shards);
+        let settings = &Settings { pair_patching: self.config(), ..Settings::default() };
+        let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
+        let runner = Runner { program, targets, chosen, settings, blocks, less: false };
+        self.machine.compute(|machine| runner.run(machine))
     }
 
     fn config(&self) -> Config {
-        let component = |component: &ComponentArg| match component {
-            ComponentArg::Head => Component::Head,
-            ComponentArg::Mlp => Component::Mlp,
-            ComponentArg::Resid => Component::Resid,
-        };
-        let mode = |mode: &ModeArg| match mode {
-            ModeArg::Denoise => PatchMode::Denoise,
-            ModeArg::Noise => PatchMode::Noise,
-            ModeArg::Mean => PatchMode::Mean,
-        };
-        let places = match self.places {
-            PlacesArg::Number => Places::Number,
-            PlacesArg::Name => Places::Name,
-        };
-        let mut config = Config { file: Some(self.file.clone()), places, ..Config::default() };
+        let mut config = Config { file: Some(self.file.clone()), places: self.places, ..Config::default() };
         if !self.components.is_empty() {
-            config.components = self.components.iter().map(component).collect();
+            config.components.clone_from(&self.components);
         }
         if !self.modes.is_empty() {
-            config.modes = self.modes.iter().map(mode).collect();
+            config.modes.clone_from(&self.modes);
         }
         config
     }

@@ -12,8 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
-use super::edits::Edits;
-use super::hooks::Reach;
+use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
 use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, decode};
@@ -213,12 +212,14 @@ impl Room {
         let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| self.ids(prompt)).collect::<Result<_>>()?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
         let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), &settings, longest);
-        specs.iter().chain(edits.specs()).try_for_each(|spec| reach.check(spec, layers))?;
+        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
         out.map_or(Ok(()), tensors::check_out)?;
         let recording = Recording::of(&specs, layers)?;
         let requests = prompts.into_iter().enumerate();
         let requests: Vec<Request> =
             requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+        let ends: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
+        let edits = edits.at_work(&self.loaded.model, &ends, settings.sampling.seed);
         let mut attached = Hooks::none();
         edits.attach(&mut attached, layers)?;
         recording.attach(&mut attached, layers)?;
@@ -248,7 +249,10 @@ impl Room {
         ensure!(!prompts.is_empty(), "no prompts");
         let (specs, edits, layers) = (parse_specs(names)?, self.edits(hooks)?, self.loaded.layers());
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
-        reached::check(specs.iter().chain(edits.specs()), layers, &rows)?;
+        let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let changed = edits.specs(ends.iter().copied().max().unwrap_or_default())?;
+        reached::check(specs.iter().chain(&changed), layers, &rows)?;
+        let edits = edits.at_work(&self.loaded.model, &ends, 0);
         tensors::check_out(out)?;
         let mut attached = Hooks::none();
         edits.attach(&mut attached, layers)?;
@@ -262,7 +266,9 @@ impl Room {
     fn lens(&self, prompt: &Prompt, top: usize, hooks: &[String]) -> Result<Value> {
         ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
         let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
-        reached::check(edits.specs(), self.loaded.layers(), std::slice::from_ref(&row))?;
+        let end = row.ids.len();
+        reached::check(&edits.specs(end)?, self.loaded.layers(), std::slice::from_ref(&row))?;
+        let edits = edits.at_work(&self.loaded.model, &[end], 0);
         let mut attached = Hooks::none();
         edits.attach(&mut attached, self.loaded.layers())?;
         let layers = self.loaded.lens(&row, top, attached)?;

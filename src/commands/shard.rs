@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::results::setup;
+use super::runner::setup;
 use crate::schema::{DecodeRow, Named, NormalRunRow};
 use crate::store::{Manifest, differs, read};
 use crate::study::{NormalRun, Shard, Study, decodes};
@@ -21,9 +21,8 @@ pub struct ShardArgs {
     /// Work on one part of the problems only: i/n, or `auto` to ask the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
     /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
     /// shards together. A problem goes with the others of its batch (--batch), so there are at most as many shards as batches.
-    /// `intervene` shares latent_intervention and switch_benefit by problem, activation_patching and head_patching by pair, and
-    /// makes the same tables as one process after the merge; attribution_patching, edge_attribution, steering, pair_patching and
-    /// hook_intervention cannot be shared. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
+    /// `intervene` shares every experiment, by problem or by pair, and makes the same tables as one process after the merge; each shard of
+    /// edge_attribution looks for the circuit anew. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
     #[arg(long, value_name = "i/n|auto")]
     shard: Option<ShardArg>,
     /// A folder in which `report merge` put what shards decoded: `probe` reads its responses from there, a shard of `intervene` the
@@ -48,11 +47,6 @@ impl FromStr for ShardArg {
 }
 
 impl ShardArgs {
-    /// Whether this is one process of several.
-    pub(crate) fn is_shard(&self) -> bool {
-        self.shard.is_some()
-    }
-
     /// Which one it is.
     ///
     /// # Errors
@@ -73,7 +67,7 @@ impl ShardArgs {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_none(), "--decoded and --shard: the tables of `probe` are made by one process");
         let rows: Vec<DecodeRow> = rows_of(&study, origin, folder)?;
-        study.decodes = decodes::restore(&rows, study.subject.corpus.test.len()).with_context(|| said(folder))?;
+        study.decodes = decodes::restore(&rows, study.corpus.test.len()).with_context(|| said(folder))?;
         Ok(study)
     }
 
@@ -85,7 +79,7 @@ impl ShardArgs {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_some(), "--decoded is for shards: one process forks its own normal run");
         let rows: Vec<NormalRunRow> = rows_of(&study, origin, folder)?;
-        study.normal = Some(NormalRun::of(&rows, study.subject.corpus.test.len()).with_context(|| said(folder))?);
+        study.normal = Some(NormalRun::of(&rows, study.corpus.test.len()).with_context(|| said(folder))?);
         Ok(study)
     }
 }
@@ -96,7 +90,7 @@ fn said(folder: &Path) -> String {
 
 /// The merged rows of a study's checkpoint.
 fn rows_of<R: Named>(study: &Study, origin: &Map<String, Value>, folder: &Path) -> Result<Vec<R>> {
-    let name = format!("{}-{}", R::NAME, study.subject.short_name());
+    let name = format!("{}-{}", R::NAME, study.short_name());
     let manifest = Manifest::open(folder)?;
     let held = manifest.setup(&name).with_context(|| {
         format!("{}: holds no {name}: make it with --shard and put it there with `report merge`", said(folder))

@@ -13,7 +13,7 @@ use crate::names::meant;
 use crate::progress::say;
 use crate::recipe::Recipe;
 use crate::schema::GRPO_START;
-use crate::study::{Asked, Study, Subject};
+use crate::study::{Asked, Study};
 use crate::text::Fields;
 
 /// What is examined where nothing is named: the committed checkpoints.
@@ -44,8 +44,8 @@ pub struct Targets {
     /// for
     #[arg(long, value_name = "NAME")]
     pub grader: Option<Grader>,
-    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded. By default
-    /// smollm2-gsm8k, with prompts by the model's own chat template, or plain where it brings none
+    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded; by default smollm2-gsm8k, with
+    /// prompts by the model's own chat template, or plain where it brings none. A run has a recipe of its own, beside which this is refused
     #[arg(long, value_name = "PRESET|FILE")]
     pub like: Option<String>,
     /// Held-out problems; by default as many as the run's evaluation has
@@ -68,12 +68,6 @@ impl Targets {
     /// # Errors
     /// The first that cannot be opened.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
-        let Machine { device, dtype, threads } = machine;
-        let study = |subject: Subject| {
-            let mut study = Study::new(subject.computing_in(*dtype), self.seed, *threads, device.clone());
-            study.batch = self.batch;
-            study
-        };
         let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
         let named: Vec<String> = named.iter().map(|target| committed(target).display().to_string()).collect();
         let adapter = self.adapter.as_ref().map(committed);
@@ -85,21 +79,30 @@ impl Targets {
         let Self { data, problems, batch, raw, grader, .. } = self.clone();
         let unnamed = self.like.is_none();
         let asked = Asked { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
-        let mut studies = vec![];
+        let mut studies: Vec<Study> = vec![];
         for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
             let run = Path::new(target);
             if is_run(run) {
                 ensure!(adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
+                ensure!(
+                    self.like.is_none(),
+                    "{target}: --like says how a model that is not a run is prompted and decoded; this run's own recipe.toml says it: \
+                     leave --like away"
+                );
                 for phase in self.phases(run) {
-                    studies.push(study(Subject::of_run(run, &phase, &asked, *dtype, device)?.named(&name)));
+                    studies.push(Study::of_run(run, &phase, &asked, machine)?.named(&name));
                 }
                 continue;
             }
+            ensure!(
+                self.phase.is_empty() || named.iter().any(|other| is_run(Path::new(other))),
+                "{target}: --phase names checkpoints of a run, this is no run folder"
+            );
             let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
-            let subject = Subject::of_model(target, adapter.as_deref(), &like, &asked, *dtype, device)?;
-            studies.push(study(subject.named(&name)));
+            studies.push(Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name));
         }
-        let mut names: Vec<_> = studies.iter().map(|study| &study.subject.name).collect();
+        studies.iter_mut().for_each(|study| study.seed = self.seed);
+        let mut names: Vec<_> = studies.iter().map(|study| &study.name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
         ensure!(
@@ -109,7 +112,7 @@ impl Targets {
         );
         let mut told: Vec<String> = vec![];
         for study in studies.iter().filter(|_| !self.raw) {
-            let corpus = &study.subject.corpus;
+            let corpus = &study.corpus;
             // Phases of a run share their problems.
             for line in corpus.told.iter().cloned().chain(corpus.graded()?) {
                 if !told.contains(&line) {
@@ -119,8 +122,8 @@ impl Targets {
             }
         }
         for study in &studies {
-            let corpus = &study.subject.corpus;
-            warn_of_long_prompts(&study.subject);
+            let corpus = &study.corpus;
+            warn_of_long_prompts(study);
             warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|p| p.question.as_str()))?;
         }
         Ok(studies)
@@ -202,16 +205,16 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
 }
 
 /// Positions that the model was not made for give answers that mean nothing; no error, since rotary models run all the same.
-fn warn_of_long_prompts(subject: &Subject) {
-    let most = subject.model.config().max_position_embeddings;
-    let prompts = &subject.corpus.test_prompts;
+fn warn_of_long_prompts(study: &Study) {
+    let most = study.model.config().max_position_embeddings;
+    let prompts = &study.corpus.test_prompts;
     let longer = prompts.iter().filter(|prompt| prompt.len() > most).count();
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     if longer > 0 {
         say(&format!(
             "warning: {}: {longer} of {} prompts are longer than the model's {most} positions (the longest has {longest} tokens): \
              what it makes of them means little",
-            subject.name,
+            study.name,
             prompts.len()
         ));
     }

@@ -1,4 +1,4 @@
-//! Safetensors files of activations: written by `--record` and `probe activations`, read by `--hook …=swap:FILE`.
+//! Safetensors files of activations, as `--record` and `probe activations` write them.
 //!
 //! One float32 tensor a hook point, `[rows, positions, …]`. The metadata say which positions the axis holds, what each
 //! position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids and the lengths.
@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 
 use crate::latent::Sequence;
-use crate::model::hooks::{Place, Recorded};
-use crate::model::{Select, Step};
-use crate::names::meant;
+use crate::model::Step;
+use crate::model::hooks::Recorded;
 use crate::store::{write_atomic, written};
 
 /// A result that could not be written is refused before it is computed.
@@ -68,107 +67,4 @@ pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[
     ]);
     let file = safetensors::serialize(views, Some(metadata)).context("packing the tensors")?;
     write_atomic(out, &file)
-}
-
-/// What one tensor of a file has for the places of a row.
-#[derive(Clone, Debug)]
-pub(crate) struct Values {
-    data: Vec<f32>,
-    /// Values a place.
-    width: usize,
-    /// Which position each part of `data` is of, and what it was there; empty: one part, for every place.
-    places: Vec<(usize, String)>,
-}
-
-impl Values {
-    /// The tensor of a file for a hook point whose value at one place has these axes: the one named as the point (with or
-    /// without a selection), or the only one of the file. Shape `axes`, for every place; or as `--record` writes it.
-    ///
-    /// # Errors
-    /// Bytes that are no such file, a tensor that is not there, another shape, more than one row.
-    pub fn of(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
-        let what = || file.display();
-        let (_, header) =
-            SafeTensors::read_metadata(bytes).with_context(|| format!("{}: not a safetensors file", what()))?;
-        let tensors = SafeTensors::deserialize(bytes).with_context(|| format!("{}", what()))?;
-        let names = tensors.names();
-        let same = |name: &&&str| name.split('@').next() == Some(point);
-        let name = match (names.iter().filter(same).count(), names.as_slice()) {
-            (1, _) => names.iter().find(same).copied(),
-            (0, [only]) if !only.contains("hook_") => Some(*only),
-            (0, _) => {
-                bail!(
-                    "{}: no tensor `{point}`{}; it has {}",
-                    what(),
-                    meant(point, names.iter().copied()),
-                    some_of(&names)
-                )
-            }
-            (n, _) => bail!("{}: {n} tensors of `{point}`, expected one", what()),
-        };
-        let name = name.context("a tensor was named above")?;
-        let view = tensors.tensor(name)?;
-        let data = floats(&view).with_context(|| format!("{}: `{name}`", what()))?;
-        let width: usize = axes.iter().product();
-        let meta = header.metadata().as_ref();
-        let told = |key: &str| meta.and_then(|meta| meta.get(key)).map(String::as_str);
-        let expected = || format!("{}: `{name}` has shape {:?}, expected {axes:?}", what(), view.shape());
-        if let (Some(positions), Some(steps)) = (told("positions"), told("steps")) {
-            let positions: BTreeMap<String, Vec<usize>> = serde_json::from_str(positions)?;
-            let steps: Vec<Vec<String>> = serde_json::from_str(steps)?;
-            let [row] = steps.as_slice() else {
-                bail!("{}: {} rows; record one row, so that each place has one value", what(), steps.len());
-            };
-            let positions = positions.get(name).with_context(|| format!("{}: `{name}` without positions", what()))?;
-            let shape = [&[1, positions.len()], axes].concat();
-            ensure!(view.shape() == shape, "{} for each of {} positions", expected(), positions.len());
-            let step = |position: &usize| row.get(*position).cloned().unwrap_or_default();
-            let places = positions.iter().map(|position| (*position, step(position))).collect();
-            return Ok(Self { data, width, places });
-        }
-        ensure!(data.len() == width && view.shape().ends_with(axes), "{}", expected());
-        Ok(Self { data, width, places: vec![] })
-    }
-
-    /// The values for a place: those of the same step, for a prompt or where positions were selected those of the same
-    /// position. A recording of one position is for every place.
-    pub fn at(&self, place: &Place, select: &Select) -> Option<&[f32]> {
-        let by_position = matches!(select, Select::Position(_)) || place.step == Step::Prompt;
-        let step = place.step.to_string();
-        let is = |(position, told): &&(usize, String)| {
-            if by_position { *position == place.position } else { *told == step }
-        };
-        let index = if self.places.len() <= 1 { 0 } else { self.places.iter().position(|p| is(&p))? };
-        self.data.get(index * self.width..(index + 1) * self.width)
-    }
-
-    /// Which places there are, for an error.
-    pub fn places(&self) -> String {
-        let names: Vec<String> = self.places.iter().map(|(position, step)| format!("{step} at {position}")).collect();
-        some_of(&names.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-}
-
-/// The first few names of a list.
-fn some_of(names: &[&str]) -> String {
-    const SHOWN: usize = 4;
-    let more = names.len().saturating_sub(SHOWN);
-    let shown = names[..names.len().min(SHOWN)].join(", ");
-    if more > 0 { format!("{shown} and {more} more") } else { shown }
-}
-
-/// # Errors
-/// A type that holds no floats.
-fn floats(view: &TensorView) -> Result<Vec<f32>> {
-    let bytes = view.data();
-    Ok(match view.dtype() {
-        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        Dtype::F16 => bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::BF16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::F64 => {
-            let one = |b: &[u8]| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
-            bytes.chunks_exact(8).map(one).collect()
-        }
-        other => bail!("values of type {other:?}; write float32"),
-    })
 }

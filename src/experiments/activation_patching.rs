@@ -9,26 +9,24 @@
 //! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
 //! Misleads where several places carry the value: each alone may be worth nothing (a backup), or all of it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Hooks, PointKind, Select, Step};
 use crate::nth::Nth;
-use crate::parallel;
-use crate::schema::{Axis, Identity, Named, PatchRow, PatchedPlaceRow, Place, recovered};
-use crate::store::{FlatRow, Journal};
+use crate::schema::{Axis, Identity, Measurement, Named, PatchRow, PatchedPlaceRow, Place, recovered};
+use crate::store::Measurements;
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
-use crate::study::sweep::not_stopped;
-use crate::study::{Causal, DoesNotApply, Study, Subject};
+use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
-pub const ABOUT: &str = "where the difference between two problems lives: layer × latent step, layer × position";
+pub const ABOUT: About =
+    About::asking("where the difference between two problems lives: layer × latent step, layer × position");
 
 /// Rows that run at once.
 const ROWS: usize = 256;
@@ -63,109 +61,64 @@ struct Patched {
 ///
 /// # Errors
 /// None.
-pub fn fits(causal: &Causal, _config: &Config) -> Result<Fit> {
-    Ok(no_twins(&causal.study.subject, "activation_patching").into())
+pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
+    Ok(no_twins(study, "activation_patching").into())
 }
 
-/// Patches pairs of the recipe's task, goes on with the pairs of a run that was stopped, and writes places and heat maps.
+pub(crate) const FILES: &[Files] = &[(PatchedPlaceRow::NAME, PatchRow::NAME)];
+
+/// Patches pairs of the recipe's task whose places are not there yet.
 ///
 /// # Errors
-/// A task that has no pairs; as [`run_pairs`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done_from(PatchedPlaceRow::NAME, PatchRow::NAME)? {
-        return Ok("done before\n".into());
-    }
-    causal.say("activation patching");
-    let prompts = of_task(&causal.study.subject, config.candidates)?;
-    let journal = places(causal.study, config, &prompts, files.journal(PatchedPlaceRow::NAME)?)?;
-    match files.shard {
-        Some(shard) => files.finish_shard(shard, (PatchedPlaceRow::NAME, "patched places"), journal, key),
-        None => conclude(files, journal),
-    }
+/// A task that has no pairs; as [`run_pairs`].
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
+    study.say("activation patching");
+    places(study, config, &of_task(study, config.candidates)?, rows)
 }
 
-/// The files that its shards write.
-pub(crate) const SHARDS: &[&str] = &[PatchedPlaceRow::NAME];
-
-/// Makes the heat maps of the pairs of all shards.
-///
-/// # Errors
-/// A pair that no shard has patched, and as [`run`].
-pub(crate) fn merge(_config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
-    let journal: Journal<PatchedPlaceRow> = files.gathered(name, rows)?;
-    let pairs = journal.rows().iter().map(|row| row.pair).collect::<BTreeSet<_>>().len();
-    let all = journal.rows().first().map_or(0, |row| row.identity.n);
-    ensure!(pairs == all, "the shards have patched {pairs} of {all} pairs");
-    conclude(files, journal)
-}
-
-fn conclude(files: &Files, journal: Journal<PatchedPlaceRow>) -> Result<String> {
-    let rows = recovered(&files.finish(PatchedPlaceRow::NAME, journal, key, false)?)?;
-    files.save(PatchRow::NAME, &rows)?;
+pub(crate) fn conclude(_config: &Config, rows: Measurements<PatchedPlaceRow>, journal: &mut Journal) -> Result<String> {
+    let rows = recovered(&journal.finish(rows, false)?)?;
+    journal.save(PatchRow::NAME, &rows)?;
     Ok(table(&rows))
-}
-
-fn key(row: &PatchedPlaceRow) -> (usize, usize, usize) {
-    (row.pair, row.layer, row.position)
 }
 
 /// The heat maps of pairs of the recipe's task, in memory.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
-    run_pairs(study, config, &of_task(&study.subject, config.candidates)?)
+    run_pairs(study, config, &of_task(study, config.candidates)?)
 }
 
-/// The same on given pairs of prompts, clean and corrupt.
+/// Those of given pairs of prompts, clean and corrupt.
 ///
 /// # Errors
 /// Fewer than two usable pairs, and as the model's.
 pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
-    recovered(&places(study, config, prompts, Journal::in_memory())?.sorted(key)?)
+    let mut rows = Measurements::in_memory();
+    places(study, config, prompts, &mut rows)?;
+    recovered(&rows.sorted(PatchedPlaceRow::key)?)
 }
 
-/// Patches the pairs whose places the journal does not hold yet.
-fn places(
-    study: &Study,
-    config: &Config,
-    prompts: &[Prompts],
-    journal: Journal<PatchedPlaceRow>,
-) -> Result<Journal<PatchedPlaceRow>> {
+fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     let pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
-    let subject = &study.subject;
     ensure!(
         pairs.len() > 1,
         DoesNotApply::because(format!(
             "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
-            subject.name,
+            study.name,
             pairs.len(),
             prompts.len()
         ))
     );
     let identity = study.identity(pairs.len());
-    let known: BTreeSet<_> = journal.rows().iter().map(key).collect();
-    for row in journal.rows() {
-        ensure!(
-            row.identity == identity,
-            "the places of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
-            row.identity
-        );
-    }
-    let cells = |pair: &Pair| (subject.model.layers.len() + 1) * pair.clean.ids.len();
-    let done = |number: usize| known.range((number, 0, 0)..(number + 1, 0, 0)).count();
-    let missing: Vec<(usize, &Pair)> =
-        pairs.iter().enumerate().filter(|(number, pair)| study.has(*number) && done(*number) < cells(pair)).collect();
-    let journal = Mutex::new(journal);
-    parallel::run(&parallel::cut(&missing, study.threads), |part| {
-        part.iter().try_for_each(|&(number, pair)| {
-            not_stopped()?;
-            let rows = rows_of(subject, &identity, number, pair, patch(subject, pair)?);
-            let new = rows.into_iter().filter(|row| !known.contains(&key(row))).collect();
-            journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
-        })
-    })?;
-    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let pairs: Vec<(usize, Pair)> = pairs.into_iter().enumerate().collect();
+    let expected =
+        |(number, pair): &(usize, Pair)| ((None, *number), (study.model.layers.len() + 1) * pair.clean.ids.len());
+    study.measure(rows, &identity, (&pairs, 1), expected, |some| {
+        let of = |(number, pair): &(usize, Pair)| Ok(rows_of(study, &identity, *number, pair, patch(study, pair)?));
+        Ok(some.iter().map(of).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    })
 }
 
 fn points() -> [HookSpec; 2] {
@@ -180,8 +133,8 @@ fn layer_of(site: &Site) -> usize {
 }
 
 /// Every layer and position of one pair, one row each.
-fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
-    let layers = subject.model.layers.len();
+fn patch(study: &Study, pair: &Pair) -> Result<Patched> {
+    let layers = study.model.layers.len();
     let width = pair.clean.ids.len();
     let mut held: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
     let cell = std::cell::RefCell::new(&mut held);
@@ -196,7 +149,7 @@ fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
             Ok(())
         })?;
     }
-    let whole_clean = leads(subject, std::slice::from_ref(&pair.clean), pair, &mut hooks)?[0];
+    let whole_clean = leads(study, std::slice::from_ref(&pair.clean), pair, &mut hooks)?[0];
     drop(hooks);
     let cells: Vec<(usize, usize)> = (0..=layers).flat_map(|l| (0..width).map(move |p| (l, p))).collect();
     // The last row is not patched.
@@ -207,7 +160,7 @@ fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
     }
     let mut found = vec![];
     for chunk in rows.chunks(ROWS) {
-        found.extend(leads(subject, chunk, pair, &mut hooks)?);
+        found.extend(leads(study, chunk, pair, &mut hooks)?);
     }
     let corrupt = found.pop().context("no unpatched row")?;
     let effects = cells.iter().zip(found).map(|(&cell, lead)| (cell, lead - corrupt)).collect();
@@ -215,13 +168,7 @@ fn patch(subject: &Subject, pair: &Pair) -> Result<Patched> {
 }
 
 /// What was found of a pair, as rows.
-fn rows_of(
-    subject: &Subject,
-    identity: &Identity,
-    number: usize,
-    pair: &Pair,
-    patched: Patched,
-) -> Vec<PatchedPlaceRow> {
+fn rows_of(study: &Study, identity: &Identity, number: usize, pair: &Pair, patched: Patched) -> Vec<PatchedPlaceRow> {
     let whole = patched.whole;
     let row = |((layer, position), effect): Effect| {
         let at = pair.clean.steps[position];
@@ -232,7 +179,7 @@ fn rows_of(
         };
         let token = |sequence: &Sequence| match at {
             Step::Latent { .. } => at.to_string(),
-            _ => subject.corpus.vocabulary.token(sequence.ids[position]).unwrap_or_default(),
+            _ => study.corpus.vocabulary.token(sequence.ids[position]).unwrap_or_default(),
         };
         let (clean, corrupt, identity) = (token(&pair.clean), token(&pair.corrupt), identity.clone());
         PatchedPlaceRow {
@@ -277,11 +224,11 @@ fn replace(
 }
 
 /// Lead of the clean row's token over the corrupt row's at the end of each row.
-fn leads(subject: &Subject, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -> Result<Vec<f64>> {
-    let all = subject.unroll(rows, hooks)?;
+fn leads(study: &Study, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -> Result<Vec<f64>> {
+    let all = study.unroll(rows, hooks)?;
     let last = pair.clean.ids.len() - 1;
     let at: Vec<_> = (0..rows.len()).map(|row| (row, last)).collect();
-    let logits = subject.model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+    let logits = study.model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).squeeze_dim::<2>(0);
     let vocab = logits.dims()[1];
     let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
     let [clean, corrupt] = pair.says.map(|token| token as usize);

@@ -7,15 +7,15 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
-use crate::schema::EntropyRow;
+use crate::schema::{EntropyRow, Named};
 use crate::stats::by_problem::{cell, mean};
-use crate::store::RowWriter;
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: &str = "entropy and log-probability by kind of position";
+pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +33,9 @@ struct Seen {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(EntropyRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 

@@ -9,16 +9,17 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
-use crate::schema::{ExitGroup, ExitRow};
+use crate::schema::{ExitGroup, ExitRow, Named};
 use crate::stats::by_problem::{mean, share};
-use crate::store::RowWriter;
 use crate::study::staging::logits::logits_at;
 use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
-pub const ABOUT: &str = "when the model is ready to leave a block (tab:exit)";
+pub const ABOUT: About =
+    About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses();
 
 /// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
 const DRIFT: f64 = 1e-3;
@@ -40,10 +41,10 @@ struct Seen {
 ///
 /// # Errors
 /// A model that never switches, and whatever it returns.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
-    let evaluation = &study.subject.recipe.evaluation;
+    journal.save(ExitRow::NAME, &rows)?;
+    let evaluation = &study.recipe.evaluation;
     let mut note = table(&rows);
     if evaluation.k_min >= evaluation.k_cap {
         note += &format!(
@@ -80,24 +81,24 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
 fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
     study.chooses_blocks()?;
     let (scores, traces) = study.decoded()?;
-    let exit = study.subject.corpus.switch.swi_end;
+    let exit = study.corpus.switch.swi_end;
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
     ensure!(
         !switched.is_empty(),
         DoesNotApply::because(format!(
             "{}: no latent step in this data: the model never switched in {} problems",
-            study.subject.name,
+            study.name,
             traces.len()
         ))
     );
-    let ids = &study.subject.corpus.switch;
+    let ids = &study.corpus.switch;
     let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
     let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
         (position, s.steps[position].nth(), lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
-    let replayed = logits_at(&study.subject, &sequences?, latent, read, study.threads)?;
+    let replayed = logits_at(study, &sequences?, latent, read, study.threads)?;
     let mut seen = vec![];
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);

@@ -1,42 +1,84 @@
 //! One file per experiment: its `Config`, how it runs; its rows are structs of [`crate::schema`]. Knows checkpoints, not
 //! training.
 //!
-//! To add one: a file here with `ABOUT`, `Config` and `run`, and its name in the list below, under what `run` takes: `one`
-//! checkpoint, a `pair` of phases of one run, or what `causal` experiments share (then also `fits`). `probe` runs the first
-//! two, `intervene` the last; `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Experiments
-//! on one checkpoint share what the [`Study`] computes once; causal ones share the normal run too ([`Causal`]). Each writes
-//! its rows as they come and returns a Markdown summary. One that several processes can share stands under `sharded` too: it
-//! writes rows of its own problems or pairs first, and its tables follow from the rows of all (`SHARDS`, `merge`).
+//! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
+//! and its name in the list below:
+//! - `one` checkpoint, or a `pair` of phases of one run: `run` computes rows and saves them in the journal. `probe` runs these.
+//! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
+//!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
+//!
+//! `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
 
-mod files;
+pub(crate) mod decodes;
+mod journal;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-pub use files::Files;
+pub use journal::Journal;
 
-use crate::schema::{InterventionRow, Named};
-use crate::store::{FlatRow, RowWriter};
-use crate::study::{Causal, Study};
+use crate::store::FlatRow;
+use crate::study::Study;
+
+/// What a user is told of an experiment, and when it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// What it asks, and which table or figure of the paper.
+    pub asks: &'static str,
+    /// Run only where `--only` names it, so that `probe` and `intervene` without arguments stay short.
+    pub(crate) on_request: bool,
+    /// Whether the checkpoint that GRPO started from is measured by it where nobody names phases or experiments: what claims about
+    /// RL compare. The others cost minutes and ask nothing about RL.
+    pub(crate) of_grpo_start: bool,
+    /// Whether it reads decoded responses, which shards of `probe` save.
+    pub(crate) reads_responses: bool,
+}
+
+impl About {
+    pub const fn asking(asks: &'static str) -> Self {
+        Self { asks, on_request: false, of_grpo_start: false, reads_responses: false }
+    }
+
+    #[must_use]
+    pub const fn on_request(self) -> Self {
+        Self { on_request: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_grpo_start(self) -> Self {
+        Self { of_grpo_start: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_responses(self) -> Self {
+        Self { reads_responses: true, ..self }
+    }
+}
 
 /// One line of the list below.
 pub struct Experiment {
     /// As in `--only` and in file names.
     pub name: &'static str,
-    /// What it asks, and which table or figure of the paper.
-    pub about: &'static str,
+    pub about: About,
     pub run: Run,
-    settings: fn(&Settings) -> serde_json::Value,
+    /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
+    files: &'static [Files],
+    fits: fn(&Study, &Settings) -> Result<Fit>,
+    settings: fn(&Settings) -> Value,
+    merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
+/// The file of measurements and the file of the main table.
+pub(crate) type Files = (&'static str, &'static str);
+
 /// What an experiment is run on; returns a Markdown summary.
+#[derive(Clone, Copy)]
 pub enum Run {
     /// One checkpoint.
-    One(fn(&Study, &Settings, &mut RowWriter) -> Result<String>),
+    One(fn(&Study, &Settings, &mut Journal) -> Result<String>),
     /// Two phases of one run.
-    Pair(fn(&Study, &Study, &Settings, &mut RowWriter) -> Result<String>),
-    /// One checkpoint and its normal run, which is forked.
-    Causal { fits: fn(&Causal, &Settings) -> Result<Fit>, run: fn(&Causal, &Settings, &Files) -> Result<String> },
+    Pair(fn(&Study, &Study, &Settings, &mut Journal) -> Result<String>),
 }
 
 /// Whether an experiment can be run on a checkpoint. What is wrong with its settings is an error instead.
@@ -53,20 +95,6 @@ impl From<Option<String>> for Fit {
     }
 }
 
-/// What is measured of the checkpoint that GRPO started from where nobody names phases or experiments: what claims about RL
-/// compare. The others cost minutes and ask nothing about RL.
-const OF_GRPO_START: &[&str] = &[
-    "accuracy",
-    "outcomes",
-    "traces",
-    "teacher_forced",
-    "switch_window",
-    "exit_probability",
-    "layer_probe",
-    "phases",
-    "switch_benefit",
-];
-
 impl Settings {
     /// For the checkpoint that GRPO started from: probes for the switch, not for values.
     pub(crate) fn of_grpo_start(&self) -> Self {
@@ -81,60 +109,57 @@ impl Settings {
     }
 }
 
-/// An experiment that several processes can share.
-pub(crate) struct Sharded {
-    experiment: &'static str,
-    /// The files that a shard writes.
-    pub rows: &'static [&'static str],
-    /// Makes what one process would write, under the file's name, of the rows of all shards.
-    pub merge: fn(&Files, &str, &[FlatRow]) -> Result<String>,
-}
-
-impl Sharded {
-    /// The experiment whose shards write these rows.
-    pub fn of(rows: &str) -> Option<&'static Self> {
-        SHARDED.iter().find(|sharded| sharded.rows.contains(&rows))
-    }
-}
-
 impl Experiment {
-    /// Whether several processes can share it.
-    pub(crate) fn is_sharded(&self) -> bool {
-        SHARDED.iter().any(|sharded| sharded.experiment == self.name)
-    }
-
-    /// Whether it reads decoded responses, which several processes can share.
-    pub(crate) fn reads_responses(&self) -> bool {
-        OF_RESPONSES.contains(&self.name)
-    }
-
-    /// Whether the checkpoint that GRPO started from is measured by it unasked.
-    pub(crate) fn is_of_grpo_start(&self) -> bool {
-        OF_GRPO_START.contains(&self.name)
-    }
-
-    /// The name of the main file that it writes under these settings.
-    pub(crate) fn rows(&self, settings: &Settings) -> &'static str {
-        let interventions = self.name == InterventionRow::NAME;
-        if interventions { settings.latent_intervention.rows_name() } else { self.name }
+    /// Whether it adds rows of units as they come, so that it is resumed and several processes can share it.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.files.is_empty()
     }
 
     /// The program that runs it.
     pub fn program(&self) -> &'static str {
-        if matches!(self.run, Run::Causal { .. }) { "intervene" } else { "probe" }
+        if self.is_measured() { "intervene" } else { "probe" }
+    }
+
+    /// The files that it writes under these settings: of measurements, if it has one, and of its main table.
+    pub fn files(&self, settings: &Settings) -> (Option<&'static str>, &'static str) {
+        let apart = self.files.len() > 1 && settings.latent_intervention.is_apart();
+        let files = self.files.get(usize::from(apart));
+        files.map_or((None, self.name), |&(measured, table)| (Some(measured), table))
+    }
+
+    /// The experiment whose shards write this file of measurements, and the file of its main table.
+    pub(crate) fn measuring(file: &str) -> Option<(&'static Self, Files)> {
+        let all = ALL.iter().chain([&decodes::DECODES]);
+        all.flat_map(|e| e.files.iter().map(move |files| (e, *files))).find(|(_, files)| files.0 == file)
+    }
+
+    /// Whether it can be run on a checkpoint.
+    ///
+    /// # Errors
+    /// Settings that cannot be run on it.
+    pub(crate) fn fits(&self, study: &Study, settings: &Settings) -> Result<Fit> {
+        (self.fits)(study, settings)
+    }
+
+    /// Makes what one process would write of the measurements of all shards.
+    ///
+    /// # Errors
+    /// As [`Journal::merged`].
+    pub(crate) fn merge(&self, journal: &mut Journal, rows: &[FlatRow]) -> Result<String> {
+        (self.merge)(journal, rows)
     }
 
     /// Its own settings, for the manifest.
-    pub fn settings(&self, settings: &Settings) -> serde_json::Value {
+    pub fn settings(&self, settings: &Settings) -> Value {
         (self.settings)(settings)
     }
 }
 
 macro_rules! experiments {
-    (one: $($one:ident),*; pair: $($pair:ident),*; causal: $($causal:ident),*; sharded: $($sharded:ident),* $(,)?) => {
+    (one: $($one:ident),*; pair: $($pair:ident),*; measured: $($measured:ident),* $(,)?) => {
         $(pub mod $one;)*
         $(pub mod $pair;)*
-        $(pub mod $causal;)*
+        $(pub mod $measured;)*
 
         /// Settings of every experiment, each under its own name.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -142,36 +167,44 @@ macro_rules! experiments {
         pub struct Settings {
             $(pub $one: $one::Config,)*
             $(pub $pair: $pair::Config,)*
-            $(pub $causal: $causal::Config,)*
+            $(pub $measured: $measured::Config,)*
         }
-
-        /// What shards of them write, and what becomes of it.
-        const SHARDED: &[Sharded] = &[$(Sharded {
-            experiment: stringify!($sharded),
-            rows: $sharded::SHARDS,
-            merge: |files, name, rows| {
-                let config = serde_json::from_value(files.setup["settings"].clone()).context("the settings")?;
-                $sharded::merge(&config, files, name, rows)
-            },
-        }),*];
 
         /// Every experiment, in the order in which it is run.
         pub const ALL: &[Experiment] = &[
-            $(experiments!($one, Run::One(|study, settings, rows| $one::run(study, &settings.$one, rows))),)*
-            $(experiments!($pair, Run::Pair(|a, b, settings, rows| $pair::run(a, b, &settings.$pair, rows))),)*
-            $(experiments!($causal, Run::Causal {
-                fits: |causal, settings| $causal::fits(causal, &settings.$causal),
-                run: |causal, settings, files| $causal::run(causal, &settings.$causal, files),
-            }),)*
+            $(experiments!(@ $one, Run::One(|study, settings, journal| {
+                journal.observed(|journal| $one::run(study, &settings.$one, journal))
+            })),)*
+            $(experiments!(@ $pair, Run::Pair(|a, b, settings, journal| {
+                journal.observed(|journal| $pair::run(a, b, &settings.$pair, journal))
+            })),)*
+            $(Experiment {
+                files: $measured::FILES,
+                fits: |study, settings| $measured::fits(study, &settings.$measured),
+                merge: |journal, rows| {
+                    let config = serde_json::from_value(journal.setup["settings"].clone()).context("the settings")?;
+                    journal.merged(rows, |rows, journal| $measured::conclude(&config, rows, journal))
+                },
+                ..experiments!(@ $measured, Run::One(|study, settings, journal| {
+                    let config = &settings.$measured;
+                    journal.measured(
+                        |rows| $measured::measure(study, config, rows),
+                        |rows, journal| $measured::conclude(config, rows, journal),
+                    )
+                }))
+            },)*
         ];
     };
-    ($name:ident, $run:expr) => {
+    (@ $name:ident, $run:expr) => {
         Experiment {
             name: stringify!($name),
             about: $name::ABOUT,
             run: $run,
+            files: &[],
+            fits: |_, _| Ok(Fit::Yes),
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
+            merge: |_, _| anyhow::bail!(concat!(stringify!($name), " is not shared")),
         }
     };
 }
@@ -180,43 +213,6 @@ experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
         direct_logit, attention_to_latents, patterns, token_lens;
     pair: phases;
-    causal: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching, edge_attribution, steering, hook_intervention, normal_run;
-    sharded: normal_run, latent_intervention, switch_benefit, activation_patching, head_patching
-}
-
-/// What reads decoded responses: shards of `probe` save them.
-const OF_RESPONSES: &[&str] = &[
-    "accuracy",
-    "outcomes",
-    "traces",
-    "entropy",
-    "positions",
-    "logit_lens",
-    "exit_probability",
-    "patterns",
-    "token_lens",
-];
-
-/// What only `--only` runs, so that `probe` and `intervene` without arguments stay short.
-pub(crate) const ON_REQUEST: [&str; 8] = [
-    "patterns",
-    "token_lens",
-    "normal_run",
-    "pair_patching",
-    "attribution_patching",
-    "edge_attribution",
-    "steering",
-    "hook_intervention",
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_list_of_names_names_experiments() {
-        for name in OF_GRPO_START.iter().chain(OF_RESPONSES).chain(&ON_REQUEST) {
-            assert!(ALL.iter().any(|experiment| experiment.name == *name), "{name}");
-        }
-    }
+    measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
+        edge_attribution, steering, hook_intervention, normal_run
 }

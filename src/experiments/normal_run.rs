@@ -4,54 +4,47 @@
 //! intervenes on its own. With many shards that is most of their work. Instead each shard first makes the normal run of its own
 //! problems (this), `report merge` puts them together, and `--decoded` of the second round of shards names that folder.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::schema::{Named, NormalRunRow};
-use crate::store::FlatRow;
-use crate::study::Causal;
+use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::sweep::normal_rows;
 
 /// What it asks.
-pub const ABOUT: &str = "the normal run with its latent states, which later shards read (--decoded)";
+pub const ABOUT: About =
+    About::asking("the normal run with its latent states, which later shards read (--decoded)").on_request();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 
-/// The files that its shards write.
-pub(crate) const SHARDS: &[&str] = &[NormalRunRow::NAME];
+pub(crate) const FILES: &[Files] = &[(NormalRunRow::NAME, NormalRunRow::NAME)];
 
 /// Runs on every checkpoint.
 ///
 /// # Errors
 /// None.
-pub fn fits(_causal: &Causal, _config: &Config) -> Result<Fit> {
+pub fn fits(_study: &Study, _config: &Config) -> Result<Fit> {
     Ok(Fit::Yes)
 }
 
-/// Decodes the process' own problems normally and writes them.
+/// Decodes the process' own problems normally.
 ///
 /// # Errors
-/// As the decoder's; a disk that cannot be written.
-pub fn run(causal: &Causal, _config: &Config, files: &Files) -> Result<String> {
-    if files.done(NormalRunRow::NAME)? {
-        return Ok("done before\n".into());
-    }
-    causal.say("the normal run");
-    let mut journal = files.anew::<NormalRunRow>(NormalRunRow::NAME)?;
-    journal.push(normal_rows(causal)?)?;
-    let rows = files.finish(NormalRunRow::NAME, journal, |row| row.problem, false)?;
-    Ok(format!("the normal run of {} problems\n", rows.len()))
+/// As the decoder's.
+pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<NormalRunRow>) -> Result<()> {
+    study.say("the normal run");
+    let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
+    rows.push(normal_rows(study)?.into_iter().filter(|row| !there.contains(&row.problem)).collect())
 }
 
-/// Puts the problems of all shards together.
-///
-/// # Errors
-/// Rows of another kind; a disk that cannot be written.
-pub(crate) fn merge(_config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
-    let rows = files.finish(name, files.gathered::<NormalRunRow>(name, rows)?, |row| row.problem, false)?;
+pub(crate) fn conclude(_config: &Config, rows: Measurements<NormalRunRow>, journal: &mut Journal) -> Result<String> {
+    let rows = journal.finish(rows, false)?;
     Ok(format!("the normal run of {} problems\n", rows.len()))
 }

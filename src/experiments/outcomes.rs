@@ -4,12 +4,13 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::OutcomeRow;
-use crate::store::RowWriter;
+use super::{About, Journal};
+use crate::schema::{Named, OutcomeRow};
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: &str = "every problem's outcome and length (fig:token-dist, fig:token-cdf)";
+pub const ABOUT: About =
+    About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)").of_grpo_start().of_responses();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +21,9 @@ pub struct Config {}
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(OutcomeRow::NAME, &rows)?;
     Ok(summary(&rows))
 }
 
@@ -32,7 +33,7 @@ pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<St
 /// As [`run`].
 pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
     let (scores, traces) = study.decoded()?;
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<OutcomeRow> {
         let problem = &corpus.test[outcome.problem];
         let text = corpus.vocabulary.decode_visible(&trace.text())?;

@@ -13,21 +13,25 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::latent::Sequence;
 use crate::parallel;
 use crate::progress::say;
-use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
-use crate::store::Journal;
+use crate::schema::{
+    Component, Form, HeadPatchRow, LEAST_SHARE, Measurement, PatchMode, PatchedNodeRow, shares, too_few,
+};
+use crate::store::Measurements;
 use crate::study::circuits::given::{Given, read};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, leads};
 use crate::study::circuits::places::{every, named};
-use crate::study::{Causal, DoesNotApply, Study, Subject};
+use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
-pub const ABOUT: &str =
-    "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position";
+pub const ABOUT: About = About::asking(
+    "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position",
+)
+.on_request();
 
 /// How positions of different pairs are told to be the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +80,8 @@ impl Config {
         Ok(())
     }
 
-    fn nodes(&self, subject: &Subject) -> Vec<Node> {
-        let all = Node::all(subject.model.config()).into_iter();
+    fn nodes(&self, study: &Study) -> Vec<Node> {
+        let all = Node::all(study.model.config()).into_iter();
         all.filter(|node| self.components.contains(&node.named().0)).collect()
     }
 }
@@ -86,58 +90,31 @@ impl Config {
 ///
 /// # Errors
 /// As [`read`], and settings that say nothing to do.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     config.check()?;
-    let name = &causal.study.subject.name;
+    let name = &study.name;
     let Some(file) = &config.file else {
         return Ok(Fit::No(format!(
             "{name}: pair_patching needs a file of pairs: `intervene pairs PAIRS.jsonl {name}`"
         )));
     };
-    comparable(&read(&causal.study.subject, file)?, config.places)?;
+    comparable(&read(study, file)?, config.places)?;
     Ok(Fit::Yes)
 }
 
-/// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and map.
-///
-/// # Errors
-/// As [`patched`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(HeadPatchRow::PAIRS)? {
-        return Ok("done before\n".into());
-    }
-    causal.say("patching pairs");
-    let journal = patched(causal.study, config, files.journal(PatchedNodeRow::PAIRS)?)?;
-    let done = files.finish(PatchedNodeRow::PAIRS, journal, PatchedNodeRow::key, false)?;
-    let rows = shares(&done, config.least)?;
-    files.save(HeadPatchRow::PAIRS, &rows)?;
-    Ok(table(&rows))
-}
+pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::PAIRS, HeadPatchRow::PAIRS)];
 
-/// The map, in memory.
+/// Patches every pair that is not there yet.
 ///
 /// # Errors
-/// As [`patched`].
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    shares(&patched(study, config, Journal::in_memory())?.sorted(PatchedNodeRow::key)?, config.least)
-}
-
-/// Patches the pairs that the journal does not hold yet.
-///
-/// # Errors
-/// As [`read`]; pairs whose positions cannot be compared; fewer than two pairs of a form that can be used; rows of another run in
-/// the journal; and as the model's.
-pub fn patched(
-    study: &Study,
-    config: &Config,
-    mut journal: Journal<PatchedNodeRow>,
-) -> Result<Journal<PatchedNodeRow>> {
+/// As [`read`]; pairs whose positions cannot be compared; fewer than two pairs of a form that can be used; and as the model's.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
+    study.say("patching pairs");
     config.check()?;
-    let subject = &study.subject;
     let file = config.file.as_ref().context("pair_patching.file is missing")?;
-    let given = read(subject, file)?;
+    let given = read(study, file)?;
     comparable(&given, config.places)?;
-    let (nodes, switch) = (config.nodes(subject), subject.corpus.switch);
+    let (nodes, switch) = (config.nodes(study), study.corpus.switch);
     let usable = usable(study, given)?;
     let places = |pair: &Pair| match config.places {
         Places::Number => every(pair),
@@ -148,19 +125,35 @@ pub fn patched(
         let pairs: Vec<Pair> = usable.iter().filter(|pair| form_of(pair) == form).cloned().collect();
         if pairs.len() > 1 {
             any = true;
-            journal = patch_form(study, (form, &pairs), (&nodes, &config.modes), places, journal)?;
+            patch_form(study, (form, &pairs), (&nodes, &config.modes), places, rows)?;
         }
     }
     ensure!(
         any,
         DoesNotApply::because(format!(
             "{}: {} usable pairs in {}: an interval needs two at least",
-            subject.name,
+            study.name,
             usable.len(),
             file.display()
         ))
     );
-    Ok(journal)
+    Ok(())
+}
+
+pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, journal: &mut Journal) -> Result<String> {
+    let rows = shares(&journal.finish(rows, false)?, config.least)?;
+    journal.save(HeadPatchRow::PAIRS, &rows)?;
+    Ok(table(&rows))
+}
+
+/// The map, in memory.
+///
+/// # Errors
+/// As [`measure`].
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
+    let mut rows = Measurements::in_memory();
+    measure(study, config, &mut rows)?;
+    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
 }
 
 fn form_of(pair: &Pair) -> Form {
@@ -185,8 +178,7 @@ fn comparable(given: &[Given], places: Places) -> Result<()> {
 /// The pairs whose clean run leads their corrupt run; says which do not.
 fn usable(study: &Study, given: Vec<Given>) -> Result<Vec<Pair>> {
     let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
-    let subject = &study.subject;
-    let lead = |row: &Sequence, says| leads(subject, row, &as_it_is, says).map(|leads| leads[0]);
+    let lead = |row: &Sequence, says| leads(study, row, &as_it_is, says).map(|leads| leads[0]);
     let wholes = parallel::run(&parallel::cut(&given, study.threads), |part| {
         let whole = |Given { pair, .. }: &Given| Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?);
         part.iter().map(whole).collect::<Result<Vec<f64>>>()
@@ -201,7 +193,7 @@ fn usable(study: &Study, given: Vec<Given>) -> Result<Vec<Pair>> {
         let more = if left.len() > 5 { ", …" } else { "" };
         say(&format!(
             "{}: {} of {n} pairs left out: the answer does not lead by more in the clean run than in the corrupt one ({shown}{more})",
-            subject.name,
+            study.name,
             left.len()
         ));
     }

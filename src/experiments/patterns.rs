@@ -9,15 +9,18 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::model::hooks::Recording;
 use crate::model::{HookSpec, Hooks};
-use crate::schema::PatternRow;
-use crate::store::RowWriter;
+use crate::schema::{Named, PatternRow};
 use crate::study::Study;
 use crate::study::shown::{Shown, shown};
 
 /// What it asks.
-pub const ABOUT: &str = "attention patterns of the first responses, head by head (the prompt explorer's rows)";
+pub const ABOUT: About =
+    About::asking("attention patterns of the first responses, head by head (the prompt explorer's rows)")
+        .on_request()
+        .of_responses();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +43,9 @@ const PARTS: f64 = 1e6;
 ///
 /// # Errors
 /// No problems, and as the decoder's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    writer.leave_out_csv();
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save_lists(PatternRow::NAME, &rows)?;
     Ok(format!("{} patterns of {} problems\n", rows.len(), config.problems))
 }
 
@@ -58,13 +60,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
 }
 
 fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
-    let model = study.subject.model.config();
+    let model = study.model.config();
     let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
     let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;
     let recording = Recording::of(&[spec], layers)?;
     let mut hooks = Hooks::none();
     recording.attach(&mut hooks, layers)?;
-    study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
+    study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
     drop(hooks);
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];

@@ -6,14 +6,15 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::PhaseChangeRow;
+use super::{About, Journal};
+use crate::schema::{Named, PhaseChangeRow};
 use crate::stats::Bootstrap;
-use crate::store::RowWriter;
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
-pub const ABOUT: &str = "what a later phase of a run changed at the same positions (needs two phases)";
+pub const ABOUT: About =
+    About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 
 /// No settings: the positions are the annotator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,9 +25,9 @@ pub struct Config {}
 ///
 /// # Errors
 /// As [`rows`], and rows that cannot be written.
-pub fn run(first: &Study, second: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(first: &Study, second: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(first, second)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(PhaseChangeRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 
@@ -35,7 +36,7 @@ pub fn run(first: &Study, second: &Study, _config: &Config, writer: &mut RowWrit
 /// # Errors
 /// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
 pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
-    let (staged, names) = (second.staged()?, [&first.subject.name, &second.subject.name]);
+    let (staged, names) = (second.staged()?, [&first.name, &second.name]);
     ensure!(
         first.staged()?.sequences == staged.sequences,
         "{} and {} do not read the same rows: their problems, tags or tokens differ",
@@ -55,7 +56,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
         };
         rows.push(PhaseChangeRow {
             identity: second.identity(staged.sequences.len()),
-            against: first.subject.name.clone(),
+            against: first.name.clone(),
             event,
             positions: of.len(),
             d_p_swi: change(|r| r.p_swi)?,

@@ -6,16 +6,17 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::trace::PositionRole;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
-use crate::schema::PositionRow;
-use crate::store::RowWriter;
+use crate::schema::{Named, PositionRow};
 use crate::study::Study;
 use crate::study::shown::{kind, most_probable, pieces};
 
 /// What it asks.
-pub const ABOUT: &str = "the first responses position by position (the trace viewer's rows)";
+pub const ABOUT: About =
+    About::asking("the first responses position by position (the trace viewer's rows)").of_responses();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +38,9 @@ impl Default for Config {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(PositionRow::NAME, &rows)?;
     let latents = rows.iter().filter(|r| r.lens.is_some()).count();
     let problems = rows.iter().filter(|r| r.index == 0).count();
     Ok(format!("{} positions of {problems} problems, {latents} of them latent\n", rows.len()))
@@ -56,9 +57,9 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     for (trace, outcome) in chosen.iter().zip(&scores.outcomes) {
         let lenses = lenses(study, trace, config.top)?;
         let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
-        let texts = pieces(&study.subject.corpus.vocabulary, &ids)?;
+        let texts = pieces(&study.corpus.vocabulary, &ids)?;
         for (index, ((p, lens), token)) in trace.positions.iter().zip(lenses).zip(texts).enumerate() {
-            let prompt = (index == 0).then(|| study.subject.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
+            let prompt = (index == 0).then(|| study.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
             rows.push(PositionRow {
                 identity: study.identity(traces.len()),
                 problem: trace.problem,
@@ -86,9 +87,9 @@ fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>
     if latents.is_empty() {
         return Ok(out);
     }
-    let (model, corpus) = (&study.subject.model, &study.subject.corpus);
+    let (model, corpus) = (&study.model, &study.corpus);
     let sequence = [trace.sequence(&corpus.switch)?];
-    let all = study.subject.unroll(&sequence, &mut Hooks::none())?;
+    let all = study.unroll(&sequence, &mut Hooks::none())?;
     // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.
     for i in latents {
         let h = all.hidden_at(&[(0, trace.prompt.len() + i)])?;

@@ -8,14 +8,14 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::WindowRow;
+use super::{About, Journal};
+use crate::schema::{Named, WindowRow};
 use crate::stats::{Bootstrap, Estimate};
-use crate::store::RowWriter;
 use crate::study::Study;
 use crate::study::staging::Reading;
 
 /// What it asks.
-pub const ABOUT: &str = "whether <swi> is a spike or a region (tab:swi-window)";
+pub const ABOUT: About = About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,9 +35,9 @@ impl Default for Config {
 ///
 /// # Errors
 /// No tagged span in the data, and whatever the model returns.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(WindowRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 

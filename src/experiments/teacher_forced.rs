@@ -8,14 +8,14 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Event, TeacherForcedRow};
+use super::{About, Journal};
+use crate::schema::{Event, Named, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
-use crate::store::RowWriter;
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
-pub const ABOUT: &str = "how sharply the model places <swi> (tab:tf)";
+pub const ABOUT: About = About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start();
 
 /// No settings: the positions are the annotator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,9 +26,9 @@ pub struct Config {}
 ///
 /// # Errors
 /// No tagged span in the data, and whatever the model returns.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(TeacherForcedRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 

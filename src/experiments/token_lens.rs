@@ -9,16 +9,19 @@ use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::logit_lens::{LOGITS_HELD, head};
+use super::{About, Journal};
 use crate::latent::sampling;
 use crate::model::hooks::{Recorded, Recording};
 use crate::model::{HookSpec, Hooks};
-use crate::schema::TokenLensRow;
-use crate::store::RowWriter;
+use crate::schema::{Named, TokenLensRow};
 use crate::study::Study;
 use crate::study::shown::{Shown, most_probable, shown};
 
 /// What it asks.
-pub const ABOUT: &str = "what each layer would say at each token of the first responses (the prompt explorer's rows)";
+pub const ABOUT: About =
+    About::asking("what each layer would say at each token of the first responses (the prompt explorer's rows)")
+        .on_request()
+        .of_responses();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +43,9 @@ impl Default for Config {
 ///
 /// # Errors
 /// No problems, and as the decoder's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    writer.leave_out_csv();
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save_lists(TokenLensRow::NAME, &rows)?;
     Ok(format!("{} readings of {} problems\n", rows.len(), config.problems))
 }
 
@@ -58,12 +60,12 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
 }
 
 fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<TokenLensRow>> {
-    let layers = study.subject.model.config().num_hidden_layers;
+    let layers = study.model.config().num_hidden_layers;
     let specs: [HookSpec; 2] = ["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?];
     let recording = Recording::of(&specs, layers)?;
     let mut hooks = Hooks::none();
     recording.attach(&mut hooks, layers)?;
-    study.subject.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
+    study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
     drop(hooks);
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
@@ -76,7 +78,7 @@ fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<Token
                 position,
                 kind: *kind,
                 token: token.clone(),
-                top: most_probable(&study.subject.corpus.vocabulary, log_probs, config.top)?,
+                top: most_probable(&study.corpus.vocabulary, log_probs, config.top)?,
                 entropy: sampling::entropy(log_probs),
             });
         }
@@ -86,7 +88,7 @@ fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<Token
 
 /// Log-probabilities of the next token at every position, from states `[1, L, D]`.
 fn said(study: &Study, states: &Recorded) -> Result<Vec<Vec<f64>>> {
-    let model = &study.subject.model;
+    let model = &study.model;
     let (width, vocabulary) = (states.shape[2], model.config().vocab_size);
     let mut out = vec![];
     for part in states.data.chunks((LOGITS_HELD / vocabulary).max(1) * width) {

@@ -8,17 +8,19 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
-use crate::schema::ResponseRow;
+use crate::schema::{Named, ResponseRow};
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{LEVEL, wilson};
-use crate::store::RowWriter;
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: &str = "length, blocks and confidence of right and wrong responses (tab:gen-analysis)";
+pub const ABOUT: About = About::asking("length, blocks and confidence of right and wrong responses (tab:gen-analysis)")
+    .of_grpo_start()
+    .of_responses();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +45,9 @@ const GROUPS: [(&str, Belongs); 7] = [
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(ResponseRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 

@@ -13,6 +13,9 @@ pub struct Bank {
     states: BTreeMap<(usize, usize, usize), Vec<f32>>,
 }
 
+/// Of no run.
+pub(crate) static NO_STATES: Bank = Bank { states: BTreeMap::new() };
+
 impl Bank {
     /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
     ///

@@ -1,18 +1,20 @@
 //! A token's embedding instead of the state: of `</swi>`, or of the token that the state would say.
 
-use super::{About, Intervention};
+use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 use crate::model::{Activation, Decoder};
 
 pub(super) const ABOUT: &[About] = &[
     About {
         name: "embedding",
+        acts: Acts::OnLatents,
         random: false,
         doses: &[],
         make: |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() }),
     },
     About {
         name: "embedding_argmax",
+        acts: Acts::OnLatents,
         random: false,
         doses: &[],
         make: |m, _| Box::new(ArgmaxEmbedding { model: m.model }),

@@ -1,13 +1,18 @@
 //! A draw from the normal distribution with the mean and covariance of the states of the same step.
 
 use super::mean::Mean;
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "gaussian", random: true, doses: &[], make: |m, d| Box::new(Gaussian::per_step(m.bank, d.seed)) }];
+pub(super) const ABOUT: &[About] = &[About {
+    name: "gaussian",
+    acts: Acts::OnRun,
+    random: true,
+    doses: &[],
+    make: |m, d| Box::new(Gaussian::per_step(m.bank, d.seed)),
+}];
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:

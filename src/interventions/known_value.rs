@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[About {
     name: "known_value",
+    acts: Acts::OnLatents,
     random: true,
     doses: &[],
     make: |m, d| Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] }),

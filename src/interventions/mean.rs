@@ -1,12 +1,18 @@
 //! The mean state over all problems: of the same step, or of all steps.
 
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[
-    About { name: "mean", random: false, doses: &[], make: |m, _| Box::new(Mean::per_step(m.bank)) },
-    About { name: "mean_global", random: false, doses: &[], make: |m, _| Box::new(Mean::of_all(m.bank)) },
+    About { name: "mean", acts: Acts::OnRun, random: false, doses: &[], make: |m, _| Box::new(Mean::per_step(m.bank)) },
+    About {
+        name: "mean_global",
+        acts: Acts::OnRun,
+        random: false,
+        doses: &[],
+        make: |m, _| Box::new(Mean::of_all(m.bank)),
+    },
 ];
 
 /// Removes what is specific to a problem and keeps what the step has in common. Misleads: a mean of states need not be a

@@ -1,19 +1,26 @@
-//! Interventions on latent states, one small documented value per file; each says when it misleads.
+//! Interventions, one small documented value per file; each says when it misleads.
 //!
-//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`); a
-//! [`Rule`] changes when blocks are opened and closed. To add one: a file here with a constant `ABOUT`, and its name in a list below.
-//! On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
+//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what stands at
+//! any other hook point; a [`Rule`] changes when blocks are opened and closed. To add one: a file here with a constant `ABOUT`, and its
+//! name in a list below. A [`Change`] is an intervention with the places where it acts, as users write it. On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
 //! [`crate::schema::Later`], [`crate::latent::Channel`]). Every firing is counted, with the norm of its change.
 
 mod apply;
 mod bank;
+mod change;
+mod region;
+mod values;
 
 use std::collections::BTreeMap;
 
 pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::Bank;
+pub(crate) use bank::NO_STATES;
+pub(crate) use change::{Acting, Change, Target, What, With, gather, split};
 pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
 pub use known_value::Swap;
+pub(crate) use region::Region;
+pub use region::{Heads, Positions};
 pub use zero::Zero;
 
 pub use crate::schema::{Later, Steps};
@@ -27,6 +34,12 @@ pub trait Intervention: Send + Sync {
     /// The new input `[D]` at a place whose own would be `h` `[D]` (`at.row` is the problem); `None` leaves it alone (it
     /// then does not fire).
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
+}
+
+impl<T: Intervention + ?Sized> Intervention for &T {
+    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        (**self).input(at, h)
+    }
 }
 
 /// A change of when blocks are opened and closed.
@@ -60,10 +73,22 @@ pub struct Draw {
     pub dose: f64,
 }
 
+/// What an intervention takes its values from, and so where it can act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acts {
+    /// From the value itself: at any hook point of any run.
+    Alone,
+    /// From a normal run of the same problems: at any hook point of an experiment.
+    OnRun,
+    /// From what is known of latent inputs: there only.
+    OnLatents,
+}
+
 /// An intervention by its name on the command line and in tables.
 pub struct About {
     /// As in `--modes` and in tables.
     pub name: &'static str,
+    pub acts: Acts,
     /// Whether draws differ.
     pub random: bool,
     /// What it is tried at unless a dose is named (`scale:0.5`); empty where there is no dose.

@@ -1,12 +1,17 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::{About, Intervention, norm};
+use super::{About, Acts, Intervention, norm};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "random_norm", random: true, doses: &[], make: |_, d| Box::new(RandomNorm { seed: d.seed }) }];
+pub(super) const ABOUT: &[About] = &[About {
+    name: "random_norm",
+    acts: Acts::Alone,
+    random: true,
+    doses: &[],
+    make: |_, d| Box::new(RandomNorm { seed: d.seed }),
+}];
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. It writes into every
 /// coordinate, those that are read elsewhere too, and so lowers the accuracy of hand-built models that read nothing from their

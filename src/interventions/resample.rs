@@ -2,13 +2,18 @@
 
 use rand::Rng;
 
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::keyed;
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "resample", random: true, doses: &[], make: |m, d| Box::new(Resample::new(m.bank, d.seed)) }];
+pub(super) const ABOUT: &[About] = &[About {
+    name: "resample",
+    acts: Acts::OnRun,
+    random: true,
+    doses: &[],
+    make: |m, d| Box::new(Resample::new(m.bank, d.seed)),
+}];
 
 /// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).

@@ -1,12 +1,13 @@
 //! The state turned by an angle, its norm kept: dose–response in direction.
 
-use super::{About, Intervention, norm};
+use super::{About, Acts, Intervention, norm};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
 pub(super) const ABOUT: &[About] = &[About {
     name: "rotate",
+    acts: Acts::Alone,
     random: true,
     doses: &[15.0, 30.0, 45.0, 60.0, 90.0, 180.0],
     make: |_, d| Box::new(Rotate { degrees: d.dose, seed: d.seed }),

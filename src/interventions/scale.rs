@@ -1,10 +1,11 @@
 //! The state times a factor: dose–response in norm.
 
-use super::{About, Intervention};
+use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[About {
     name: "scale",
+    acts: Acts::Alone,
     random: false,
     doses: &[0.25, 0.5, 0.75, 1.25, 1.5, 2.0],
     make: |_, d| Box::new(Scale { factor: d.dose as f32 }),

@@ -1,11 +1,16 @@
 //! A problem's own state, patched onto itself.
 
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "self_patch", random: false, doses: &[], make: |m, _| Box::new(SelfPatch { bank: m.bank }) }];
+pub(super) const ABOUT: &[About] = &[About {
+    name: "self_patch",
+    acts: Acts::OnRun,
+    random: false,
+    doses: &[],
+    make: |m, _| Box::new(SelfPatch { bank: m.bank }),
+}];
 
 /// Must change nothing: the control that the machinery itself is inert.
 #[derive(Clone, Copy, Debug)]

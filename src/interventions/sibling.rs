@@ -1,11 +1,12 @@
 //! The state of the same block and step in another, sampled rollout of the same problem.
 
-use super::{About, Bank, Intervention};
+use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[About {
     name: "sibling",
+    acts: Acts::OnLatents,
     random: true,
     doses: &[],
     make: |m, d| Box::new(Sibling { bank: &m.siblings[d.number] }),

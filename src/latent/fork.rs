@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::decode::{Decode, Request, Switching, continue_rows, drive, prefill};
 use super::row::{Decoded, DecodingRow};
-use super::stream::{Piece, Stream};
+use super::stream::{Parked, Piece, Stream};
 use crate::model::{Hooks, Step};
 
 /// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
@@ -92,30 +92,25 @@ pub(crate) struct Fork {
     pub force_at: Option<usize>,
 }
 
-/// Rows decoded as far as every continuation shares them.
-pub(crate) struct Prefix<'m> {
-    prompts: Stream<'m>,
+/// Rows decoded as far as every continuation shares them. It borrows no model: each call names the one that it was made with.
+pub(crate) struct Prefix {
+    prompts: Parked,
     starts: Vec<DecodingRow>,
     /// Rows held before their first block, as one batch.
-    held: Option<Stream<'m>>,
+    held: Option<Parked>,
     rows: Vec<(DecodingRow, Option<usize>)>,
 }
 
-impl<'m> Prefix<'m> {
+impl Prefix {
     /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
     /// each request whose lead over the others is recorded ([`Decoded::margins`]); `force_at` the visible position where it
     /// opens a block whatever the model says.
     ///
     /// # Errors
     /// As [`super::decode()`].
-    pub fn new(
-        how: Decode<'m>,
-        requests: &[Request],
-        watch: &[Option<u32>],
-        force_at: &[Option<usize>],
-    ) -> Result<Self> {
+    pub fn new(how: Decode, requests: &[Request], watch: &[Option<u32>], force_at: &[Option<usize>]) -> Result<Self> {
         ensure!(force_at.len() == requests.len(), "{} places for {} requests", force_at.len(), requests.len());
-        let Self { prompts, mut starts, .. } = Self::prompts(how, requests, watch)?;
+        let (prompts, mut starts) = Self::begun(how, requests, watch)?;
         starts.iter_mut().zip(force_at).filter(|(_, at)| at.is_some()).for_each(|(row, &at)| row.force_at = at);
         let mut holding = starts.clone();
         holding.iter_mut().for_each(|row| row.hold = true);
@@ -130,15 +125,24 @@ impl<'m> Prefix<'m> {
             (row.hold, row.held) = (false, false);
             rows.push((row, at));
         }
-        let held = if parts.is_empty() { None } else { Some(Stream::join(&parts)?) };
-        Ok(Self { prompts, starts, held, rows })
+        let held = if parts.is_empty() { None } else { Some(Stream::join(&parts)?.parked()) };
+        Ok(Self { prompts: prompts.parked(), starts, held, rows })
     }
 
     /// Feeds the prompts only: forks start there.
     ///
     /// # Errors
     /// As [`super::decode()`].
-    pub fn prompts(how: Decode<'m>, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
+    pub fn prompts(how: Decode, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
+        let (prompts, starts) = Self::begun(how, requests, watch)?;
+        Ok(Self { prompts: prompts.parked(), starts, held: None, rows: vec![] })
+    }
+
+    fn begun<'m>(
+        how: Decode<'m>,
+        requests: &[Request],
+        watch: &[Option<u32>],
+    ) -> Result<(Stream<'m>, Vec<DecodingRow>)> {
         ensure!(watch.len() == requests.len(), "{} watched tokens for {} requests", watch.len(), requests.len());
         let problems = requests.iter().map(|r| r.problem).collect();
         let prompts = prefill(how, requests, problems, &mut Hooks::none())?;
@@ -147,7 +151,7 @@ impl<'m> Prefix<'m> {
             row.watch = watch;
             row
         };
-        Ok(Self { prompts, starts: requests.iter().zip(watch).map(start).collect(), held: None, rows: vec![] })
+        Ok((prompts, requests.iter().zip(watch).map(start).collect()))
     }
 
     /// The row's whole decode, where it opens no block.
@@ -186,7 +190,7 @@ impl<'m> Prefix<'m> {
             Start::Prompt => Some(&self.prompts),
             Start::Switch => self.held.as_ref(),
         };
-        let stream = stream.context("no row opens a block")?.keep(&from);
+        let stream = stream.context("no row opens a block")?.go_on(how.model, how.source).keep(&from);
         let stream = stream.renamed(forks.iter().map(|f| f.id).collect());
         Ok(continue_rows(how, stream, rows, branch)?.into_iter().map(DecodingRow::decoded).collect())
     }

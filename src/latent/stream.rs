@@ -67,7 +67,30 @@ pub(crate) struct Stream<'m> {
     last: Option<Tensor<2>>,
 }
 
+/// A stream of [`Gradient::Through`] that is kept without its model.
+pub(super) struct Parked {
+    cache: KvCache,
+    rows: Vec<usize>,
+    next: Vec<usize>,
+    last: Option<Tensor<2>>,
+}
+
+impl Parked {
+    /// The same rows, to be fed by the model that fed them before.
+    pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
+        let Self { cache, rows, next, last } = self;
+        let (rows, next) = (rows.clone(), next.clone());
+        let gradient = Gradient::Through;
+        Stream { model, frozen: None, source, gradient, cache: cache.clone(), rows, next, last: last.clone() }
+    }
+}
+
 impl<'m> Stream<'m> {
+    pub(super) fn parked(self) -> Parked {
+        let Self { cache, rows, next, last, .. } = self;
+        Parked { cache, rows, next, last }
+    }
+
     pub fn new(model: &'m Decoder, source: &'m dyn LatentSource, gradient: Gradient, rows: Vec<usize>) -> Self {
         let frozen = (gradient != Gradient::Through).then(|| model.valid());
         let cache = model.cache(rows.len());

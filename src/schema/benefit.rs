@@ -26,6 +26,8 @@ impl Named for SwitchProblemRow {
     const NAME: &'static str = "switch_problems";
 }
 
+measured!(SwitchProblemRow, usize, |row| row.problem, (None, row.problem));
+
 /// A group of problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchBenefitRow {

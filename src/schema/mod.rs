@@ -5,6 +5,31 @@
 //! A row lies in a file `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
 //! and a line in [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
 
+/// [`Measurement`] of a row: what tells it from others, and its form and unit.
+macro_rules! measured {
+    ($row:ty, $key:ty, |$of:ident| $is:expr, $unit:expr $(, $($more:tt)*)?) => {
+        impl crate::schema::Measurement for $row {
+            type Key = $key;
+
+            fn key(&self) -> $key {
+                let $of = self;
+                $is
+            }
+
+            fn identity(&self) -> &Identity {
+                &self.identity
+            }
+
+            fn unit(&self) -> crate::schema::Unit {
+                let $of = self;
+                $unit
+            }
+
+            $($($more)*)?
+        }
+    };
+}
+
 mod accuracy;
 mod benefit;
 mod calibration;
@@ -25,8 +50,10 @@ mod training;
 mod verdict;
 
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::store::{FlatRow, typed};
@@ -35,11 +62,11 @@ pub use accuracy::{AccuracyRow, ResponseRow};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
 pub use circuits::{
-    AttentionRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component, DirectLogitRow, EdgeRow,
-    Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow, Steered, SteeringRow, SteeringTrial,
-    Target, agreement,
+    AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
+    DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
+    SteeringRow, SteeringTrialRow, Target, agreement,
 };
-pub(crate) use circuits::{Predicted, agreements, attributions, shares, steerings, too_few};
+pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use glossary::described;
@@ -62,6 +89,42 @@ pub use training::{PhaseRow, SweepRow};
 pub trait Named: DeserializeOwned + Send + Sync + 'static {
     /// The part of the file's name before the checkpoint.
     const NAME: &'static str;
+}
+
+/// A row that is measured by itself; tables follow from the rows of all units.
+pub trait Measurement: Named + Serialize {
+    type Key: Ord + Send + Sync;
+
+    /// What tells rows apart, and their order in the file.
+    fn key(&self) -> Self::Key;
+
+    fn identity(&self) -> &Identity;
+
+    /// What it is of: the form of a pair, if it is of one, and the pair or problem.
+    fn unit(&self) -> Unit;
+
+    /// Whether every unit that is asked for gives rows: `n` of the identity is their number then.
+    const EVERY_UNIT: bool = true;
+}
+
+/// As [`Measurement::unit`].
+pub(crate) type Unit = (Option<Form>, usize);
+
+/// Refuses rows that are not those of all units: a shard left some out.
+///
+/// # Errors
+/// How many are there, and how many were asked for.
+pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
+    let mut forms: BTreeMap<Option<Form>, (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for row in rows.iter().filter(|_| R::EVERY_UNIT) {
+        let (form, unit) = row.unit();
+        forms.entry(form).or_insert((row.identity().n, BTreeSet::new())).1.insert(unit);
+    }
+    for (form, (asked, there)) in forms {
+        let form = form.map_or_else(String::new, |form| format!(" of form {}", form.name()));
+        ensure!(there.len() == asked, "the shards hold {} of {asked} problems or pairs{form}", there.len());
+    }
+    Ok(())
 }
 
 /// Rows of one file, typed.
@@ -87,6 +150,9 @@ pub(crate) const RAW: &[&str] = &[
     PatchedPlaceRow::NAME,
     PatchedNodeRow::NAME,
     PatchedNodeRow::PAIRS,
+    AttributedNodeRow::NAME,
+    EdgePairRow::NAME,
+    SteeringTrialRow::NAME,
     CalibrationDrawRow::NAME,
     DecodeRow::NAME,
     NormalRunRow::NAME,

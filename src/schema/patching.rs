@@ -50,6 +50,8 @@ impl Named for PatchedPlaceRow {
     const NAME: &'static str = "patched_places";
 }
 
+measured!(PatchedPlaceRow, (usize, usize, usize), |row| (row.pair, row.layer, row.position), (None, row.pair));
+
 /// What indexes the columns of a heat map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -20,12 +20,7 @@ impl Named for DecodeRow {
     const NAME: &'static str = "decodes";
 }
 
-impl DecodeRow {
-    /// What tells rows of a run apart, and their order.
-    pub fn key(&self) -> (String, usize) {
-        (self.decode.clone(), self.problem)
-    }
-}
+measured!(DecodeRow, (String, usize), |row| (row.decode.clone(), row.problem), (None, row.problem));
 
 /// One problem of the normal run that interventions fork.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,3 +45,5 @@ pub struct NormalRunRow {
 impl Named for NormalRunRow {
     const NAME: &'static str = "normal_run";
 }
+
+measured!(NormalRunRow, usize, |row| row.problem, (None, row.problem));

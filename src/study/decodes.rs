@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use super::Study;
 use crate::evaluation::requests;
 use crate::latent::{Request, Switching, Trace};
-use crate::schema::DecodeRow;
-use crate::store::{Journal, json};
+use crate::schema::{DecodeRow, Measurement};
+use crate::store::{Measurements, json};
 
 /// By the name of the way of decoding, in the order of the problems.
 pub type Decodes = BTreeMap<String, Vec<Trace>>;
@@ -25,23 +25,16 @@ pub(crate) fn named(switching: Switching, k_min: usize) -> String {
     format!("{rule}:{k_min}")
 }
 
-/// Decodes the study's own problems in each of these ways, as far as the journal does not hold them yet.
+/// Decodes the study's own problems in each of these ways, so far as they are not there yet.
 ///
 /// # Errors
-/// As the decoder's; rows of another run in the journal.
-pub fn decode(study: &Study, ways: &[(Switching, usize)], journal: Journal<DecodeRow>) -> Result<Journal<DecodeRow>> {
-    let corpus = &study.subject.corpus;
-    let identity = study.identity(corpus.test.len());
-    for row in journal.rows() {
-        ensure!(
-            row.identity == identity,
-            "the responses of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
-            row.identity
-        );
-    }
-    let there: BTreeSet<_> = journal.rows().iter().map(DecodeRow::key).collect();
-    let journal = Mutex::new(journal);
-    let requests = requests(corpus);
+/// As the decoder's; rows of another run.
+pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Measurements<DecodeRow>) -> Result<()> {
+    let identity = study.identity(study.corpus.test.len());
+    study.goes_on(rows.rows(), &(None, 0), &identity)?;
+    let there: BTreeSet<_> = rows.rows().iter().map(DecodeRow::key).collect();
+    let rows = Mutex::new(rows);
+    let requests = requests(&study.corpus);
     for &(switching, k_min) in ways {
         let way = named(switching, k_min);
         let missing = |batch: &&[Request]| {
@@ -54,11 +47,11 @@ pub fn decode(study: &Study, ways: &[(Switching, usize)], journal: Journal<Decod
                 let (identity, decode, problem) = (identity.clone(), way.clone(), trace.problem);
                 Ok(DecodeRow { identity, decode, problem, trace: serde_json::to_string(trace)? })
             };
-            let rows = new.map(row).collect::<Result<Vec<_>>>()?;
-            journal.lock().unwrap_or_else(PoisonError::into_inner).push(rows)
+            let new = new.map(row).collect::<Result<Vec<_>>>()?;
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
         })?;
     }
-    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(())
 }
 
 /// The traces of rows: each way with all `problems` of them.

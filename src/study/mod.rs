@@ -1,22 +1,342 @@
-//! What experiments share: the checkpoint under study with its problems, known rows laid out beside their annotation,
-//! answers, and decoding that is forked many times from one prefix. Knows no experiment.
+//! What experiments share: a [`Study`], that is a checkpoint with its problems and what is computed of them when it is first
+//! asked for: known rows laid out beside their annotation, answers, decoding that is forked many times from one prefix. Knows no
+//! experiment.
 
 pub mod answers;
-mod causal;
 pub mod circuits;
 pub mod decodes;
 pub mod modes;
 mod normal;
 pub mod nulls;
 mod open;
+mod origin;
 mod shard;
 pub(crate) mod shown;
 pub(crate) mod staging;
-mod subject;
 pub mod sweep;
+mod tagging;
+mod units;
 
-pub use causal::Causal;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+
+use crate::corpus::Corpus;
+use crate::evaluation::{Evaluated, Scores, decode_batches, decode_settings, requests, score};
+use crate::latent::{
+    Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, Unrolled, unroll,
+};
+use crate::model::{Decoder, Hooks};
+use crate::recipe::{Evaluation, Recipe};
+use crate::schema::{BlockOrigin, Identity};
+use decodes::{Decodes, named};
 pub use normal::NormalRun;
-pub use open::{DoesNotApply, Study};
+pub use open::Asked;
 pub use shard::Shard;
-pub use subject::{Asked, Subject, Tagged};
+use staging::{Reading, Staged, logits, stage};
+use sweep::{Forkable, Sweep};
+pub use tagging::Tagged;
+
+/// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DoesNotApply(String);
+
+impl DoesNotApply {
+    pub(crate) fn because(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+/// A checkpoint with the held-out problems that it is asked. What experiments share is computed once, when first asked for;
+/// threads may share it.
+pub struct Study {
+    /// `<run>/<phase>`, or the name of a model that is not of a run.
+    pub name: String,
+    pub model: Decoder,
+    pub corpus: Corpus,
+    pub recipe: Recipe,
+    /// How the checkpoint reasons: what every decode and every known row of it goes through.
+    pub reasoning: Reasoning,
+    /// The run folder, if it is of a run.
+    pub run: Option<PathBuf>,
+    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    pub source: Vec<PathBuf>,
+    /// Folder of the adapter over them, if there is one.
+    pub adapter: Option<PathBuf>,
+    /// Of everything random: bootstraps, splits, draws.
+    pub seed: u64,
+    /// Workers that share the problems. A large model has one, whose products use all threads: several would each read all of its
+    /// weights, for fewer rows at a time.
+    pub threads: usize,
+    pub device: Device,
+    /// The part of the problems that this process works on; `None`: all.
+    pub shard: Option<Shard>,
+    /// Problems that decode together, where the user says so; the recipe says the same then.
+    pub batch: Option<usize>,
+    /// Where the blocks of the normal run come from that interventions fork.
+    pub blocks: BlockOrigin,
+    /// Whether [`Self::say`] tells the user what is being done.
+    pub talks: bool,
+    /// Responses that were decoded by others.
+    pub decodes: Decodes,
+    /// The normal run as shards made it.
+    pub normal: Option<NormalRun>,
+    tagged: OnceLock<Vec<Tagged>>,
+    staged: OnceLock<Staged>,
+    readings: OnceLock<Vec<Vec<Reading>>>,
+    decoded: OnceLock<(Scores, Vec<Trace>)>,
+    forkable: OnceLock<Forkable>,
+}
+
+/// Weights of a large model.
+const LARGE: usize = 1 << 30;
+
+/// What a cell holds, computed where it is empty.
+fn lazy<T>(cell: &OnceLock<T>, compute: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if cell.get().is_none() {
+        let _ = cell.set(compute()?);
+    }
+    cell.get().context("nothing was computed")
+}
+
+impl Study {
+    /// A model and its problems, of no run, by one worker.
+    pub(crate) fn of(name: String, model: Decoder, corpus: Corpus, recipe: Recipe, reasoning: Reasoning) -> Self {
+        Self {
+            name,
+            device: model.device(),
+            model,
+            corpus,
+            recipe,
+            reasoning,
+            run: None,
+            source: vec![],
+            adapter: None,
+            seed: 0,
+            threads: 1,
+            shard: None,
+            batch: None,
+            blocks: BlockOrigin::Own,
+            talks: false,
+            decodes: Decodes::default(),
+            normal: None,
+            tagged: OnceLock::new(),
+            staged: OnceLock::new(),
+            readings: OnceLock::new(),
+            decoded: OnceLock::new(),
+            forkable: OnceLock::new(),
+        }
+    }
+
+    /// By so many workers; a large model has one.
+    #[must_use]
+    pub(crate) fn by(self, threads: usize) -> Self {
+        let threads = if self.model.config().token_weights() < LARGE { threads } else { 1 };
+        Self { threads, ..self }
+    }
+
+    /// One part of several. Problems go to parts in the batches that decode together, so that each is computed exactly as
+    /// one process computes it.
+    ///
+    /// # Errors
+    /// More parts than there are batches.
+    pub fn sharded(self, shard: Option<Shard>) -> Result<Self> {
+        if let Some(shard) = shard {
+            let (problems, batch) = (self.corpus.test.len(), self.together());
+            let batches = problems.div_ceil(batch);
+            ensure!(
+                shard.of <= batches,
+                "--shard {shard}: {}'s {problems} problems, {batch} decoded together, make {batches} shards at most: take fewer \
+                 shards, or a smaller --batch",
+                self.name
+            );
+        }
+        Ok(Self { shard, ..self })
+    }
+
+    /// With spans that are known already, in the order of the problems, instead of an annotator's.
+    #[must_use]
+    pub fn with_tags(self, tagged: Vec<Tagged>) -> Self {
+        Self { tagged: OnceLock::from(tagged), ..self }
+    }
+
+    /// With blocks of this origin.
+    #[must_use]
+    pub fn with_blocks(self, blocks: BlockOrigin) -> Self {
+        Self { blocks, forkable: OnceLock::new(), ..self }
+    }
+
+    /// Under a name of the caller's: of the model, or of the run that its phase belongs to.
+    #[must_use]
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.name = if self.run.is_some() { format!("{name}/{}", self.short_name()) } else { name.to_owned() };
+        name.clone_into(&mut self.recipe.name);
+        self
+    }
+
+    /// Tells the user what is being done.
+    pub(crate) fn say(&self, what: &str) {
+        if self.talks {
+            crate::progress::say(&format!("intervene: {}: {what}", self.name));
+        }
+    }
+
+    /// Problems that decode together.
+    pub(crate) fn together(&self) -> usize {
+        self.recipe.evaluation.batch.max(1)
+    }
+
+    /// Whether a unit of work is this process' own, by its number.
+    pub(crate) fn has(&self, unit: usize) -> bool {
+        self.shard.is_none_or(|shard| shard.has(unit))
+    }
+
+    /// Whether a problem is this process' own.
+    pub(crate) fn owns(&self, problem: usize) -> bool {
+        self.has(problem / self.together())
+    }
+
+    /// `n` is the number of problems behind a row.
+    pub fn identity(&self, n: usize) -> Identity {
+        Identity { checkpoint: self.name.clone(), dataset: self.dataset(), n, seed: self.seed }
+    }
+
+    /// The task's name, or the file's.
+    pub fn dataset(&self) -> String {
+        self.recipe.dataset()
+    }
+
+    /// The part of its name that stands in file names: the phase, or the model.
+    pub(crate) fn short_name(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or(&self.name)
+    }
+
+    /// As an evaluation decodes: greedily.
+    pub fn settings(&self) -> DecodeSettings {
+        decode_settings(&self.recipe.evaluation, &self.corpus.stops, Switching::Free)
+    }
+
+    /// What a decode of it shares: model, latent source, controller, switch tokens. The user's Ctrl-C cancels it.
+    pub fn decoding<'a>(&'a self, settings: &'a DecodeSettings) -> Decode<'a> {
+        Decode {
+            model: &self.model,
+            source: &self.reasoning.source,
+            controller: &self.reasoning.blocks,
+            switch: Some(self.corpus.switch),
+            settings,
+            cancel: Some(crate::progress::stop_flag()),
+            ahead: None,
+        }
+    }
+
+    /// Known rows of it run to the end, latents through its own source.
+    ///
+    /// # Errors
+    /// As [`unroll`].
+    pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<Unrolled> {
+        unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
+    }
+
+    /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] where a rule says so.
+    pub fn chooses_blocks(&self) -> Result<()> {
+        let rule = match self.reasoning.blocks {
+            Blocks::Learnt | Blocks::Never => return Ok(()),
+            rule => serde_json::to_string(&rule)?,
+        };
+        let why = match self.reasoning.blocks {
+            Blocks::Thinking { .. } => "the model does not choose where to switch",
+            _ => "the model chooses neither where to switch nor how long to stay",
+        };
+        Err(DoesNotApply(format!("{}: its blocks follow a rule ({rule}): {why}", self.name)).into())
+    }
+
+    /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] where blocks do not stand at spans; a run without annotation, a solution that cannot be scored.
+    pub fn tagged(&self) -> Result<&[Tagged]> {
+        self.chooses_blocks()?;
+        Ok(lazy(&self.tagged, || {
+            let (test, bare) = (&self.corpus.test, |solution: &str| solution.trim().is_empty());
+            let bare = test.iter().filter(|problem| bare(&problem.solution)).count();
+            ensure!(
+                bare == 0,
+                DoesNotApply(format!(
+                    "{bare} of {} problems bring no worked solution in which to tag spans",
+                    test.len()
+                ))
+            );
+            self.tag_held_out().context("tagging the held-out solutions")
+        })?)
+    }
+
+    /// The tagged solutions as known rows, with what stands where.
+    ///
+    /// # Errors
+    /// As [`Self::tagged`], and data without a single boundary.
+    pub(crate) fn staged(&self) -> Result<&Staged> {
+        lazy(&self.staged, || stage(self, self.tagged()?))
+    }
+
+    /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
+    ///
+    /// # Errors
+    /// As [`Self::staged`] and the model's.
+    pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
+        Ok(lazy(&self.readings, || logits::readings(self, self.staged()?, self.threads))?)
+    }
+
+    /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn decoded(&self) -> Result<(&Scores, &[Trace])> {
+        let (scores, traces) = lazy(&self.decoded, || self.decode(Switching::Free, self.recipe.evaluation.k_min))?;
+        Ok((scores, traces))
+    }
+
+    /// The problems decoded normally, ready to be forked.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn sweep(&self) -> Result<Sweep<'_>> {
+        Ok(Sweep::of(self, lazy(&self.forkable, || Forkable::of(self))?))
+    }
+
+    /// Greedy decoding under another rule of switching or another `K_min`.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
+        if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
+            return Ok((score(traces, &self.corpus)?, traces.clone()));
+        }
+        let requests = requests(&self.corpus);
+        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
+        let traces = self.decode_only(switching, k_min, &batches, &|_| Ok(()))?;
+        Ok((score(&traces, &self.corpus)?, traces))
+    }
+
+    /// The same of some of the problems, in batches that are the caller's and not those of a number of threads: threads round
+    /// nothing another way. `done` hears of each batch.
+    ///
+    /// # Errors
+    /// As the decoder's and those of `done`.
+    pub(crate) fn decode_only(
+        &self,
+        switching: Switching,
+        k_min: usize,
+        batches: &[&[Request]],
+        done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
+    ) -> Result<Vec<Trace>> {
+        let Self { model, corpus, recipe, reasoning, .. } = self;
+        let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
+        decode_batches(&Evaluated { model, corpus, evaluation, reasoning, switching }, batches, self.threads, done)
+    }
+}

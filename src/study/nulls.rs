@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use anyhow::Result;
 
 use super::Study;
-use super::answers::Reader;
+use super::answers::{gold_tokens, outcome};
 use super::sweep::{Outcome, Sweep, not_stopped};
 use crate::interventions::{Bank, latents};
 use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Sampling, Start, Switching};
@@ -21,14 +21,13 @@ struct Sampled {
 }
 
 fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
-    let subject = &study.subject;
-    let reader = Reader::new(&subject.corpus)?;
-    let how = subject.decode(settings);
+    let gold = gold_tokens(&study.corpus)?;
+    let how = study.decoding(settings);
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
     // Whole batches, so that every shard rounds as one process does.
     for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
-        let watch: Vec<Option<u32>> = chunk.iter().map(|r| reader.gold_token(r.problem)).collect();
+        let watch: Vec<Option<u32>> = chunk.iter().map(|r| gold[r.problem]).collect();
         let prefix = Prefix::prompts(how, chunk, &watch)?;
         let fork = |(request, r): (usize, &Request)| Fork {
             request,
@@ -39,7 +38,7 @@ fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usiz
         };
         let forks: Vec<Fork> = chunk.iter().enumerate().map(fork).collect();
         let mut hooks = Hooks::none();
-        hooks.observe(&latents(), subject.model.layers.len(), |site, value| {
+        hooks.observe(&latents(), study.model.layers.len(), |site, value| {
             bank.borrow_mut().record(site, value, |id| id)
         })?;
         decoded.extend(prefix.fork(how, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
@@ -49,11 +48,8 @@ fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usiz
 }
 
 fn sampling(study: &Study) -> DecodeSettings {
-    let temperature = study.subject.recipe.grpo.temperature;
-    DecodeSettings {
-        sampling: Sampling { temperature, seed: study.seed, ..Sampling::default() },
-        ..Sweep::settings(study)
-    }
+    let temperature = study.recipe.grpo.temperature;
+    DecodeSettings { sampling: Sampling { temperature, seed: study.seed, ..Sampling::default() }, ..study.settings() }
 }
 
 /// The states of sampled rollouts (at the temperature of the recipe's rollouts), one bank a draw.
@@ -62,7 +58,7 @@ fn sampling(study: &Study) -> DecodeSettings {
 /// As the decoder's.
 pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
     let settings = sampling(study);
-    let batch = study.subject.recipe.evaluation.batch;
+    let batch = study.recipe.evaluation.batch;
     (0..draws).map(|draw| Ok(sample(study, sweep, &settings, draw, batch)?.bank)).collect()
 }
 
@@ -75,7 +71,7 @@ pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 /// As the decoder's.
 pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
     let settings = sampling(study);
-    let batch = study.subject.recipe.evaluation.batch;
+    let batch = study.recipe.evaluation.batch;
     let run = |rollout| outcomes(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
     Ok([run(0)?, run(1)?])
 }
@@ -85,12 +81,11 @@ pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
 /// # Errors
 /// As the decoder's.
 pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
-    let batch = if study.subject.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
-    outcomes(study, &sample(study, sweep, &Sweep::settings(study), 0, batch)?.decoded, sweep)
+    let batch = if study.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
+    outcomes(study, &sample(study, sweep, &study.settings(), 0, batch)?.decoded, sweep)
 }
 
 fn outcomes(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Outcomes> {
-    let reader = Reader::new(&study.subject.corpus)?;
     let own = decoded.iter().filter(|d| study.owns(d.trace.problem));
-    own.map(|d| Ok((d.trace.problem, reader.outcome(d, sweep.traces.get(d.trace.problem))?))).collect()
+    own.map(|d| Ok((d.trace.problem, outcome(&study.corpus, d, sweep.traces.get(d.trace.problem))?))).collect()
 }

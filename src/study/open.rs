@@ -1,233 +1,209 @@
-//! What the experiments on one checkpoint share: computed once, when first asked for.
+//! From what a user names (a phase of a run, a model) to a study of it.
 
-use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use burn::tensor::Device;
+use anyhow::{Context, Result, bail, ensure};
 
-use super::decodes::{Decodes, named};
-use super::normal::NormalRun;
-use super::shard::Shard;
-use super::staging::{Reading, Staged, logits, stage};
-use super::subject::{Subject, Tagged};
-use crate::evaluation::{Evaluated, Scores, decode_batches, requests, score};
-use crate::latent::{Blocks, Request, Switching, Trace};
+use super::Study;
+use crate::corpus::Corpus;
+use crate::grade::Grader;
+use crate::loading::{NewRows, Opened};
 use crate::machine::Machine;
-use crate::recipe::Evaluation;
-use crate::schema::Identity;
-
-/// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct DoesNotApply(String);
-
-impl DoesNotApply {
-    pub(crate) fn because(why: impl Into<String>) -> Self {
-        Self(why.into())
-    }
-}
-
-/// A checkpoint under examination.
-pub struct Study {
-    pub subject: Subject,
-    /// Of everything random: bootstraps, splits, draws.
-    pub seed: u64,
-    /// Workers that share the problems. A large model has one, whose products use all threads: several would each read all of its
-    /// weights, for fewer rows at a time.
-    pub threads: usize,
-    pub device: Device,
-    /// The part of the problems that this process works on; `None`: all.
-    pub shard: Option<Shard>,
-    /// Problems that decode together, where the user says so; the recipe says the same then.
-    pub batch: Option<usize>,
-    /// Responses that were decoded by others.
-    pub decodes: Decodes,
-    /// The normal run as shards made it.
-    pub normal: Option<NormalRun>,
-    tagged: OnceCell<Vec<Tagged>>,
-    staged: OnceCell<Staged>,
-    readings: OnceCell<Vec<Vec<Reading>>>,
-    decoded: OnceCell<(Scores, Vec<Trace>)>,
-}
-
-/// Weights of a large model.
-const LARGE: usize = 1 << 30;
+use crate::model::ModelConfig;
+use crate::model::checkpoint::ModelRef;
+use crate::model::checkpoint::peft::Apply;
+use crate::progress::say;
+use crate::recipe::{MOST_ROWS, Recipe};
+use crate::text::{Fields, Prompts, Template};
 
 impl Study {
-    pub fn new(subject: Subject, seed: u64, threads: usize, device: Device) -> Self {
-        let threads = if subject.model.config().token_weights() < LARGE { threads } else { 1 };
-        Self {
-            subject,
-            seed,
-            threads,
-            device,
-            shard: None,
-            batch: None,
-            decodes: Decodes::default(),
-            normal: None,
-            tagged: OnceCell::new(),
-            staged: OnceCell::new(),
-            readings: OnceCell::new(),
-            decoded: OnceCell::new(),
-        }
-    }
-
-    /// Opens a phase of a run on the default machine; as [`Subject::open`].
+    /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems, on the default machine.
     ///
     /// # Errors
-    /// As [`Subject::open`].
+    /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
-        let Machine { device, threads, .. } = Machine::default();
-        Ok(Self::new(Subject::open(run, phase, problems, &device)?, seed, threads, device))
+        let asked = Asked { problems, ..Asked::default() };
+        Ok(Self { seed, ..Self::of_run(run, phase, &asked, &Machine::default())? })
     }
 
-    /// One part of several. Problems go to parts in the batches that decode together, so that each is computed exactly as
-    /// one process computes it.
+    /// On a machine of the caller's, and on the problems of another file where `asked` names one.
     ///
     /// # Errors
-    /// More parts than there are batches.
-    pub fn sharded(self, shard: Option<Shard>) -> Result<Self> {
-        if let Some(shard) = shard {
-            let (problems, batch) = (self.subject.corpus.test.len(), self.together());
-            let batches = problems.div_ceil(batch);
-            ensure!(
-                shard.of <= batches,
-                "--shard {shard}: {}'s {problems} problems, {batch} decoded together, make {batches} shards at most: take fewer \
-                 shards, or a smaller --batch",
-                self.subject.name
+    /// As [`Self::open`], and a file that cannot be read.
+    pub fn of_run(run: &Path, phase: &str, asked: &Asked, machine: &Machine) -> Result<Self> {
+        let file = run.join("recipe.toml");
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
+        let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
+        let trained = recipe.clone();
+        asked.of(&mut recipe)?;
+        let folder = run.join(phase).join("checkpoint");
+        ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
+        let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
+        opened.text()?;
+        let source = opened.checkpoint.places();
+        let loaded = opened.load_as(machine.dtype, &machine.device)?;
+        loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
+        let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if asked.data.is_some() && !asked.raw {
+            corpus.tell_trained(&trained);
+        }
+        let name = format!("{}/{phase}", recipe.name);
+        let study = Self::of(name, loaded.model, corpus, recipe, loaded.reasoning);
+        Ok(Self { run: Some(run.to_path_buf()), source, batch: asked.batch, ..study.on(machine) })
+    }
+
+    /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
+    /// gets rows for it. `like` says how it is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// What cannot be read, a model without tokenizer, no problems to ask.
+    pub fn of_model(
+        model: &str,
+        adapter: Option<&Path>,
+        like: &Recipe,
+        asked: &Asked,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let mut recipe = like.clone();
+        let place = ModelRef::parse(model)?;
+        let brought = asked.data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
+        if let (ModelRef::Hub { .. }, false) = (&place, brought) {
+            bail!(
+                "{model}: no such folder or file here; a model of the hub brings no problems: name a file of them with --data"
             );
         }
-        Ok(Self { shard, ..self })
-    }
-
-    /// Problems that decode together.
-    pub(crate) fn together(&self) -> usize {
-        self.subject.recipe.evaluation.batch.max(1)
-    }
-
-    /// Whether a unit of work is this process' own, by its number.
-    pub(crate) fn has(&self, unit: usize) -> bool {
-        self.shard.is_none_or(|shard| shard.has(unit))
-    }
-
-    /// Whether a problem is this process' own.
-    pub(crate) fn owns(&self, problem: usize) -> bool {
-        self.has(problem / self.together())
-    }
-
-    /// With spans that are known already, in the order of the problems, instead of an annotator's.
-    #[must_use]
-    pub fn with_tags(self, tagged: Vec<Tagged>) -> Self {
-        Self { tagged: OnceCell::from(tagged), ..self }
-    }
-
-    /// `n` is the number of problems behind a row.
-    pub fn identity(&self, n: usize) -> Identity {
-        Identity { checkpoint: self.subject.name.clone(), dataset: self.subject.dataset(), n, seed: self.seed }
-    }
-
-    /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
-    ///
-    /// # Errors
-    /// [`DoesNotApply`] where a rule says so.
-    pub fn chooses_blocks(&self) -> Result<()> {
-        let Subject { name, reasoning, .. } = &self.subject;
-        let rule = match reasoning.blocks {
-            Blocks::Learnt | Blocks::Never => return Ok(()),
-            rule => serde_json::to_string(&rule)?,
-        };
-        let why = match reasoning.blocks {
-            Blocks::Thinking { .. } => "the model does not choose where to switch",
-            _ => "the model chooses neither where to switch nor how long to stay",
-        };
-        Err(DoesNotApply(format!("{name}: its blocks follow a rule ({rule}): {why}")).into())
-    }
-
-    /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
-    ///
-    /// # Errors
-    /// [`DoesNotApply`] where blocks do not stand at spans; a run without annotation, a solution that cannot be scored.
-    pub fn tagged(&self) -> Result<&[Tagged]> {
-        self.chooses_blocks()?;
-        if self.tagged.get().is_none() {
-            let test = &self.subject.corpus.test;
-            let bare = test.iter().filter(|problem| problem.solution.trim().is_empty()).count();
-            ensure!(
-                bare == 0,
-                DoesNotApply(format!(
-                    "{bare} of {} problems bring no worked solution in which to tag spans",
-                    test.len()
-                ))
-            );
-            let tagged = self.subject.tag_held_out(&self.device).context("tagging the held-out solutions")?;
-            let _ = self.tagged.set(tagged);
+        ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
+        asked.of(&mut recipe)?;
+        let opened = Opened::open(model, adapter, Apply::Merged)?;
+        opened.text()?;
+        recipe.data.template = form(&opened, &recipe, asked)?;
+        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
+        if let Some(reasoning) = &opened.reasoning {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
-        Ok(self.tagged.get().map(Vec::as_slice).unwrap_or_default())
-    }
-
-    /// The tagged solutions as known rows, with what stands where.
-    ///
-    /// # Errors
-    /// As [`Self::tagged`], and data without a single boundary.
-    pub(crate) fn staged(&self) -> Result<&Staged> {
-        if self.staged.get().is_none() {
-            let _ = self.staged.set(stage(&self.subject, self.tagged()?)?);
+        let source = opened.checkpoint.places();
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.add_switch_tokens(&NewRows {
+            seed: recipe.seed,
+            seed_token: recipe.seed_token.clone(),
+            ..NewRows::default()
+        })?;
+        loaded.model.ensure_finite().with_context(|| model.to_owned())?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
+        Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
+            format!("{model}: prompted as `{}` is; --like names another preset or recipe", like.name)
+        })?;
+        let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if !asked.raw && recipe.task.is_none() {
+            say(&format!("{model}: prompted by {}", corpus.template.told(&corpus.vocabulary)));
         }
-        self.staged.get().context("nothing was staged")
-    }
-
-    /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
-    ///
-    /// # Errors
-    /// As [`Self::staged`] and the model's.
-    pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
-        if self.readings.get().is_none() {
-            let _ = self.readings.set(logits::readings(&self.subject, self.staged()?, self.threads)?);
+        if asked.batch.is_none() && loaded.model.is_kept() {
+            let prompt = corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+            let rows = rows_held(loaded.model.config(), prompt + recipe.evaluation.max_new_tokens);
+            recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
         }
-        Ok(self.readings.get().map(Vec::as_slice).unwrap_or_default())
+        let study = Self::of(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
+        let adapter = adapter.map(Path::to_path_buf);
+        Ok(Self { source, adapter, batch: asked.batch, ..study.on(machine) })
     }
 
-    /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.
-    ///
-    /// # Errors
-    /// As the decoder's.
-    pub fn decoded(&self) -> Result<(&Scores, &[Trace])> {
-        if self.decoded.get().is_none() {
-            let _ = self.decoded.set(self.decode(Switching::Free, self.subject.recipe.evaluation.k_min)?);
+    /// Its model computing on this machine. Says where no block can have a length that the checkpoint was trained at.
+    fn on(self, machine: &Machine) -> Self {
+        if let Some(warning) =
+            self.reasoning.untrained_dwell(self.recipe.evaluation.k_min, self.recipe.evaluation.k_cap)
+        {
+            say(&format!("{}: {warning}", self.name));
         }
-        self.decoded.get().map(|(scores, traces)| (scores, traces.as_slice())).context("nothing was decoded")
+        let Machine { device, dtype, threads, .. } = machine;
+        Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads)
     }
+}
 
-    /// Greedy decoding under another rule of switching or another `K_min`.
-    ///
-    /// # Errors
-    /// As the decoder's.
-    pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
-        let corpus = &self.subject.corpus;
-        if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
-            return Ok((score(traces, corpus)?, traces.clone()));
+/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
+/// every step of a batch reads anew.
+const CACHE_HELD: usize = 1 << 23;
+const SHARE_OF_WEIGHTS: usize = 80;
+
+/// Rows of so many positions whose keys and values are held together.
+pub(super) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
+    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+    CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
+}
+
+/// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.
+const FEWEST: usize = 8;
+
+/// Which problems are asked. Experiments read held-out problems only.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// A file of them instead of the recipe's own.
+    pub data: Option<PathBuf>,
+    /// Names of the file's keys, where they are not those of a known format.
+    pub fields: Option<Fields>,
+    /// How answers of the file are graded, where its gold answers do not say it.
+    pub grader: Option<Grader>,
+    /// The first so many.
+    pub problems: Option<usize>,
+    /// So many decoded together.
+    pub batch: Option<usize>,
+    /// Rows are given as the model reads them: no template is asked for.
+    pub raw: bool,
+    /// The recipe that says how a model is prompted was not named by the user: its text stands in for nothing.
+    pub unnamed: bool,
+}
+
+/// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
+fn form(opened: &Opened, recipe: &Recipe, asked: &Asked) -> Result<Template> {
+    let named = recipe.data.template;
+    if asked.raw {
+        return Ok(Template::Plain);
+    }
+    if recipe.task.is_some() {
+        return Ok(named);
+    }
+    let has_own = opened.text()?.has_chat();
+    Ok(match (has_own, asked.unnamed) {
+        (true, true) => Template::Chat,
+        (true, false) => named.own(),
+        (false, true) => Template::Plain,
+        (false, false) => named,
+    })
+}
+
+impl Asked {
+    fn of(&self, recipe: &mut Recipe) -> Result<()> {
+        if let Some(n) = self.problems {
+            ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
+            recipe.evaluation.problems = n;
         }
-        let requests = requests(corpus);
-        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
-        let traces = self.decode_only(switching, k_min, &batches, &|_| Ok(()))?;
-        Ok((score(&traces, corpus)?, traces))
-    }
-
-    /// The same of some of the problems, in batches that are the caller's and not those of a number of threads: threads round
-    /// nothing another way. `done` hears of each batch.
-    ///
-    /// # Errors
-    /// As the decoder's and those of `done`.
-    pub(crate) fn decode_only(
-        &self,
-        switching: Switching,
-        k_min: usize,
-        batches: &[&[Request]],
-        done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
-    ) -> Result<Vec<Trace>> {
-        let Subject { model, corpus, recipe, reasoning, .. } = &self.subject;
-        let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
-        decode_batches(&Evaluated { model, corpus, evaluation, reasoning, switching }, batches, self.threads, done)
+        if let Some(batch) = self.batch {
+            ensure!((1..=MOST_ROWS).contains(&batch), "--batch must be from 1 to {MOST_ROWS}, found {batch}");
+            recipe.evaluation.batch = batch;
+        }
+        if let Some(path) = &self.data {
+            ensure!(path.exists(), "--data {}: no such file or folder", path.display());
+            recipe.task = None;
+            recipe.data.path = Some(path.clone());
+            recipe.data.test_path = Some(path.clone());
+            recipe.data.fields.clone_from(&self.fields);
+            recipe.data.max_tokens = usize::MAX;
+        }
+        recipe.data.grader = self.grader.or(recipe.data.grader.filter(|_| self.data.is_none()));
+        ensure!(
+            self.grader.is_none() || recipe.task.is_none(),
+            "--grader says how answers of a file are graded, and the problems are generated: name a file with --data"
+        );
+        ensure!(
+            self.fields.is_none() || self.data.is_some(),
+            "--field names keys of the file that --data names, and there is none"
+        );
+        if recipe.task.is_some() {
+            recipe.data.rows = 1;
+        } else if self.data.is_some() {
+            // Nothing is trained: a file without solutions is asked all the same.
+            recipe.data.rows = 0;
+        }
+        Ok(())
     }
 }

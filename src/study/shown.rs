@@ -23,7 +23,7 @@ pub(crate) struct Shown {
 /// # Errors
 /// As the decoder's.
 pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<Shown>> {
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let (_, traces) = study.decoded()?;
     let one = |trace: &Trace| {
         let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();

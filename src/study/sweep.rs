@@ -4,16 +4,15 @@
 //! Problems that open no block are decoded once for all. Knows how to decode and grade forks, not what they mean.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
-use super::answers::Reader;
+use super::answers::{gold_tokens, outcome};
 use super::normal::{Normal, row};
-use super::open::DoesNotApply;
-use super::subject::Subject;
-use super::{Causal, Study};
-use crate::evaluation::{decode_settings, requests};
+use super::{DoesNotApply, Study};
+use crate::evaluation::requests;
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::PositionRole;
 use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
@@ -77,25 +76,20 @@ pub struct Continued {
     pub forks: usize,
 }
 
-struct Batch<'a> {
+struct Batch {
     first: usize,
     /// Requests that opened no block.
     ended: Vec<bool>,
     force_at: Vec<Option<usize>>,
     /// `None`: another shard forks these problems.
-    prefix: Option<Prefix<'a>>,
+    prefix: Option<Prefix>,
 }
 
-/// The held-out problems of a checkpoint, decoded normally, ready to be forked.
-pub struct Sweep<'a> {
-    subject: &'a Subject,
-    threads: usize,
-    reader: Reader<'a>,
-    settings: &'a DecodeSettings,
+/// The held-out problems of a checkpoint, decoded normally, and where each can be forked.
+pub struct Forkable {
+    pub settings: DecodeSettings,
     pub blocks: BlockOrigin,
-    batches: Vec<Batch<'a>>,
-    /// Rows of a batch of forks at most.
-    pub rows_at_once: usize,
+    batches: Vec<Batch>,
     pub requests: Vec<Request>,
     /// Where the normal run was made to open a block.
     pub force_at: Vec<Option<usize>>,
@@ -108,6 +102,22 @@ pub struct Sweep<'a> {
     ended: Vec<bool>,
 }
 
+/// A study's problems, ready to be forked.
+pub struct Sweep<'a> {
+    study: &'a Study,
+    of: &'a Forkable,
+    /// Rows of a batch of forks at most.
+    pub rows_at_once: usize,
+}
+
+impl Deref for Sweep<'_> {
+    type Target = Forkable;
+
+    fn deref(&self) -> &Forkable {
+        self.of
+    }
+}
+
 /// Forks of one batch that decode together: problem, continuation.
 struct Unit {
     batch: usize,
@@ -115,34 +125,25 @@ struct Unit {
     members: Vec<(usize, usize)>,
 }
 
-impl<'a> Sweep<'a> {
+impl Forkable {
     /// Decodes every problem normally and keeps where each can be forked.
     ///
     /// # Errors
     /// As the decoder's.
-    pub fn new(study: &'a Study, settings: &'a DecodeSettings) -> Result<Self> {
-        Self::with(study, settings, BlockOrigin::Own)
-    }
-
-    /// The same with a say in where blocks come from.
-    ///
-    /// # Errors
-    /// As the decoder's.
-    pub fn with(study: &'a Study, settings: &'a DecodeSettings, blocks: BlockOrigin) -> Result<Self> {
-        let subject = &study.subject;
-        let reader = Reader::new(&subject.corpus)?;
-        let requests = requests(&subject.corpus);
+    pub(super) fn of(study: &Study) -> Result<Self> {
+        let (settings, blocks) = (study.settings(), study.blocks);
+        let requests = requests(&study.corpus);
         let given = study.normal.as_ref();
         if let Some(given) = given {
             ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
         }
         let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
-        for batch in decoded_batches(study, &reader, &requests, settings, (blocks, given.is_none()))? {
+        for batch in decoded_batches(study, &requests, &settings, given.is_none())? {
             match batch {
                 Ok((batch, decoded, states)) => {
                     batches.push(batch);
                     for decoded in decoded {
-                        normal.push(reader.outcome(&decoded, Some(&decoded.trace))?);
+                        normal.push(outcome(&study.corpus, &decoded, Some(&decoded.trace))?);
                         traces.push(decoded.trace);
                     }
                     bank.merge(states);
@@ -161,69 +162,53 @@ impl<'a> Sweep<'a> {
         if let Some(given) = given {
             bank.merge(given.bank.clone());
         }
-        let rows_at_once = rows_at_once(subject, settings, &requests);
-        let threads = study.threads;
         let ended = batches.iter().flat_map(|batch: &Batch| batch.ended.clone()).collect();
         let force_at = batches.iter().flat_map(|batch: &Batch| batch.force_at.clone()).collect();
-        Ok(Self {
-            subject,
-            threads,
-            reader,
-            settings,
-            blocks,
-            force_at,
-            batches,
-            rows_at_once,
-            requests,
-            traces,
-            normal,
-            bank,
-            ended,
-        })
+        Ok(Self { settings, blocks, force_at, batches, requests, traces, normal, bank, ended })
     }
+}
 
-    fn batch(
-        subject: &'a Subject,
-        reader: &Reader,
-        settings: &'a DecodeSettings,
-        requests: &[Request],
-        blocks: BlockOrigin,
-    ) -> Result<(Batch<'a>, Vec<Decoded>, Bank)> {
-        let first = requests.first().map_or(0, |r| r.problem);
-        let how = subject.decode(settings);
-        let watch: Vec<Option<u32>> = requests.iter().map(|r| reader.gold_token(r.problem)).collect();
-        let mut force_at = vec![None; requests.len()];
-        let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
-        if blocks == BlockOrigin::Forced {
-            let at = |r| prefix.ended(r).map(|decoded| closest(&decoded.trace));
-            force_at = (0..requests.len()).map(at).collect();
-            prefix = Prefix::new(how, requests, &watch, &force_at)?;
-        }
-        let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
-        let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
-        let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
-        let bank = RefCell::new(Bank::default());
-        if !held.is_empty() {
-            let mut hooks = Hooks::none();
-            let layers = subject.model.layers.len();
-            hooks.observe(&latents(), layers, |site, value| bank.borrow_mut().record(site, value, |id| first + id))?;
-            let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();
-            let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
-            held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
-        }
-        let decoded = decoded.into_iter().flatten().collect();
-        Ok((Batch { first, ended, force_at, prefix: Some(prefix) }, decoded, bank.into_inner()))
+fn batch(
+    study: &Study,
+    gold: &[Option<u32>],
+    settings: &DecodeSettings,
+    requests: &[Request],
+) -> Result<(Batch, Vec<Decoded>, Bank)> {
+    let first = requests.first().map_or(0, |r| r.problem);
+    let how = study.decoding(settings);
+    let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
+    let mut force_at = vec![None; requests.len()];
+    let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
+    if study.blocks == BlockOrigin::Forced {
+        let at = |r| prefix.ended(r).map(|decoded| closest(&decoded.trace));
+        force_at = (0..requests.len()).map(at).collect();
+        prefix = Prefix::new(how, requests, &watch, &force_at)?;
+    }
+    let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
+    let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
+    let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
+    let bank = RefCell::new(Bank::default());
+    if !held.is_empty() {
+        let mut hooks = Hooks::none();
+        let layers = study.model.layers.len();
+        hooks.observe(&latents(), layers, |site, value| bank.borrow_mut().record(site, value, |id| first + id))?;
+        let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();
+        let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
+        held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
+    }
+    let decoded = decoded.into_iter().flatten().collect();
+    Ok((Batch { first, ended, force_at, prefix: Some(prefix) }, decoded, bank.into_inner()))
+}
+
+impl<'a> Sweep<'a> {
+    pub(super) fn of(study: &'a Study, of: &'a Forkable) -> Self {
+        Self { study, of, rows_at_once: rows_at_once(study, &of.settings, &of.requests) }
     }
 
     /// The problems that this process forks.
     pub(crate) fn own(&self) -> impl Iterator<Item = usize> {
         let own = self.batches.iter().filter(|batch| batch.prefix.is_some());
         own.flat_map(|batch| batch.first..batch.first + batch.ended.len())
-    }
-
-    /// As an evaluation decodes: greedily.
-    pub fn settings(study: &Study) -> DecodeSettings {
-        decode_settings(&study.subject.recipe.evaluation, &study.subject.corpus.stops, Switching::Free)
     }
 
     /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
@@ -248,7 +233,7 @@ impl<'a> Sweep<'a> {
     ) -> Result<()> {
         let mut units = self.units(all);
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
-        let parts = parallel::cut(&units, self.threads);
+        let parts = parallel::cut(&units, self.study.threads);
         parallel::run(&parts, |part| {
             part.iter().try_for_each(|unit| {
                 let forks = self.unit(unit, all, later, channel)?;
@@ -326,15 +311,15 @@ impl<'a> Sweep<'a> {
         }
         let arms = Replacements::new(arms, later, &self.bank, unit.members.len());
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
-        let layers = self.subject.model.layers.len();
+        let layers = self.study.model.layers.len();
         arms.attach(&mut hooks, layers)?;
         arms.attach_frozen(&mut other, layers)?;
-        let how = self.subject.decode(self.settings);
+        let how = self.study.decoding(&self.settings);
         let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
         let of = |((&(request, continuation), decoded), firings): ((&(usize, usize), &Decoded), Firings)| {
             let problem = first + request;
-            let outcome = self.reader.outcome(decoded, self.traces.get(problem))?;
+            let outcome = outcome(&self.study.corpus, decoded, self.traces.get(problem))?;
             Ok(Forked { problem, continuation, outcome, firings })
         };
         unit.members.iter().zip(&done).zip(arms.firings()).map(of).collect()
@@ -345,7 +330,7 @@ impl<'a> Sweep<'a> {
     /// # Errors
     /// No latent in any problem.
     pub fn switches(&self) -> Result<()> {
-        let name = &self.subject.name;
+        let name = &self.study.name;
         ensure!(
             !self.bank.is_empty(),
             DoesNotApply::because(format!(
@@ -358,24 +343,23 @@ impl<'a> Sweep<'a> {
 }
 
 /// A batch decoded normally, or the requests of one that was not wanted.
-type Tried<'a, 'r> = Result<(Batch<'a>, Vec<Decoded>, Bank), &'r [Request]>;
+type Tried<'r> = Result<(Batch, Vec<Decoded>, Bank), &'r [Request]>;
 
 /// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept.
-fn decoded_batches<'a, 'r>(
-    study: &'a Study,
-    reader: &Reader,
+fn decoded_batches<'r>(
+    study: &Study,
     requests: &'r [Request],
-    settings: &'a DecodeSettings,
-    (blocks, others): (BlockOrigin, bool),
-) -> Result<Vec<Tried<'a, 'r>>> {
+    settings: &DecodeSettings,
+    others: bool,
+) -> Result<Vec<Tried<'r>>> {
     let chunks: Vec<(bool, &[Request])> =
         requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
-    let subject = &study.subject;
-    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<Tried<'a, 'r>> {
+    let gold = gold_tokens(&study.corpus)?;
+    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<Tried<'r>> {
         if !own && !others {
             return Ok(Err(chunk));
         }
-        let (mut batch, decoded, bank) = Sweep::batch(subject, reader, settings, chunk, blocks)?;
+        let (mut batch, decoded, bank) = batch(study, &gold, settings, chunk)?;
         batch.prefix = batch.prefix.filter(|_| own);
         Ok(Ok((batch, decoded, bank)))
     };
@@ -389,25 +373,24 @@ fn decoded_batches<'a, 'r>(
 ///
 /// # Errors
 /// As the decoder's.
-pub(crate) fn normal_rows(causal: &Causal) -> Result<Vec<NormalRunRow>> {
-    let study = causal.study;
-    let (reader, requests) = (Reader::new(&study.subject.corpus)?, requests(&study.subject.corpus));
+pub(crate) fn normal_rows(study: &Study) -> Result<Vec<NormalRunRow>> {
+    let requests = requests(&study.corpus);
     let identity = study.identity(requests.len());
     let mut rows = vec![];
-    let done = decoded_batches(study, &reader, &requests, causal.settings, (causal.blocks, false))?;
+    let done = decoded_batches(study, &requests, &study.settings(), false)?;
     for (batch, decoded, bank) in done.into_iter().flatten() {
         for (i, decoded) in decoded.into_iter().enumerate() {
-            let outcome = reader.outcome(&decoded, Some(&decoded.trace))?;
+            let outcome = outcome(&study.corpus, &decoded, Some(&decoded.trace))?;
             let (ended, force_at) = (batch.ended[i], batch.force_at[i]);
             let normal = Normal { outcome, trace: decoded.trace, ended, force_at };
-            rows.push(row(&identity, causal.blocks, &normal, &bank)?);
+            rows.push(row(&identity, study.blocks, &normal, &bank)?);
         }
     }
     Ok(rows)
 }
 
-fn rows_at_once(subject: &Subject, settings: &DecodeSettings, requests: &[Request]) -> usize {
-    let config = subject.model.config();
+fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) -> usize {
+    let config = study.model.config();
     let longest = requests.iter().map(|r| r.prompt.len()).max().unwrap_or(0) + settings.max_new_tokens;
     let row = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4 * longest;
     (CACHE_BYTES / row.max(1)).clamp(8, ROWS)

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
+use crate::guard::guarded;
 use crate::store::digits;
 use crate::store::parquet::decode_with;
 

@@ -3,20 +3,23 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::trace::PositionRole;
 use crate::schema::Identity;
 use crate::stats::Estimate;
 use crate::stats::by_problem::mean;
-use crate::store::RowWriter;
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: &str = "latent steps per problem";
+pub const ABOUT: About = About::asking("latent steps per problem");
 
-/// No settings.
+/// Settings of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Steps beyond this many are not counted; 0: all are.
+    pub most: usize,
+}
 
 /// The one row: a mean over problems with its interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,10 +30,12 @@ pub struct BlockLengthRow {
 }
 
 /// Decodes the problems and counts.
-pub fn run(study: &Study, _config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let (_, traces) = study.decoded()?;
-    let steps = |i: usize| traces[i].positions.iter().filter(|p| p.kind == PositionRole::Latent).count() as f64;
+    let steps = |i: usize| traces[i].positions.iter().filter(|p| p.kind == PositionRole::Latent).count();
+    let steps = |i: usize| if config.most > 0 { steps(i).min(config.most) } else { steps(i) } as f64;
     let latent_steps = mean(study.seed, (0..traces.len()).map(|i| (i, steps(i))))?;
-    writer.push(&BlockLengthRow { identity: study.identity(traces.len()), latent_steps: latent_steps.clone() })?;
+    let row = BlockLengthRow { identity: study.identity(traces.len()), latent_steps: latent_steps.clone() };
+    journal.save("block_length", &[row])?;
     Ok(format!("{} latent steps a problem\n", latent_steps.context("no problems")?.value))
 }

@@ -1,10 +1,10 @@
 //! A stranger's intervention: every latent input with its sign turned.
 
-use super::{About, Intervention};
+use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] =
-    &[About { name: "negate", random: false, doses: &[], make: |_, _| Box::new(Negate) }];
+    &[About { name: "negate", acts: Acts::Alone, random: false, doses: &[], make: |_, _| Box::new(Negate) }];
 
 #[derive(Clone, Copy, Debug)]
 struct Negate;

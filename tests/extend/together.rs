@@ -1,10 +1,10 @@
 //! The stranger's four files at work in one run: the method is trained on the task, the experiment and the intervention are
 //! run on what was trained. `tests/extend.rs` compiles this inside a copy of the crate.
 
-use crate::experiments::{ALL, Run, Settings, latent_intervention};
+use crate::experiments::{ALL, Journal, Run, Settings, latent_intervention};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
-use crate::store::{RowWriter, read_flat};
+use crate::store::read_flat;
 use crate::study::Study;
 use crate::train::pipeline::{Ended, Options, run};
 use crate::world::World;
@@ -34,12 +34,16 @@ fn a_stranger_trains_measures_and_intervenes() {
     let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");
     let experiment = ALL.iter().find(|e| e.name == "block_length").expect("the experiment is listed");
     let Run::One(measure) = experiment.run else { panic!("it was listed as of one checkpoint") };
-    let mut writer = RowWriter::create(temporary.path(), "block_length").expect("a folder");
-    let said = measure(&study, &Settings::default(), &mut writer).expect("measures");
-    let rows = read_flat(&writer.finish().expect("rows").parquet).expect("rows");
-    assert_eq!(rows.len(), 1);
-    assert_eq!(rows[0]["latent_steps.value"], 2.0, "the method's block has two steps");
-    assert!(said.starts_with('2'), "{said}");
+    for (recipe, steps) in [("", 2.0), ("[block_length]\nmost = 1", 1.0)] {
+        let settings: Settings = toml::from_str(recipe).expect("its own settings");
+        let setup = experiment.settings(&settings);
+        let mut journal = Journal::new(temporary.path().into(), "dots".into(), experiment.files(&settings), setup);
+        let said = measure(&study, &settings, &mut journal).expect("measures");
+        let rows = read_flat(&temporary.path().join("block_length-dots.parquet")).expect("rows");
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0]["latent_steps.value"], steps, "the method's block has two steps");
+        assert!(said.starts_with(&steps.to_string()), "{said}");
+    }
 
     let config = latent_intervention::Config { modes: vec!["negate".into()], ..Default::default() };
     let summary = latent_intervention::rows(&study, &config).expect("intervenes");

@@ -8,13 +8,13 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay,
 };
 use switchyard::loading::{Loaded, NewRows, Opened};
-use switchyard::machine::Compute;
+use switchyard::machine::{Compute, Machine};
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::{Adapter, Apply};
 use switchyard::recipe::Recipe;
 use switchyard::schema::OutcomeRow;
 use switchyard::store::read;
-use switchyard::study::{Asked, Study, Subject};
+use switchyard::study::{Asked, Study};
 
 use super::formats::check_tokenizer;
 use super::reference::fixture;
@@ -131,9 +131,8 @@ fn the_adapter_of_the_chains_answers_as_its_rows_say() {
     let Some(model) = file() else { return };
     let asked = Asked { problems: Some(12), ..Asked::default() };
     let like = Recipe::like("smollm2-chains").expect("the preset");
-    let device = Device::flex();
-    let subject = Subject::of_model(&model, Some(&folder), &like, &asked, Compute::Stored, &device).expect("it opens");
-    let study = Study::new(subject, 0, 2, device);
+    let machine = Machine { dtype: Compute::Stored, threads: 2, ..Machine::default() };
+    let study = Study::of_model(&model, Some(&folder), &like, &asked, &machine).expect("it opens");
     let (scores, _) = study.decoded().expect("it decodes");
     let same = scores.outcomes.iter().zip(&rows).filter(|(now, row)| {
         now.correct == row.correct && now.switched == row.switched && now.latent_calls == row.latent_calls

@@ -11,8 +11,8 @@ use crate::corpus::Corpus;
 use crate::grade::{Grader, Grading};
 use crate::latent::{Reasoning, SwitchIds};
 use crate::recipe::Recipe;
+use crate::study::Study;
 use crate::study::circuits::pairs::Prompts;
-use crate::study::{Study, Subject};
 use crate::tasks::{Known, StepValue};
 use crate::text::{self, Problem, Sample, Template};
 
@@ -85,7 +85,7 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
 /// Prompts of `n` pairs of switch problems that differ in the digit (and in what follows from it in the prompt).
 pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<Prompts>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let prompt = |drawn: &Drawn| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));
     let mut pair = |_| {
         let clean = Drawn { switches: true, ..draw(built, &mut rng) };
@@ -138,15 +138,8 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         told: vec![],
         vocabulary,
     };
-    let subject = Subject {
-        name: format!("known/{:?}", built.kind).to_lowercase(),
-        model: model(built, device)?,
-        corpus,
-        recipe,
-        reasoning: Reasoning::default(),
-        run: None,
-        source: vec![],
-        adapter: None,
-    };
-    Ok(Study::new(subject, seed, 1, device.clone()).with_tags(tagged))
+    let name = format!("known/{:?}", built.kind).to_lowercase();
+    let mut study = Study::of(name, model(built, device)?, corpus, recipe, Reasoning::default());
+    (study.seed, study.device) = (seed, device.clone());
+    Ok(study.with_tags(tagged))
 }

@@ -10,17 +10,20 @@ mod rows;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::Switching;
-use crate::schema::AccuracyRow;
+use crate::schema::{AccuracyRow, Named};
 use crate::stats::by_problem::cell;
 use crate::stats::holm;
-use crate::store::RowWriter;
 use crate::study::Study;
 use rows::{Case, Decoded};
 
 /// What it asks.
-pub const ABOUT: &str =
-    "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)";
+pub const ABOUT: About = About::asking(
+    "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)",
+)
+.of_grpo_start()
+.of_responses();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,15 +47,15 @@ impl Default for Config {
 ///
 /// # Errors
 /// As the decoder's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(AccuracyRow::NAME, &rows)?;
     Ok(table(&rows, &note(study, config, &rows)))
 }
 
 /// What is decoded beside the evaluation's own way.
 pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
-    let own = study.subject.recipe.evaluation.k_min;
+    let own = study.recipe.evaluation.k_min;
     let swept = sweep(study, config).into_iter().filter(|k_min| *k_min != own).map(|k_min| (Switching::Free, k_min));
     DONE.into_iter().map(|(_, switching)| (switching, own)).chain(swept).collect()
 }
@@ -65,7 +68,7 @@ const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("fo
 /// # Errors
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
-    let own = study.subject.recipe.evaluation.k_min;
+    let own = study.recipe.evaluation.k_min;
     let free = Decoded::free(study)?;
     let mut rows = free.groups()?;
     for (name, switching) in DONE {
@@ -95,7 +98,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
 
 /// The values that are decoded with, in order, the evaluation's own among them.
 fn sweep(study: &Study, config: &Config) -> Vec<usize> {
-    let evaluation = &study.subject.recipe.evaluation;
+    let evaluation = &study.recipe.evaluation;
     let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
     let mut values: Vec<usize> = config.k_min.iter().copied().filter(runs).collect();
     values.push(evaluation.k_min);
@@ -109,7 +112,7 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     if rows.iter().all(|r| r.group != "switched") {
         return "No problem switched: K_min is never asked, there is no sweep.\n".into();
     }
-    let evaluation = &study.subject.recipe.evaluation;
+    let evaluation = &study.recipe.evaluation;
     let cap = evaluation.k_cap;
     let above: Vec<String> = config.k_min.iter().filter(|k| **k > cap).map(usize::to_string).collect();
     let mut note = String::new();

@@ -29,7 +29,7 @@ impl<'a> Decoded<'a> {
     /// The evaluation's own way.
     pub fn free(study: &'a Study) -> Result<Self> {
         let (scores, traces) = study.decoded()?;
-        Ok(Self::of(study, study.subject.recipe.evaluation.k_min, scores, traces))
+        Ok(Self::of(study, study.recipe.evaluation.k_min, scores, traces))
     }
 
     pub fn of(study: &'a Study, k_min: usize, scores: &'a Scores, traces: &[Trace]) -> Self {
@@ -95,7 +95,7 @@ impl<'a> Decoded<'a> {
             identity: self.study.identity(cases.len()),
             group: group.to_owned(),
             k_min: self.k_min,
-            k_cap: self.study.subject.recipe.evaluation.k_cap.max(self.k_min),
+            k_cap: self.study.recipe.evaluation.k_cap.max(self.k_min),
             accuracy: share(&|c| c.outcome.correct)?,
             latent_accuracy: accuracy_where(true)?,
             text_accuracy: accuracy_where(false)?,

@@ -19,10 +19,10 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::latent::text_mask;
-use crate::schema::{AttentionRow, Form};
+use crate::schema::{AttentionRow, Form, Named};
 use crate::stats::{Bootstrap, Estimate};
-use crate::store::RowWriter;
 use crate::study::circuits::{Written, written};
 use crate::study::staging::logits::in_batches;
 use crate::study::{DoesNotApply, Study};
@@ -30,7 +30,8 @@ use classes::Class;
 use reading::{Cell, Cells, read};
 
 /// What it asks.
-pub const ABOUT: &str = "how much of each head's attention goes to the latents, and what it brings to the answer";
+pub const ABOUT: About =
+    About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,9 +51,9 @@ impl Default for Config {
 ///
 /// # Errors
 /// Data without a tagged span, and as the model's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(AttentionRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 
@@ -62,26 +63,25 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
-    let subject = &study.subject;
     let written = written(study, config.problems)?;
-    let masked = text_mask(&subject.corpus.switch, true);
+    let masked = text_mask(&study.corpus.switch, true);
     let mut rows = vec![];
     for form in Form::ALL {
         let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
         let of_problem: BTreeMap<usize, &Written> = written.iter().map(|w| (w.problem, w)).collect();
-        let done = in_batches(&subject.model, &sequences, study.threads, |batch| {
+        let done = in_batches(&study.model, &sequences, study.threads, |batch| {
             let batch: Vec<&Written> = batch.iter().map(|s| of_problem[&s.row]).collect();
-            read(subject, &batch, form, &masked)
+            read(study, &batch, form, &masked)
         })?;
         rows.extend(of_form(study, form, &done)?);
     }
-    let why = || format!("{}: fewer than two problems with the same classes", subject.name);
+    let why = || format!("{}: fewer than two problems with the same classes", study.name);
     ensure!(!rows.is_empty(), DoesNotApply::because(why()));
     Ok(rows)
 }
 
 fn of_form(study: &Study, form: Form, problems: &[(usize, Cells)]) -> Result<Vec<AttentionRow>> {
-    let heads = study.subject.model.config().num_attention_heads;
+    let heads = study.model.config().num_attention_heads;
     let mut kinds: Vec<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
     kinds.sort_unstable();
     kinds.dedup();

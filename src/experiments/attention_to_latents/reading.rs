@@ -11,7 +11,7 @@ use crate::latent::Sequence;
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookSpec, Hooks, PointKind};
 use crate::schema::Form;
-use crate::study::Subject;
+use crate::study::Study;
 use crate::study::circuits::readout::{Rivals, directions, logits, writes};
 use crate::study::circuits::{At, Written};
 
@@ -48,8 +48,8 @@ struct Open<'a> {
 ///
 /// # Errors
 /// As the model's.
-pub fn read(subject: &Subject, batch: &[&Written], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
-    let model = &subject.model;
+pub fn read(study: &Study, batch: &[&Written], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
+    let model = &study.model;
     let layers = model.config().num_hidden_layers;
     let sequences: Vec<Sequence> = batch.iter().map(|w| w.sequence(form).clone()).collect();
     let opened: Vec<Open> = batch.iter().map(|w| Open::new(w, form, layers)).collect();
@@ -59,7 +59,7 @@ pub fn read(subject: &Subject, batch: &[&Written], form: Form, masked: &[u32]) -
         let spec: HookSpec = pattern.parse()?;
         hooks.observe(&spec, layers, |site, value| see(model, &mut rows.borrow_mut(), site, value))?;
     }
-    let all = subject.unroll(&sequences, &mut hooks)?;
+    let all = study.unroll(&sequences, &mut hooks)?;
     drop(hooks);
     let mut rows = rows.into_inner();
     let decided: Vec<(usize, usize)> = rows.iter().enumerate().filter_map(|(b, row)| Some((b, row.answer?))).collect();

@@ -7,8 +7,8 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::schema::{Form, GradientAt, Identity, PatchMode, PatchedNodeRow, Predicted};
-use crate::study::Subject;
+use crate::schema::{AttributedNodeRow, Form, GradientAt, Identity, PatchMode, PatchedNodeRow};
+use crate::study::Study;
 use crate::study::circuits::gradient::{Aimed, Slope, slopes};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Captured, Node, Patch, leads, points};
@@ -22,7 +22,7 @@ pub type Placed<'p> = (&'p Pair, Vec<(Place, Vec<usize>)>);
 
 /// What is differentiated.
 pub struct Attributing<'a> {
-    pub subject: &'a Subject,
+    pub study: &'a Study,
     pub identity: &'a Identity,
     pub form: Form,
     pub nodes: &'a [Node],
@@ -39,17 +39,17 @@ struct Ends {
 
 impl Attributing<'_> {
     pub fn places(&self, pair: &Pair, blocks: usize) -> Vec<(Place, Vec<usize>)> {
-        named(pair, self.subject.corpus.switch, blocks)
+        named(pair, self.study.corpus.switch, blocks)
     }
 
     /// Pairs that go through one backward pass.
     pub fn pairs_at_once(&self) -> usize {
-        let config = self.subject.model.config();
-        let prompts = self.subject.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let row = prompts + self.subject.recipe.evaluation.max_new_tokens;
+        let config = self.study.model.config();
+        let prompts = self.study.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let row = prompts + self.study.recipe.evaluation.max_new_tokens;
         // A block keeps about 16 rows of the stream's width and 4 of the MLP's.
         let a_layer = 16 * config.hidden_size + 4 * config.intermediate_size;
-        (GRAPH / (row * config.num_hidden_layers * a_layer).max(1)).clamp(1, 32)
+        (GRAPH / (row * config.num_hidden_layers * a_layer).max(1)).clamp(1, 8)
     }
 
     /// `n` cells of those that the pairs have.
@@ -62,16 +62,19 @@ impl Attributing<'_> {
         chosen.iter().cloned().collect()
     }
 
+    /// How many rows a pair gives.
+    pub fn rows(&self, (_, places): &Placed, sample: &BTreeSet<(Place, Node)>) -> usize {
+        let gradients = if self.steps > 0 { 3 } else { 2 };
+        let sampled = places.iter().flat_map(|(place, _)| self.nodes.iter().map(move |&node| (place.clone(), node)));
+        gradients * places.len() * self.nodes.len() + 2 * sampled.filter(|cell| sample.contains(cell)).count()
+    }
+
     /// Every cell by every gradient, and the sampled cells patched both ways.
     ///
     /// # Errors
     /// As the model's.
-    pub fn of_pairs(
-        &self,
-        pairs: &[Placed],
-        sample: &BTreeSet<(Place, Node)>,
-    ) -> Result<(Predicted, Vec<PatchedNodeRow>)> {
-        let (mut predicted, mut exact) = (Predicted::new(), vec![]);
+    pub fn of_pairs(&self, pairs: &[Placed], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
+        let mut rows = vec![];
         for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
             let whole = ends.clean.lead - ends.corrupt.lead;
             let gradients = [
@@ -83,13 +86,14 @@ impl Attributing<'_> {
                 let Some(gradients) = gradients else { continue };
                 for ((place, positions), &node) in places.iter().flat_map(|p| self.nodes.iter().map(move |n| (p, n))) {
                     let moved = self.predicted(&ends, gradients, node, positions)?;
-                    let row = self.row(pair.number, at.predicts()[0], place, node, moved, whole);
-                    predicted.entry(at).or_default().push(row);
+                    let node = self.row(pair.number, at.predicts()[0], place, node, moved, whole);
+                    rows.push(AttributedNodeRow { node, gradient: Some(at) });
                 }
             }
-            exact.extend(self.patched(pair, places, &ends, sample)?);
+            let patched = self.patched(pair, places, &ends, sample)?.into_iter();
+            rows.extend(patched.map(|node| AttributedNodeRow { node, gradient: None }));
         }
-        Ok((predicted, exact))
+        Ok(rows)
     }
 
     fn ends(&self, pairs: &[Placed]) -> Result<Vec<Ends>> {
@@ -114,12 +118,12 @@ impl Attributing<'_> {
         let aimed: Vec<Aimed> = pairs.iter().map(|placed| aim(placed.0)).collect();
         let points = points(self.nodes.iter().copied());
         let wanted = |row: usize, position: usize| pairs[row].1.iter().any(|(_, at)| at.contains(&position));
-        slopes(&self.subject.model, &self.subject.reasoning.source, &aimed, &points, wanted)
+        slopes(&self.study.model, &self.study.reasoning.source, &aimed, &points, wanted)
     }
 
     /// Σ gradient · (clean − corrupt) over the positions of a place.
     fn predicted(&self, ends: &Ends, gradients: &Captured, node: Node, positions: &[usize]) -> Result<f64> {
-        let (point, part) = (node.point(), node.part(self.subject.model.config()));
+        let (point, part) = (node.point(), node.part(self.study.model.config()));
         let of = |held: &Captured, position: usize| -> Result<Vec<f32>> {
             let all = held.get(&(point, position)).context("a place that a run lacks")?;
             Ok(all[part.clone()].to_vec())
@@ -143,7 +147,7 @@ impl Attributing<'_> {
     ) -> Result<Vec<PatchedNodeRow>> {
         let cells = places.iter().flat_map(|p| self.nodes.iter().map(move |&n| (p, n)));
         let cells: Vec<_> = cells.filter(|((place, _), node)| sample.contains(&(place.clone(), *node))).collect();
-        let config = self.subject.model.config();
+        let config = self.study.model.config();
         let mut rows = vec![];
         for (mode, from, into) in
             [(PatchMode::Denoise, &ends.clean, &pair.corrupt), (PatchMode::Noise, &ends.corrupt, &pair.clean)]
@@ -151,7 +155,7 @@ impl Attributing<'_> {
             let patches =
                 cells.iter().map(|((_, positions), node)| Patch::from(&from.values, *node, positions, config));
             let patches: Vec<Patch> = patches.collect::<Result<_>>()?;
-            for (((place, _), node), lead) in cells.iter().zip(leads(self.subject, into, &patches, pair.says)?) {
+            for (((place, _), node), lead) in cells.iter().zip(leads(self.study, into, &patches, pair.says)?) {
                 let moved = if mode == PatchMode::Denoise { lead - ends.corrupt.lead } else { ends.clean.lead - lead };
                 rows.push(self.row(pair.number, mode, place, *node, moved, ends.clean.lead - ends.corrupt.lead));
             }

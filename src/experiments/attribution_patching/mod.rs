@@ -17,26 +17,26 @@
 
 mod effects;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
-use crate::parallel;
+use super::head_patching::unusable;
+use super::{About, Files, Fit, Journal};
 use crate::schema::{
-    AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Named, PatchedNodeRow,
-    Predicted, agreements, attributions,
+    AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Measurement,
+    Named, attributions,
 };
-use crate::study::circuits::pairs::{Prompts, no_pairs, of_file, of_form};
+use crate::store::Measurements;
+use crate::study::Study;
+use crate::study::circuits::pairs::{no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
-use crate::study::sweep::not_stopped;
-use crate::study::{Causal, DoesNotApply, Study};
-use effects::Attributing;
+use effects::{Attributing, Placed};
 
 /// What it asks.
-pub const ABOUT: &str = "the map of head_patching by one backward pass, and how far it agrees with patches";
+pub const ABOUT: About =
+    About::asking("the map of head_patching by one backward pass, and how far it agrees with patches").on_request();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,83 +86,63 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     config.check()?;
-    Ok(no_pairs(&causal.study.subject, "attribution_patching", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "attribution_patching", config.pairs_file.as_deref()).into())
 }
 
-/// The maps and how they agree with patches, in files.
+pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::NAME)];
+
+/// Attributes every pair that is not there yet, and patches its sampled cells.
 ///
 /// # Errors
-/// As [`rows`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(AttributionRow::NAME)? {
-        return Ok("done before\n".into());
+/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<AttributedNodeRow>) -> Result<()> {
+    study.say("attribution patching");
+    config.check()?;
+    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    let nodes = Node::all(study.model.config());
+    let mut any = false;
+    for &form in &config.forms {
+        let pairs = of_form(study, form, given.as_deref(), config.candidates, config.pairs)?;
+        if pairs.len() < 2 {
+            continue;
+        }
+        any = true;
+        let identity = study.identity(pairs.len());
+        let attributing = Attributing { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
+        let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
+        let sample = attributing.sample(&places, config.sample, study.seed);
+        let expected = |placed: &Placed| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
+        study.measure(rows, &identity, (&places, attributing.pairs_at_once()), expected, |some| {
+            attributing.of_pairs(some, &sample)
+        })?;
     }
-    causal.say("attribution patching");
-    let (rows, agreement) = rows(causal.study, config)?;
+    ensure!(any, unusable(study, config.candidates));
+    Ok(())
+}
+
+pub(crate) fn conclude(
+    config: &Config,
+    rows: Measurements<AttributedNodeRow>,
+    journal: &mut Journal,
+) -> Result<String> {
+    let (rows, agreement) = attributions(&journal.finish(rows, false)?, config.least)?;
     if !agreement.is_empty() {
-        files.save(AttributionAgreementRow::NAME, &agreement)?;
+        journal.save(AttributionAgreementRow::NAME, &agreement)?;
     }
-    files.save(AttributionRow::NAME, &rows)?;
+    journal.save(AttributionRow::NAME, &rows)?;
     Ok(table(&rows, &agreement))
 }
 
 /// The maps and how they agree with patches, in memory.
 ///
 /// # Errors
-/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
-    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
-    run_pairs(study, config, given.as_deref())
-}
-
-/// The same of given pairs of prompts, clean and corrupt; `None` takes the task's.
-///
-/// # Errors
-/// As [`rows`].
-pub(crate) fn run_pairs(
-    study: &Study,
-    config: &Config,
-    given: Option<&[Prompts]>,
-) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
-    config.check()?;
-    let subject = &study.subject;
-    let nodes = Node::all(subject.model.config());
-    let (mut predicted, mut exact): (Predicted, Vec<PatchedNodeRow>) = (BTreeMap::new(), vec![]);
-    for &form in &config.forms {
-        let pairs = of_form(study, form, given, config.candidates, config.pairs)?;
-        if pairs.len() < 2 {
-            continue;
-        }
-        let attributing =
-            Attributing { subject, identity: &study.identity(pairs.len()), form, nodes: &nodes, steps: config.steps };
-        let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
-        let sample = attributing.sample(&places, config.sample, study.seed);
-        let done = parallel::run(&parallel::cut(&places, study.threads), |part| {
-            let mut found = (Predicted::new(), vec![]);
-            for some in part.chunks(attributing.pairs_at_once()) {
-                not_stopped()?;
-                let (by_gradient, by_patch) = attributing.of_pairs(some, &sample)?;
-                by_gradient.into_iter().for_each(|(at, rows)| found.0.entry(at).or_default().extend(rows));
-                found.1.extend(by_patch);
-            }
-            Ok(found)
-        })?;
-        for (by_gradient, by_patch) in done {
-            by_gradient.into_iter().for_each(|(at, rows)| predicted.entry(at).or_default().extend(rows));
-            exact.extend(by_patch);
-        }
-    }
-    ensure!(
-        !predicted.is_empty(),
-        DoesNotApply::because(format!(
-            "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
-             as text",
-            subject.name, config.candidates
-        ))
-    );
-    Ok((attributions(&predicted, &exact, config.least)?, agreements(&predicted, &exact)?))
+    let mut rows = Measurements::in_memory();
+    measure(study, config, &mut rows)?;
+    attributions(&rows.sorted(AttributedNodeRow::key)?, config.least)
 }
 
 /// Markdown: the agreement of every map, and the largest heads and MLPs of each form.

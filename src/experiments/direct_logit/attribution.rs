@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::sites::Decision;
 use crate::latent::Sequence;
 use crate::model::{Decoder, HookPoint, PointKind};
-use crate::study::Subject;
+use crate::study::Study;
 use crate::study::circuits::readout::{Rivals, directions, final_weight, logits, writes};
 use crate::study::staging::capture::capture;
 
@@ -60,7 +60,7 @@ struct Reading {
 /// # Errors
 /// Contributions that do not sum to the model's own logit, and as the model's.
 pub fn explain(
-    subject: &Subject,
+    study: &Study,
     sequences: &[Sequence],
     decisions: &[Vec<Decision>],
     threads: usize,
@@ -73,12 +73,12 @@ pub fn explain(
     places.sort_unstable();
     places.dedup();
     let at: BTreeMap<(usize, usize), usize> = places.iter().enumerate().map(|(slot, &place)| (place, slot)).collect();
-    let model = &subject.model;
+    let model = &study.model;
     let layers = model.config().num_hidden_layers;
     let ends = [PointKind::Embed, PointKind::LnFinalScale, PointKind::LnFinalNormalized].map(HookPoint::new);
     let inner = (0..layers).flat_map(|l| [PointKind::Z, PointKind::MlpOut].map(|kind| HookPoint::at(l, kind)));
     let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
-    let held = capture(model, &subject.reasoning.source, sequences, &points, &places, threads)?;
+    let held = capture(model, &study.reasoning.source, sequences, &points, &places, threads)?;
     let weight = final_weight(model)?;
     // What the head reads.
     let hidden = &held[2] * &ArrayView1::from(&weight);

@@ -20,11 +20,11 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::nth::Nth;
-use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
+use crate::schema::{Component, DirectLogitRow, Form, Named, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
-use crate::store::RowWriter;
 use crate::study::circuits::{Written, written};
 use crate::study::{DoesNotApply, Study};
 
@@ -32,7 +32,8 @@ pub use attribution::{Explained, Node, explain, nodes};
 pub use sites::{Decision, decisions};
 
 /// What it asks.
-pub const ABOUT: &str = "what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly";
+pub const ABOUT: About =
+    About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly");
 
 /// Problems whose activations are held at once.
 const HELD: usize = 32;
@@ -55,9 +56,9 @@ impl Default for Config {
 ///
 /// # Errors
 /// Data without a tagged span, contributions that do not sum up, and as the model's.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(DirectLogitRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 
@@ -82,16 +83,15 @@ struct Sums {
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
-    let subject = &study.subject;
     let written = written(study, config.problems)?;
-    let columns = 2 * (2 * nodes(&subject.model).len() + 1);
+    let columns = 2 * (2 * nodes(&study.model).len() + 1);
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
     for form in Form::ALL {
         for chunk in written.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
-            let of = |w: &Written| decisions(w, form, subject.corpus.switch);
+            let of = |w: &Written| decisions(w, form, study.corpus.switch);
             let decided: Vec<_> = chunk.iter().map(of).collect();
-            let explained = explain(subject, &sequences, &decided, study.threads)?;
+            let explained = explain(study, &sequences, &decided, study.threads)?;
             for (w, (decided, explained)) in chunk.iter().zip(decided.iter().zip(&explained)) {
                 for (decision, explained) in decided.iter().zip(explained) {
                     let key = (form, decision.target, decision.step);
@@ -102,9 +102,9 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     }
     let mut rows = vec![];
     for (key, problems) in &kinds {
-        rows.extend(of_kind(study, *key, problems, &nodes(&subject.model))?);
+        rows.extend(of_kind(study, *key, problems, &nodes(&study.model))?);
     }
-    let why = || format!("{}: fewer than two problems with a decision of one kind", subject.name);
+    let why = || format!("{}: fewer than two problems with a decision of one kind", study.name);
     ensure!(!rows.is_empty(), DoesNotApply::because(why()));
     Ok(rows)
 }

@@ -11,8 +11,9 @@ use crate::study::circuits::alive::{Edge, alive};
 use crate::study::circuits::rewire::{Rewired, leads};
 use crate::study::sweep::not_stopped;
 
-/// Rows that run at once.
+/// Rows that run at once, and shares of edges that they may hold.
 const ROWS: usize = 64;
+const HELD: usize = 1 << 26;
 
 /// Every edge with its score summed over pairs, the largest first, whatever its sign.
 pub fn ranked(edges: &Edges, scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
@@ -32,37 +33,50 @@ pub fn ranked(edges: &Edges, scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
 }
 
 impl Edges<'_> {
-    /// The lead of every pair (inner) where only a circuit's edges (outer) carry what the clean run computes; on all others stands
-    /// the corrupt run's value.
+    /// The lead of a pair where only a circuit's edges carry what the clean run computes, for each circuit; on all others stands the
+    /// corrupt run's value.
     ///
     /// # Errors
     /// As the model's.
-    pub fn alone(&self, recorded: &[Recorded], circuits: &[BTreeSet<Edge>]) -> Result<Vec<Vec<f64>>> {
-        let of_circuit = |circuit: &BTreeSet<Edge>| {
-            let mut shares = self.shares(1.0);
-            circuit.iter().for_each(|&(place, receiver, sender)| shares[place][[receiver, sender]] = 0.0);
-            shares
-        };
-        let shares: Vec<Vec<Array2<f32>>> = circuits.iter().map(of_circuit).collect();
-        let runs: Vec<Rewired> =
-            shares.iter().flat_map(|shares| recorded.iter().map(move |r| r.rewired(shares))).collect();
-        let done = parallel::run(&parallel::cut(&runs, self.threads), |part| {
-            let mut out = vec![];
-            for some in part.chunks(ROWS) {
-                not_stopped()?;
-                out.extend(leads(self.subject, self.weights, some)?);
-            }
-            Ok(out)
-        })?;
-        let done: Vec<f64> = done.into_iter().flatten().collect();
-        Ok(done.chunks(recorded.len().max(1)).map(<[f64]>::to_vec).collect())
+    pub fn alone<'c>(
+        &self,
+        recorded: &Recorded,
+        circuits: impl Iterator<Item = &'c BTreeSet<Edge>>,
+    ) -> Result<Vec<f64>> {
+        let graph = self.weights.graph;
+        let floats = self.places * graph.receivers().len() * graph.senders().len();
+        let circuits: Vec<&BTreeSet<Edge>> = circuits.collect();
+        let mut out = vec![];
+        for some in circuits.chunks((HELD / floats.max(1)).clamp(1, ROWS)) {
+            not_stopped()?;
+            let shares: Vec<Vec<Array2<f32>>> = some.iter().map(|circuit| self.shares_of(circuit)).collect();
+            let runs: Vec<Rewired> = shares.iter().map(|shares| recorded.rewired(shares)).collect();
+            out.extend(leads(self.study, self.weights, &runs)?);
+        }
+        Ok(out)
+    }
+
+    /// 0 where an edge is in the circuit, 1 elsewhere.
+    fn shares_of(&self, circuit: &BTreeSet<Edge>) -> Vec<Array2<f32>> {
+        let mut shares = self.shares(1.0);
+        circuit.iter().for_each(|&(place, receiver, sender)| shares[place][[receiver, sender]] = 0.0);
+        shares
     }
 
     /// Σ (lead − corrupt) / Σ (clean − corrupt) of one circuit.
-    fn effect(&self, recorded: &[Recorded], circuit: &BTreeSet<Edge>) -> Result<f64> {
-        let found = self.alone(recorded, std::slice::from_ref(circuit))?;
+    fn effect(&self, recorded: &[&Recorded], circuit: &BTreeSet<Edge>) -> Result<f64> {
+        let shares = self.shares_of(circuit);
+        let runs: Vec<Rewired> = recorded.iter().map(|r| r.rewired(&shares)).collect();
+        let found = parallel::run(&parallel::cut(&runs, self.threads), |part| {
+            let mut out = vec![];
+            for some in part.chunks(ROWS) {
+                not_stopped()?;
+                out.extend(leads(self.study, self.weights, some)?);
+            }
+            Ok(out)
+        })?;
         let moved: f64 = found.iter().flatten().zip(recorded).map(|(lead, r)| lead - r.leads[0]).sum();
-        Ok(moved / recorded.iter().map(Recorded::whole).sum::<f64>())
+        Ok(moved / recorded.iter().map(|r| r.whole()).sum::<f64>())
     }
 
     /// The fewest edges from the top of the ranking whose effect alone is at least `share`, and of these the ones that lie on a way
@@ -71,7 +85,7 @@ impl Edges<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn smallest(&self, recorded: &[Recorded], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
+    pub fn smallest(&self, recorded: &[&Recorded], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
         let pairs: Vec<_> = recorded.iter().map(|r| (r.pair, &r.places[..])).collect();
         let top = |n: usize| -> BTreeSet<Edge> { ranked[..n].iter().map(|(edge, _)| *edge).collect() };
         let enough = |n: usize| anyhow::Ok(self.effect(recorded, &top(n))? >= share);

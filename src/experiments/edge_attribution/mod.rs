@@ -28,21 +28,21 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
-use crate::schema::{CircuitRow, EdgeRow, Form, Named};
-use crate::stats::{Bootstrap, Estimate};
-use crate::study::circuits::alive::Edge;
+use super::{About, Files, Fit, Journal};
+use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, Measurement, Named, circuits};
+use crate::store::Measurements;
 use crate::study::circuits::edges::Weights;
-use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
+use crate::study::circuits::pairs::{Pair, no_pairs, of_file, of_form};
 use crate::study::circuits::places::{Place, whole};
-use crate::study::{Causal, DoesNotApply, Study};
+use crate::study::{DoesNotApply, Study};
 use circuit::ranked;
 use scores::{Edges, Recorded};
 pub use table::table;
 use trial::Trial;
 
 /// What it asks.
-pub const ABOUT: &str = "which edges between heads, MLPs and latents carry the value: a circuit, run alone";
+pub const ABOUT: About =
+    About::asking("which edges between heads, MLPs and latents carry the value: a circuit, run alone").on_request();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,116 +100,86 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     config.check()?;
-    Ok(no_pairs(&causal.study.subject, "edge_attribution", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "edge_attribution", config.pairs_file.as_deref()).into())
 }
 
-/// Finds and tests the circuits and writes them.
+pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];
+
+/// Finds the circuits, then measures them in every pair that is not there yet. The search rests on all pairs: each of several
+/// processes, and a run that goes on, does it anew.
 ///
 /// # Errors
-/// As [`rows`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(EdgeRow::NAME)? {
-        return Ok("done before\n".into());
+/// No pairs to make, fewer than four usable ones in every form, and as the model's.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairRow>) -> Result<()> {
+    study.say("edge attribution");
+    config.check()?;
+    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    let weights = Weights::of(&study.model)?;
+    let mut any = false;
+    for &form in &config.forms {
+        let pairs = of_form(study, form, given.as_deref(), config.candidates, config.pairs)?;
+        if pairs.len() >= 4 {
+            any = true;
+            of_pairs(study, config, &weights, (form, &pairs), rows)?;
+        }
     }
-    causal.say("edge attribution");
-    let (edges, circuits) = rows(causal.study, config)?;
-    files.save(CircuitRow::NAME, &circuits)?;
-    files.save(EdgeRow::NAME, &edges)?;
+    ensure!(
+        any,
+        DoesNotApply::because(format!(
+            "{}: fewer than four of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
+             as text",
+            study.name, config.candidates
+        ))
+    );
+    Ok(())
+}
+
+pub(crate) fn conclude(_config: &Config, rows: Measurements<EdgePairRow>, journal: &mut Journal) -> Result<String> {
+    let (edges, circuits) = circuits(&journal.finish(rows, false)?)?;
+    journal.save(CircuitRow::NAME, &circuits)?;
+    journal.save(EdgeRow::NAME, &edges)?;
     Ok(table(&edges, &circuits))
 }
 
 /// Edges and circuits of every form, in memory.
 ///
 /// # Errors
-/// No pairs to make, fewer than four usable ones in every form, and as the model's.
+/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
-    config.check()?;
-    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
-    let given: Option<&[Prompts]> = given.as_deref();
-    let weights = Weights::of(&study.subject.model)?;
-    let (mut edges, mut circuits) = (vec![], vec![]);
-    for &form in &config.forms {
-        let pairs = of_form(study, form, given, config.candidates, config.pairs)?;
-        if pairs.len() < 4 {
-            continue;
-        }
-        let (more, tested) = of_pairs(study, config, &weights, form, &pairs)?;
-        edges.extend(more);
-        circuits.extend(tested);
-    }
-    ensure!(
-        !circuits.is_empty(),
-        DoesNotApply::because(format!(
-            "{}: fewer than four of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
-             as text",
-            study.subject.name, config.candidates
-        ))
-    );
-    Ok((edges, circuits))
+    let mut rows = Measurements::in_memory();
+    measure(study, config, &mut rows)?;
+    circuits(&rows.sorted(EdgePairRow::key)?)
 }
 
 fn of_pairs(
     study: &Study,
     config: &Config,
     weights: &Weights,
-    form: Form,
-    pairs: &[Pair],
-) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
-    let by_name: Vec<Vec<Place>> =
-        pairs.iter().map(|pair| whole(pair, study.subject.corpus.switch, config.blocks)).collect();
+    (form, pairs): (Form, &[Pair]),
+    rows: &mut Measurements<EdgePairRow>,
+) -> Result<()> {
+    let by_name: Vec<Vec<Place>> = pairs.iter().map(|pair| whole(pair, study.corpus.switch, config.blocks)).collect();
     let places: Vec<Place> = by_name.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     let index: BTreeMap<&Place, usize> = places.iter().enumerate().map(|(i, place)| (place, i)).collect();
     let numbered: Vec<Vec<usize>> =
         by_name.iter().map(|names| names.iter().map(|name| index[name]).collect()).collect();
-    let edges = Edges { subject: &study.subject, weights, places: places.len(), threads: study.threads };
+    let edges = Edges { study, weights, places: places.len(), threads: study.threads };
+    let recorded: Vec<(usize, Recorded)> = edges.recorded(pairs, &numbered)?.into_iter().enumerate().collect();
     // Every second pair finds, the others test.
-    let (mut finds, mut tests) = (vec![], vec![]);
-    for (i, recorded) in edges.recorded(pairs, &numbered)?.into_iter().enumerate() {
-        if i % 2 == 0 { finds.push(recorded) } else { tests.push(recorded) }
-    }
+    let finds: Vec<&Recorded> = recorded.iter().step_by(2).map(|(_, recorded)| recorded).collect();
     let scores = edges.scores(&finds, config.steps)?;
     let ranked = ranked(&edges, &scores);
     let found = edges.smallest(&finds, &ranked, config.share)?;
-    let identity = study.identity(tests.len());
-    let trial = Trial { edges: &edges, tests: &tests, ranked: &ranked, found: &found, identity: &identity, form };
-    let needed = trial.needed(config.removed)?;
-    let circuits = trial.circuits(config.random, needed.as_ref())?;
-    let needed = needed.map(|needed| needed.of_edges).unwrap_or_default();
-    let row = |rank: usize, edge: &Edge| -> Result<EdgeRow> {
-        let &(place, receiver, sender) = edge;
-        let Place { name, back } = &places[place];
-        let moved = scores.iter().map(|of_pair| of_pair[place][[receiver, sender]]).collect::<Vec<_>>();
-        Ok(EdgeRow {
-            identity: study.identity(finds.len()),
-            form,
-            sender: weights.graph.senders()[sender].label(),
-            receiver: weights.graph.receivers()[receiver].label(),
-            place: name.clone(),
-            back: *back,
-            score: share(study.seed, &moved, &finds)?,
-            rank,
-            in_circuit: found.contains(edge),
-            needed: needed.get(edge).copied(),
-        })
-    };
-    let (mut rows, mut others) = (vec![], 0);
-    for (i, (edge, _)) in ranked.iter().enumerate() {
-        others += usize::from(!found.contains(edge));
-        if found.contains(edge) || others <= config.others {
-            rows.push(row(i + 1, edge)?);
-        }
-    }
-    Ok((rows, circuits))
-}
-
-/// Σ moved / Σ whole of some pairs; the interval resamples pairs.
-fn share(seed: u64, moved: &[f64], pairs: &[Recorded]) -> Result<Estimate> {
-    Bootstrap::seeded(seed).units(moved.len(), |counts| {
-        let sum = |of: &dyn Fn(usize) -> f64| -> f64 {
-            counts.iter().enumerate().map(|(i, &times)| f64::from(times) * of(i)).sum()
+    let identity = study.identity(pairs.len());
+    let trial = Trial::new(&edges, &places, &ranked, &found, config, (form, &identity));
+    let expected = |(number, _): &(usize, Recorded)| ((Some(form), *number), trial.rows(*number));
+    study.measure(rows, &identity, (&recorded, 2), expected, |some| {
+        let one = |(number, recorded): &(usize, Recorded)| match number % 2 {
+            0 => Ok(trial.edges(*number, recorded, &scores[number / 2])),
+            _ => trial.circuits(*number, recorded),
         };
-        sum(&|i| moved[i]) / sum(&|i| pairs[i].whole())
+        Ok(some.iter().map(one).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     })
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use ndarray::Array2;
 
 use crate::parallel;
-use crate::study::Subject;
+use crate::study::Study;
 use crate::study::circuits::edges::Weights;
 use crate::study::circuits::gradient::Aimed;
 use crate::study::circuits::pairs::Pair;
@@ -38,7 +38,7 @@ impl Recorded<'_> {
 
 /// What edges are measured with.
 pub struct Edges<'a> {
-    pub subject: &'a Subject,
+    pub study: &'a Study,
     pub weights: &'a Weights,
     /// Places that pairs have, all together.
     pub places: usize,
@@ -65,12 +65,12 @@ impl Edges<'_> {
     }
 
     fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<Recorded<'p>> {
-        let both = outputs(self.subject, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?;
+        let both = outputs(self.study, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?;
         let mut both = both.into_iter();
         let (corrupt, clean) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
         let mut out = Recorded { pair, places: places.to_vec(), corrupt, clean, leads: [0.0; 2] };
         let (none, all) = (self.shares(1.0), self.shares(0.0));
-        let found = leads(self.subject, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
+        let found = leads(self.study, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
         out.leads.copy_from_slice(&found);
         Ok(out)
     }
@@ -81,7 +81,7 @@ impl Edges<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn scores(&self, recorded: &[Recorded], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
+    pub fn scores(&self, recorded: &[&Recorded], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
         let shares: Vec<f64> = match steps {
             0 => vec![0.0],
             _ => (0..steps).map(|step| (step as f64 + 0.5) / steps as f64).collect(),
@@ -102,11 +102,11 @@ impl Edges<'_> {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    fn add(&self, some: &[Recorded], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
+    fn add(&self, some: &[&Recorded], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
         let aimed: Vec<Aimed> = some.iter().map(|r| on_the_way(r.pair, share)).collect();
         let graph = self.weights.graph;
         let reads: Vec<usize> = graph.receivers().into_iter().map(|receiver| graph.reads(receiver)).collect();
-        let Subject { model, reasoning, .. } = self.subject;
+        let Study { model, reasoning, .. } = self.study;
         let found = pulls(model, &reasoning.source, self.weights, &aimed)?;
         for ((r, pulls), sums) in some.iter().zip(found).zip(sums) {
             for (position, pull) in pulls.iter().enumerate() {

@@ -1,125 +1,154 @@
 //! A found circuit on pairs that it was not looked for in: alone, without one of its edges, beside all other edges and beside
-//! random circuits of its size.
+//! random circuits of its size. And what each pair in which it was looked for says of its edges.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anyhow::Result;
+use ndarray::Array2;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::Config;
 use super::scores::{Edges, Recorded};
-use super::share;
-use crate::schema::{Circuit, CircuitRow, Form, Identity};
-use crate::stats::{Estimate, LEVEL, wilson};
+use crate::schema::{Circuit, EdgePairRow, Form, Identity};
 use crate::study::circuits::alive::Edge;
+use crate::study::circuits::places::Place;
 
 /// Shares of all edges whose top is run.
 const TOPS: [f64; 7] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
 
-/// What is tested, and in which pairs.
+/// A set of edges that is run alone.
+struct Set {
+    circuit: Circuit,
+    number: usize,
+    /// Of the edge that is missing.
+    rank: Option<usize>,
+    edges: BTreeSet<Edge>,
+}
+
+/// What is measured, and in which pairs.
 pub struct Trial<'a> {
-    pub edges: &'a Edges<'a>,
-    pub tests: &'a [Recorded<'a>],
-    pub ranked: &'a [(Edge, f64)],
-    pub found: &'a BTreeSet<Edge>,
-    pub identity: &'a Identity,
-    pub form: Form,
+    edges: &'a Edges<'a>,
+    places: &'a [Place],
+    /// Of every edge that is written down, its rank and whether it is in the circuit.
+    listed: Vec<(usize, Edge, bool)>,
+    sets: Vec<Set>,
+    of: usize,
+    form: Form,
+    identity: &'a Identity,
 }
 
-/// What the circuit loses without one of its edges.
-pub struct Needed {
-    pub of_edges: BTreeMap<Edge, Estimate>,
-    /// The circuits without one edge, together.
-    row: CircuitRow,
-}
+impl<'a> Trial<'a> {
+    pub fn new(
+        edges: &'a Edges<'a>,
+        places: &'a [Place],
+        ranked: &[(Edge, f64)],
+        found: &BTreeSet<Edge>,
+        config: &Config,
+        (form, identity): (Form, &'a Identity),
+    ) -> Self {
+        let (mut listed, mut others) = (vec![], 0);
+        for (i, (edge, _)) in ranked.iter().enumerate() {
+            let inside = found.contains(edge);
+            others += usize::from(!inside);
+            if inside || others <= config.others {
+                listed.push((i + 1, *edge, inside));
+            }
+        }
+        let sets = sets(ranked, found, config, identity.seed);
+        Self { edges, places, listed, sets, of: ranked.len(), form, identity }
+    }
 
-impl Trial<'_> {
-    /// Takes edges of a sample out of the circuit, one at a time; `None` for a circuit without edges.
+    /// How many rows a pair gives.
+    pub fn rows(&self, pair: usize) -> usize {
+        if pair.is_multiple_of(2) { self.listed.len() } else { self.sets.len() }
+    }
+
+    /// What a pair's gradients say of every edge that is written down.
+    pub fn edges(&self, pair: usize, recorded: &Recorded, scores: &[Array2<f64>]) -> Vec<EdgePairRow> {
+        let graph = self.edges.weights.graph;
+        let (senders, receivers) = (graph.senders(), graph.receivers());
+        let row = |&(rank, (place, receiver, sender), inside): &(usize, Edge, bool)| EdgePairRow {
+            number: rank,
+            rank: Some(rank),
+            edges: 1,
+            sender: Some(senders[sender].label()),
+            receiver: Some(receivers[receiver].label()),
+            place: Some(self.places[place].name.clone()),
+            back: self.places[place].back,
+            in_circuit: Some(inside),
+            found: scores[place][[receiver, sender]],
+            ..self.blank(pair, recorded)
+        };
+        self.listed.iter().map(row).collect()
+    }
+
+    /// What every set of edges does alone in a pair.
     ///
     /// # Errors
     /// As the model's.
-    pub fn needed(&self, most: usize) -> Result<Option<Needed>> {
-        let mut sample: Vec<Edge> = self.found.iter().copied().collect();
-        let mut rng = ChaCha8Rng::seed_from_u64(self.identity.seed);
-        let sample = sample.partial_shuffle(&mut rng, most).0.to_vec();
-        if sample.is_empty() {
-            return Ok(None);
-        }
-        let without = |edge: &Edge| self.found.iter().filter(|other| *other != edge).copied().collect();
-        let mut circuits: Vec<BTreeSet<Edge>> = sample.iter().map(without).collect();
-        circuits.push(self.found.clone());
-        let mut leads = self.edges.alone(self.tests, &circuits)?;
-        let whole = leads.pop().unwrap_or_default();
-        let mut of_edges = BTreeMap::new();
-        for (edge, leads) in sample.iter().zip(&leads) {
-            let lost: Vec<f64> = whole.iter().zip(leads).map(|(whole, less)| whole - less).collect();
-            of_edges.insert(*edge, share(self.identity.seed, &lost, self.tests)?);
-        }
-        let count = of_edges.values().filter(|lost| lost.low > 0.0).count();
-        let row = CircuitRow {
-            extreme: self.each(&leads)?.into_iter().reduce(f64::min),
-            needed: Some(wilson(count, sample.len(), LEVEL)?),
-            ..self.row(Circuit::LessOne, self.found.len() - 1, &leads)?
+    pub fn circuits(&self, pair: usize, recorded: &Recorded) -> Result<Vec<EdgePairRow>> {
+        let leads = self.edges.alone(recorded, self.sets.iter().map(|set| &set.edges))?;
+        let row = |(set, found): (&Set, f64)| EdgePairRow {
+            circuit: Some(set.circuit),
+            number: set.number,
+            edges: set.edges.len(),
+            rank: set.rank,
+            found,
+            ..self.blank(pair, recorded)
         };
-        Ok(Some(Needed { of_edges, row }))
+        Ok(self.sets.iter().zip(leads).map(row).collect())
     }
 
-    /// One row a kind of circuit; of `top` one a size.
-    ///
-    /// # Errors
-    /// As the model's.
-    pub fn circuits(&self, random: usize, needed: Option<&Needed>) -> Result<Vec<CircuitRow>> {
-        let all: BTreeSet<Edge> = self.ranked.iter().map(|(edge, _)| *edge).collect();
-        let rest = all.difference(self.found).copied().collect();
-        let mut rows = vec![];
-        for (circuit, edges) in [(Circuit::Found, self.found.clone()), (Circuit::Rest, rest)] {
-            rows.push(self.row(circuit, edges.len(), &self.edges.alone(self.tests, &[edges])?)?);
-        }
-        let mut rng = ChaCha8Rng::seed_from_u64(self.identity.seed);
-        let mut edges: Vec<Edge> = all.iter().copied().collect();
-        let mut drawn =
-            || -> BTreeSet<Edge> { edges.partial_shuffle(&mut rng, self.found.len()).0.iter().copied().collect() };
-        let drawn: Vec<BTreeSet<Edge>> = (0..random).map(|_| drawn()).collect();
-        let leads = self.edges.alone(self.tests, &drawn)?;
-        let extreme = self.each(&leads)?.into_iter().reduce(f64::max);
-        rows.push(CircuitRow { extreme, ..self.row(Circuit::Random, self.found.len(), &leads)? });
-        rows.extend(needed.map(|needed| needed.row.clone()));
-        for part in TOPS {
-            let n = ((part * all.len() as f64) as usize).max(1);
-            let top = self.ranked[..n].iter().map(|(edge, _)| *edge).collect();
-            rows.push(self.row(Circuit::Top, n, &self.edges.alone(self.tests, &[top])?)?);
-        }
-        let n = all.len();
-        rows.push(self.row(Circuit::All, n, &self.edges.alone(self.tests, &[all])?)?);
-        Ok(rows)
-    }
-
-    /// The effect of circuits of one size, averaged: of each the lead in every pair.
-    fn row(&self, circuit: Circuit, edges: usize, circuits: &[Vec<f64>]) -> Result<CircuitRow> {
-        let moved = |i: usize| {
-            let moved = circuits.iter().map(|leads| leads[i] - self.tests[i].leads[0]);
-            moved.sum::<f64>() / circuits.len() as f64
-        };
-        let moved: Vec<f64> = (0..self.tests.len()).map(moved).collect();
-        Ok(CircuitRow {
-            identity: self.identity.clone(),
+    fn blank(&self, pair: usize, recorded: &Recorded) -> EdgePairRow {
+        let (identity, [corrupt, clean]) = (self.identity.clone(), recorded.leads);
+        EdgePairRow {
+            identity,
             form: self.form,
-            circuit,
-            edges,
-            of: self.ranked.len(),
-            circuits: circuits.len(),
-            effect: share(self.identity.seed, &moved, self.tests)?,
-            extreme: None,
-            needed: None,
-        })
+            pair,
+            circuit: None,
+            number: 0,
+            edges: 0,
+            rank: None,
+            of: self.of,
+            sender: None,
+            receiver: None,
+            place: None,
+            back: None,
+            in_circuit: None,
+            found: 0.0,
+            corrupt,
+            clean,
+        }
     }
+}
 
-    /// The effect of each circuit.
-    fn each(&self, circuits: &[Vec<f64>]) -> Result<Vec<f64>> {
-        circuits
-            .iter()
-            .map(|leads| Ok(self.row(Circuit::Random, 0, std::slice::from_ref(leads))?.effect.value))
-            .collect()
+/// Every set of edges that is run alone.
+fn sets(ranked: &[(Edge, f64)], found: &BTreeSet<Edge>, config: &Config, seed: u64) -> Vec<Set> {
+    let all: BTreeSet<Edge> = ranked.iter().map(|(edge, _)| *edge).collect();
+    let set = |circuit, number, edges| Set { circuit, number, rank: None, edges };
+    let mut sets =
+        vec![set(Circuit::Found, 0, found.clone()), set(Circuit::Rest, 0, all.difference(found).copied().collect())];
+    let (mut rng, mut edges) = (ChaCha8Rng::seed_from_u64(seed), all.iter().copied().collect::<Vec<_>>());
+    for number in 0..config.random {
+        let drawn = edges.partial_shuffle(&mut rng, found.len()).0.iter().copied().collect();
+        sets.push(set(Circuit::Random, number, drawn));
     }
+    let mut sample: Vec<Edge> = found.iter().copied().collect();
+    let sample = sample.partial_shuffle(&mut ChaCha8Rng::seed_from_u64(seed), config.removed).0.to_vec();
+    if !sample.is_empty() {
+        sets.push(set(Circuit::LessOne, 0, found.clone()));
+    }
+    for (i, edge) in sample.iter().enumerate() {
+        let less = found.iter().filter(|other| *other != edge).copied().collect();
+        let rank = ranked.iter().position(|(other, _)| other == edge).map(|at| at + 1);
+        sets.push(Set { rank, ..set(Circuit::LessOne, i + 1, less) });
+    }
+    for (number, part) in TOPS.into_iter().enumerate() {
+        let n = ((part * all.len() as f64) as usize).max(1);
+        sets.push(set(Circuit::Top, number, ranked[..n].iter().map(|(edge, _)| *edge).collect()));
+    }
+    sets.push(set(Circuit::All, 0, all));
+    sets
 }

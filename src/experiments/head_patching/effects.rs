@@ -1,53 +1,36 @@
 //! Every cell of every pair: node × place, patched in up to three ways. Knows pairs and runs; nothing of intervals.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::parallel;
 use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
-use crate::store::Journal;
+use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Captured, Node, Patch, leads, points, record};
 use crate::study::circuits::places::Place;
-use crate::study::sweep::not_stopped;
-use crate::study::{Study, Subject};
 
-/// Patches the pairs of a form that the journal does not hold yet: every node × place, in every mode.
+/// Patches the pairs of a form that are not there yet: every node × place, in every mode.
 ///
 /// # Errors
-/// Rows of another run in the journal, and as the model's.
+/// Rows of another run, and as the model's.
 pub fn patch_form(
     study: &Study,
     (form, pairs): (Form, &[Pair]),
     (nodes, modes): (&[Node], &[PatchMode]),
     places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
-    journal: Journal<PatchedNodeRow>,
-) -> Result<Journal<PatchedNodeRow>> {
-    let (subject, identity) = (&study.subject, study.identity(pairs.len()));
-    let known: BTreeSet<_> = journal.rows().iter().filter(|row| row.form == form).map(PatchedNodeRow::key).collect();
-    let was = journal.rows().iter().find(|row| row.form == form && row.identity != identity);
-    ensure!(
-        was.is_none(),
-        "the patches of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
-        was.map(|row| &row.identity)
-    );
-    let recorded = recorded(subject, pairs, places, nodes, study.threads)?;
-    let means = means(subject, &recorded, nodes)?;
-    let patching = Patching { subject, identity: &identity, form, nodes, modes, means: &means };
-    let of = |number: usize| known.iter().filter(|key| key.1 == number).count();
-    let own = recorded.iter().enumerate().filter(|(unit, _)| study.has(*unit)).map(|(_, r)| r);
-    let missing: Vec<_> = own.filter(|r| of(r.pair.number) < patching.cells(r)).collect();
-    let journal = Mutex::new(journal);
-    parallel::run(&parallel::cut(&missing, study.threads), |part| {
-        part.iter().try_for_each(|r| {
-            not_stopped()?;
-            let new = patching.of_pair(r)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
-            journal.lock().unwrap_or_else(PoisonError::into_inner).push(new)
-        })
-    })?;
-    Ok(journal.into_inner().unwrap_or_else(PoisonError::into_inner))
+    rows: &mut Measurements<PatchedNodeRow>,
+) -> Result<()> {
+    let identity = study.identity(pairs.len());
+    let recorded = recorded(study, pairs, places, nodes)?;
+    let means = means(study, &recorded, nodes)?;
+    let patching = Patching { study, identity: &identity, form, nodes, modes, means: &means };
+    let expected = |r: &Recorded| ((Some(form), r.pair.number), patching.cells(r));
+    study.measure(rows, &identity, (&recorded, 1), expected, |some| {
+        Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    })
 }
 
 /// A pair with its places and what its two runs held there.
@@ -63,18 +46,17 @@ struct Recorded<'p> {
 /// # Errors
 /// As the model's.
 fn recorded<'p>(
-    subject: &Subject,
+    study: &Study,
     pairs: &'p [Pair],
     places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
     nodes: &[Node],
-    threads: usize,
 ) -> Result<Vec<Recorded<'p>>> {
     let points = points(nodes.iter().copied());
-    let done = parallel::run(&parallel::cut(pairs, threads), |part| {
+    let done = parallel::run(&parallel::cut(pairs, study.threads), |part| {
         let one = |pair: &Pair| {
             let places = places(pair);
             let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
-            let held = record(subject, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
+            let held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
             Ok((places, held))
         };
         part.iter().map(one).collect::<Result<Vec<_>>>()
@@ -94,12 +76,12 @@ type Means = BTreeMap<(Place, Node), Vec<f32>>;
 ///
 /// # Errors
 /// None that recorded pairs can cause.
-fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
+fn means(study: &Study, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in r.places.iter().flat_map(|p| nodes.iter().map(move |n| (p, *n))) {
             for held in [&r.clean, &r.corrupt] {
-                for (_, values) in Patch::from(held, node, positions, subject.model.config())?.values {
+                for (_, values) in Patch::from(held, node, positions, study.model.config())?.values {
                     let (sum, n) = sums.entry((place.clone(), node)).or_default();
                     sum.resize(values.len(), 0.0);
                     sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += f64::from(x));
@@ -114,7 +96,7 @@ fn means(subject: &Subject, recorded: &[Recorded], nodes: &[Node]) -> Result<Mea
 
 /// What is patched.
 struct Patching<'a> {
-    subject: &'a Subject,
+    study: &'a Study,
     identity: &'a Identity,
     form: Form,
     nodes: &'a [Node],
@@ -143,8 +125,8 @@ impl Patching<'_> {
                 into.push(self.patch(r, mode, node, place, positions)?);
             }
         }
-        let mut clean = leads(self.subject, &r.pair.clean, &into_clean, r.pair.says)?.into_iter();
-        let mut corrupt = leads(self.subject, &r.pair.corrupt, &into_corrupt, r.pair.says)?.into_iter();
+        let mut clean = leads(self.study, &r.pair.clean, &into_clean, r.pair.says)?.into_iter();
+        let mut corrupt = leads(self.study, &r.pair.corrupt, &into_corrupt, r.pair.says)?.into_iter();
         let (from, to) = clean.next().zip(corrupt.next()).context("a pair without runs")?;
         let mut rows = vec![];
         for &mode in self.modes {
@@ -160,7 +142,7 @@ impl Patching<'_> {
     }
 
     fn patch(&self, r: &Recorded, mode: PatchMode, node: Node, place: &Place, positions: &[usize]) -> Result<Patch> {
-        let config = self.subject.model.config();
+        let config = self.study.model.config();
         match mode {
             PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),
             PatchMode::Noise => Patch::from(&r.corrupt, node, positions, config),

@@ -17,26 +17,27 @@
 
 mod effects;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::schema::{
-    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Named, PatchMode, PatchedNodeRow, agreement, shares, too_few,
+    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Measurement, Named, PatchMode, PatchedNodeRow, agreement,
+    shares, too_few,
 };
-use crate::store::{FlatRow, Journal};
+use crate::store::Measurements;
 use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
-use crate::study::{Causal, DoesNotApply, Study};
+use crate::study::{DoesNotApply, Study};
 pub(super) use effects::patch_form;
 
 /// What it asks.
-pub const ABOUT: &str =
-    "which heads, MLPs and layers carry the value, at which latent step or token: patched one by one";
+pub const ABOUT: About =
+    About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,93 +87,62 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     config.check()?;
-    Ok(no_pairs(&causal.study.subject, "head_patching", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "head_patching", config.pairs_file.as_deref()).into())
 }
 
-/// Patches every pair, goes on with the pairs of a run that was stopped, and writes patches and maps.
+pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)];
+
+/// Patches every pair that is not there yet.
 ///
 /// # Errors
-/// As [`patched`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done_from(PatchedNodeRow::NAME, HeadPatchRow::NAME)? {
-        return Ok("done before\n".into());
-    }
-    causal.say("head patching");
-    let journal = patched(causal.study, config, files.journal(PatchedNodeRow::NAME)?)?;
-    match files.shard {
-        Some(shard) => files.finish_shard(shard, (PatchedNodeRow::NAME, "patches"), journal, PatchedNodeRow::key),
-        None => conclude(config, files, journal),
-    }
+/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
+    study.say("head patching");
+    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    patched(study, config, given.as_deref(), rows)
 }
 
-/// The files that its shards write.
-pub(crate) const SHARDS: &[&str] = &[PatchedNodeRow::NAME];
-
-/// Makes the maps of the pairs of all shards.
-///
-/// # Errors
-/// A pair that no shard has patched, and as [`run`].
-pub(crate) fn merge(config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
-    let journal: Journal<PatchedNodeRow> = files.gathered(name, rows)?;
-    let mut pairs: BTreeMap<Form, (usize, BTreeSet<usize>)> = BTreeMap::new();
-    for row in journal.rows() {
-        pairs.entry(row.form).or_insert((row.identity.n, BTreeSet::new())).1.insert(row.pair);
-    }
-    for (form, (all, there)) in pairs {
-        let form = form.name();
-        ensure!(there.len() == all, "the shards have patched {} of {all} pairs of form {form}", there.len());
-    }
-    conclude(config, files, journal)
-}
-
-fn conclude(config: &Config, files: &Files, journal: Journal<PatchedNodeRow>) -> Result<String> {
-    let done = files.finish(PatchedNodeRow::NAME, journal, PatchedNodeRow::key, false)?;
+pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, journal: &mut Journal) -> Result<String> {
+    let done = journal.finish(rows, false)?;
     let rows = shares(&done, config.least)?;
     let forms = agreement(&done)?;
     if let Some(forms) = &forms {
-        files.save(FormsRow::NAME, std::slice::from_ref(forms))?;
+        journal.save(FormsRow::NAME, std::slice::from_ref(forms))?;
     }
-    files.save(HeadPatchRow::NAME, &rows)?;
+    journal.save(HeadPatchRow::NAME, &rows)?;
     Ok(table(&rows) + &forms.map_or_else(String::new, |forms| said(&forms)))
 }
 
 /// The maps, in memory.
 ///
 /// # Errors
-/// As [`patched`].
+/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    shares(&patched(study, config, Journal::in_memory())?.sorted(PatchedNodeRow::key)?, config.least)
+    let mut rows = Measurements::in_memory();
+    measure(study, config, &mut rows)?;
+    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
 }
 
 /// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
 ///
 /// # Errors
-/// As [`patched`].
+/// As [`measure`].
 pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
-    let done = patched_of(study, config, Some(prompts), Journal::in_memory())?;
-    shares(&done.sorted(PatchedNodeRow::key)?, config.least)
+    let mut rows = Measurements::in_memory();
+    patched(study, config, Some(prompts), &mut rows)?;
+    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
 }
 
-/// Patches the pairs that the journal does not hold yet.
-///
-/// # Errors
-/// No pairs to make, fewer than two usable ones in every form, rows of another run in the journal, and as the model's.
-pub fn patched(study: &Study, config: &Config, journal: Journal<PatchedNodeRow>) -> Result<Journal<PatchedNodeRow>> {
-    let given = config.pairs_file.as_ref().map(|file| of_file(&study.subject, file)).transpose()?;
-    patched_of(study, config, given.as_deref(), journal)
-}
-
-fn patched_of(
+fn patched(
     study: &Study,
     config: &Config,
     given: Option<&[Prompts]>,
-    mut journal: Journal<PatchedNodeRow>,
-) -> Result<Journal<PatchedNodeRow>> {
+    rows: &mut Measurements<PatchedNodeRow>,
+) -> Result<()> {
     config.check()?;
-    let subject = &study.subject;
-    let (nodes, switch) = (Node::all(subject.model.config()), subject.corpus.switch);
+    let (nodes, switch) = (Node::all(study.model.config()), study.corpus.switch);
     let places = |pair: &Pair| match config.every_position {
         true => every(pair),
         false => named(pair, switch, config.blocks),
@@ -185,18 +155,20 @@ fn patched_of(
         }
         if pairs.len() > 1 {
             any = true;
-            journal = patch_form(study, (form, &pairs), (&nodes, &config.modes), places, journal)?;
+            patch_form(study, (form, &pairs), (&nodes, &config.modes), places, rows)?;
         }
     }
-    ensure!(
-        any,
-        DoesNotApply::because(format!(
-            "{}: fewer than two of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
-             as text",
-            subject.name, config.candidates
-        ))
-    );
-    Ok(journal)
+    ensure!(any, unusable(study, config.candidates));
+    Ok(())
+}
+
+/// Why none of the forms has pairs enough.
+pub(super) fn unusable(study: &Study, candidates: usize) -> DoesNotApply {
+    DoesNotApply::because(format!(
+        "{}: fewer than two of {candidates} pairs are usable: a pair must agree up to a token of text behind a block, or be \
+         solved as text",
+        study.name
+    ))
 }
 
 /// The pairs whose rows have the most common length.

@@ -1,79 +1,56 @@
-//! What is asked for → cells, one row each: a mode at a hook point, on some heads and positions. What does not exist is refused here,
-//! before any work.
+//! What is asked for → cells, one row each: a change at a hook point, on some heads and positions. What does not exist is refused
+//! here, before any work.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::region::{Heads, Positions, Region};
-use super::{Config, MODES};
-use crate::interventions::Steps;
-use crate::model::config::ModelConfig;
-use crate::model::{HookPoint, PointKind};
+use super::Config;
+use crate::interventions::{Acts, Heads, Positions, Region, Steps, Target, What, all, split};
+use crate::model::{HookPoint, ModelConfig, PointKind};
 use crate::schema::NORMAL;
-use crate::study::modes::{Action, Cell, cells, names};
+use crate::study::modes::{Action, cells, names};
 
 /// One row of the table.
 pub struct Hooked {
     pub point: HookPoint,
     pub heads: Heads,
     pub region: Region,
-    pub cell: Cell,
+    /// As rows name it, with its dose.
+    pub mode: String,
+    pub dose: Option<f64>,
+    pub draws: usize,
+    pub what: What,
 }
 
-impl Hooked {
-    /// The values of its heads, of those of a whole position.
-    pub fn part(&self, all: &[f32], model: &ModelConfig) -> Vec<f32> {
-        let heads = heads_at(self.point.kind, model).unwrap_or(1);
-        let width = all.len() / heads;
-        let of_heads = self.heads.of((0..heads).map(|head| head * width..(head + 1) * width).collect());
-        of_heads.into_iter().flat_map(|range| all[range].iter().copied()).collect()
-    }
-
-    /// For messages.
-    pub fn label(&self) -> String {
-        format!("{} at {}, heads {}, {}", self.cell.mode, self.point, self.heads, self.region.place())
-    }
-}
-
-/// Every cell but that of the normal run; those of one hook point stand together. A block has up to `k_cap` steps.
+/// Every cell but that of the normal run; those of one hook point of an entry stand together. A block has up to `k_cap` steps.
 ///
 /// # Errors
 /// An unknown hook, head, step or mode, one that says nothing at a point, and the same cell twice.
 pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<Hooked>> {
-    let mut points: Vec<HookPoint> = vec![];
+    let mut out: Vec<Hooked> = vec![];
     for hook in &config.hooks {
-        ensure!(
-            !hook.contains('@'),
-            "--hook `{hook}`: write the point alone; --steps and --positions say where it acts"
-        );
-        for point in HookPoint::resolve(hook, model.num_hidden_layers)? {
-            ensure!(!points.contains(&point), "--hook names `{point}` twice");
-            points.push(point);
+        let (target, change) = split(hook);
+        let target: Target = target.parse().with_context(|| format!("--hook `{hook}`"))?;
+        let points = HookPoint::resolve(&target.pattern, model.num_hidden_layers)?;
+        let regions = regions(config, &target, change.is_some());
+        for steps in regions.iter().map(|region| region.steps()) {
+            let first = steps.first();
+            ensure!(first < k_cap, "step {} does not exist: a block has at most {k_cap} latent steps", first + 1);
         }
-    }
-    let latents =
-        if config.steps.is_empty() && config.positions.is_empty() { &[Steps::All][..] } else { &config.steps };
-    for step in latents {
-        ensure!(step.first() < k_cap, "step {step} does not exist: a block has at most {k_cap} latent steps");
-    }
-    let latents = latents.iter().map(|&steps| Region::Latents(steps));
-    let regions: Vec<Region> = latents.chain(config.positions.iter().map(|&p| Region::Other(p))).collect();
-    let all = [Heads::default()];
-    let heads = if config.heads.is_empty() { &all[..] } else { &config.heads };
-    for mode in &config.modes {
-        let name = mode.split(':').next().unwrap_or_default();
-        let elsewhere = names().contains(&name) && name != NORMAL && !MODES.contains(&name);
-        ensure!(!elsewhere, "mode `{mode}` acts on latent inputs only; at a hook point there are {}", MODES.join(", "));
-    }
-    let modes = cells(&config.modes, &[Steps::All], config.draws, k_cap)?;
-    let mut out = vec![];
-    for &point in &points {
-        heads.iter().try_for_each(|heads| has(point, heads, model))?;
-        for cell in modes.iter().filter(|cell| matches!(cell.action, Action::Replace(_))) {
-            makes_sense(point, cell)?;
-            for &region in &regions {
-                reached(point, region)?;
-                for heads in heads {
-                    out.push(Hooked { point, heads: heads.clone(), region, cell: cell.clone() });
+        let heads = match (&target.heads, config.heads.as_slice()) {
+            (Some(heads), _) => vec![heads.clone()],
+            (None, []) => vec![Heads::default()],
+            (None, heads) => heads.to_vec(),
+        };
+        for &point in &points {
+            heads.iter().try_for_each(|heads| heads.exist(point, model))?;
+            regions.iter().try_for_each(|&region| reached(point, region))?;
+            for (mode, dose, draws, what) in changes(config, change, point, model)? {
+                what.makes_sense(point)?;
+                for &region in &regions {
+                    for heads in &heads {
+                        let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
+                        add(&mut out, Hooked { point, heads, region, mode, dose, draws, what })?;
+                    }
                 }
             }
         }
@@ -82,51 +59,56 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
     Ok(out)
 }
 
-/// How many heads the values at a point have.
-fn heads_at(kind: PointKind, model: &ModelConfig) -> Option<usize> {
-    match kind {
-        PointKind::Q | PointKind::RotQ | PointKind::Z | PointKind::Result | PointKind::Pattern => {
-            Some(model.num_attention_heads)
-        }
-        PointKind::K | PointKind::V | PointKind::RotK => Some(model.num_key_value_heads),
-        _ => None,
+fn add(out: &mut Vec<Hooked>, new: Hooked) -> Result<()> {
+    let says = |h: &Hooked| (h.point, h.heads.clone(), h.region, h.mode.clone(), h.dose.map(f64::to_bits));
+    let twice = out.iter().any(|held| says(held) == says(&new));
+    let (point, mode, heads, place) = (new.point, &new.mode, &new.heads, new.region.place());
+    ensure!(!twice, "--hook names `{point}` twice: {mode}, heads {heads}, {place} ({})", new.region.steps());
+    out.push(new);
+    Ok(())
+}
+
+/// Where an entry acts: as it says; else as `steps` and `positions` say; else at every position, of a point alone at latent steps.
+fn regions(config: &Config, target: &Target, whole: bool) -> Vec<Region> {
+    let latents = |&steps: &Steps| Region::Latents { block: None, steps };
+    let named = config.steps.iter().map(latents).chain(config.positions.iter().map(|&p| Region::Other(p)));
+    let named: Vec<Region> = named.collect();
+    match (target.region, named.is_empty()) {
+        (Some(region), _) => vec![region],
+        (None, false) => named,
+        (None, true) if whole => vec![Region::All],
+        (None, true) => vec![latents(&Steps::All)],
     }
 }
 
-fn has(point: HookPoint, heads: &Heads, model: &ModelConfig) -> Result<()> {
-    let Some(&last) = heads.named().last() else { return Ok(()) };
-    match heads_at(point.kind, model) {
-        None => bail!("--heads {heads}: `{point}` has no heads; did you mean `blocks.*.attn.hook_z`?"),
-        Some(n) if last >= n => {
-            bail!("--heads {heads}: `{point}` has {n} heads, 0 to {}: there is no head {last}", n - 1)
-        }
-        Some(_) => Ok(()),
+/// Mode, dose, draws and what is done.
+type Cell = (String, Option<f64>, usize, What);
+
+fn changes(config: &Config, change: Option<&str>, point: HookPoint, model: &ModelConfig) -> Result<Vec<Cell>> {
+    if let Some(change) = change
+        && let Some(what) = What::of_file(change, &[point], model)?
+    {
+        return Ok(vec![(change.to_owned(), None, 1, what)]);
     }
+    let modes = change.map_or_else(|| config.modes.clone(), |change| vec![change.to_owned()]);
+    let here = || all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name);
+    for mode in &modes {
+        let name = mode.split(':').next().unwrap_or_default();
+        let elsewhere = names().contains(&name) && name != NORMAL && !here().any(|known| known == name);
+        let known = || here().collect::<Vec<_>>().join(", ");
+        ensure!(!elsewhere, "mode `{mode}` acts on latent inputs only; at a hook point there are {}", known());
+    }
+    let cells = cells(&modes, &[Steps::All], config.draws, usize::MAX)?.into_iter();
+    let made = cells.filter_map(|cell| match cell.action {
+        Action::Replace(about) => Some((cell.mode, cell.dose, cell.draws, What::Made { about, dose: cell.dose })),
+        _ => None,
+    });
+    Ok(made.collect())
 }
 
 fn reached(point: HookPoint, region: Region) -> Result<()> {
     let inputs = matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
     let only_latents = inputs && matches!(region, Region::Other(Positions::Prompt | Positions::Text(_)));
-    ensure!(!only_latents, "`{point}` exists at latent steps only; --positions {} never reaches it", region.place());
-    Ok(())
-}
-
-fn makes_sense(point: HookPoint, cell: &Cell) -> Result<()> {
-    let (mode, kind) = (&cell.mode, point.kind);
-    let scale = matches!(kind, PointKind::Ln1Scale | PointKind::Ln2Scale | PointKind::LnFinalScale);
-    let nothing = mode == "zero" || cell.dose == Some(0.0);
-    ensure!(!(scale && nothing), "{mode} at `{point}`: the stream is divided by it");
-    // Its columns are the slots of a cache: another row's are other positions.
-    let own = ["zero", "scale", "self_patch"].contains(&mode.as_str());
-    ensure!(
-        kind != PointKind::Pattern || own,
-        "{mode} at `{point}`: a row's pattern has its own length; zero or scale it"
-    );
-    ensure!(
-        kind != PointKind::AttnScores,
-        "`{point}` holds the mask: what is put there would look at positions that must not be seen; did you mean \
-         `blocks.{}.attn.hook_pattern`?",
-        point.layer.unwrap_or_default()
-    );
+    ensure!(!only_latents, "`{point}` exists at latent steps only; {} never reaches it", region.place());
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The interventions of `latent_intervention` at any hook point: `zero`, `mean`, `resample`, … on a head's `z`, an MLP's output, the
 //! stream, at latent steps or at positions of text, and what that does to answers.
 //!
-//! `intervene --hook 'blocks.2.attn.hook_z' --heads 0,3 --steps 1,2 --modes zero,mean,resample`: one row for each point × mode × choice
+//! `intervene --hook 'blocks.2.attn.hook_z[head=0]@latent[*,2]=resample'` is one row, and with `add:FILE` or `swap:FILE` the values are
+//! those of a file. `intervene --hook 'blocks.2.attn.hook_z' --heads 0,3 --steps 1,2 --modes zero,mean,resample`: one row for each point × mode × choice
 //! of positions × heads, each against *normal* on the same problems. Every problem is decoded from its prompt with the one hook
 //! set; what follows is recomputed. The values to put in are those of a normal run at the same point. Outside latents an
 //! intervention knows the t-th token of the response (or the position of the prompt) as it knows latent step t: `mean` is the mean
@@ -14,36 +15,32 @@
 //! responses with the same t need not say the same thing.
 
 mod cells;
-mod region;
 mod run;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::check::check;
-use super::latent_intervention::table;
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal, latent_intervention};
 use crate::interventions::Steps;
-use crate::schema::{InterventionRow, Observation, Summary, summarise};
-use crate::store::Journal;
-use crate::study::Causal;
+pub use crate::interventions::{Heads, Positions};
+use crate::schema::{InterventionRow, Measurement, Observation, Summary, summarise};
+use crate::store::Measurements;
+use crate::study::Study;
 use cells::{Hooked, asked};
-pub use region::{Heads, Positions};
 use run::observe;
 
 /// What it asks.
-pub const ABOUT: &str =
-    "what replaced values at any hook point (--hook) do to answers, by head, latent step or position";
-
-/// The modes that make sense at a hook point.
-pub const MODES: [&str; 9] =
-    ["zero", "random_norm", "self_patch", "mean", "mean_global", "gaussian", "resample", "scale", "rotate"];
+pub const ABOUT: About =
+    About::asking("what replaced values at any hook point (--hook) do to answers, by head, latent step or position")
+        .on_request();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hook points, or patterns of them: `blocks.*.attn.hook_z`. None: nothing is run.
+    /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what they
+    /// leave open is said below. None: nothing is run.
     pub hooks: Vec<String>,
     /// One row each; none: all heads together.
     pub heads: Vec<Heads>,
@@ -63,36 +60,33 @@ impl Default for Config {
     }
 }
 
-fn all(causal: &Causal, config: &Config) -> Result<Vec<Hooked>> {
-    let subject = &causal.study.subject;
-    asked(config, subject.model.config(), subject.recipe.evaluation.k_cap)
+fn all(study: &Study, config: &Config) -> Result<Vec<Hooked>> {
+    asked(config, study.model.config(), study.recipe.evaluation.k_cap)
 }
 
 /// Needs a hook. Refuses what does not exist, before any work.
 ///
 /// # Errors
 /// An unknown hook, head, step or mode.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     if config.hooks.is_empty() {
         return Ok(Fit::No("hook_intervention needs a hook point: intervene --hook 'blocks.2.attn.hook_z'".into()));
     }
-    all(causal, config).map(|_| Fit::Yes)
+    all(study, config).map(|_| Fit::Yes)
 }
 
-/// Runs every cell, goes on with the observations of a run that was stopped, and writes observations and rows.
+pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS)];
+
+/// Observes every cell, so far as it is not there yet.
 ///
 /// # Errors
-/// As [`rows`]; unfinished observations of another run; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(InterventionRow::HOOKS)? {
-        return Ok("done before\n".into());
-    }
-    let asked = all(causal, config)?;
-    let seen = observe(causal, &asked, files.journal(Observation::HOOKS)?, files.weights())?;
-    checked(&asked, seen.rows())?;
-    let summary = summarise(&files.finish(Observation::HOOKS, seen, Observation::key, false)?)?;
-    files.save(InterventionRow::HOOKS, &summary.rows)?;
-    Ok(table(&summary))
+/// As [`rows`]; unfinished observations of another run.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
+    observe(study, &all(study, config)?, rows)
+}
+
+pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
+    latent_intervention::tables(rows, journal)
 }
 
 /// The rows in memory.
@@ -100,18 +94,9 @@ pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
 /// # Errors
 /// What does not exist, before any work; a mode that never fired or moved nothing; a self-patch that changed something; as the
 /// decoder's.
-pub fn rows(causal: &Causal, config: &Config) -> Result<Summary> {
-    let asked = all(causal, config)?;
-    let seen = observe(causal, &asked, Journal::in_memory(), "")?;
-    checked(&asked, seen.rows())?;
-    summarise(&seen.sorted(Observation::key)?)
-}
-
-/// Cell 0 is the normal run.
-fn checked(asked: &[Hooked], observations: &[Observation]) -> Result<()> {
-    for (number, hooked) in asked.iter().enumerate() {
-        let of: Vec<&Observation> = observations.iter().filter(|o| o.cell == number + 1).collect();
-        check(&hooked.cell, &of).with_context(|| hooked.label())?;
-    }
-    Ok(())
+pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
+    let mut rows = Measurements::in_memory();
+    measure(study, config, &mut rows)?;
+    check(rows.rows())?;
+    summarise(&rows.sorted(Observation::key)?)
 }

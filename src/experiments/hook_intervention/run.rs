@@ -2,79 +2,68 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 
 use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::Hooked;
-use super::region::Region;
-use crate::interventions::{Bank, Draw, Firings, Intervention, Material};
+use crate::interventions::{Acting, Bank, Draw, Firings, Intervention, Material, Region, What, With, gather};
 use crate::latent::{DecodeSettings, Decoded, Request, Trace, Watched, decode_watched};
 use crate::machine::Compute;
-use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, HookPoint, HookSpec, Hooks, Select, Step};
+use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::parallel;
 use crate::schema::Observation;
-use crate::store::Journal;
-use crate::study::answers::Reader;
-use crate::study::modes::Action;
+use crate::store::Measurements;
+use crate::study::Study;
+use crate::study::answers::{gold_tokens, outcome};
 use crate::study::sweep::{Outcome, Sweep, not_stopped};
-use crate::study::{Causal, Subject};
 
-/// Observes what the journal does not hold yet.
+/// Observes what is not there yet of the process' own problems.
 ///
 /// # Errors
 /// Observations of another run; as the decoder's.
-pub fn observe(
-    causal: &Causal,
-    asked: &[Hooked],
-    journal: Journal<Observation>,
-    weights: &str,
-) -> Result<Journal<Observation>> {
-    let (study, sweep) = (causal.study, causal.sweep()?);
-    if asked.iter().any(|hooked| matches!(hooked.region, Region::Latents(_))) {
+pub fn observe(study: &Study, asked: &[Hooked], rows: &mut Measurements<Observation>) -> Result<()> {
+    let sweep = &study.sweep()?;
+    if asked.iter().any(|hooked| matches!(hooked.region, Region::Latents { .. })) {
         sweep.switches()?;
     }
     let identity = study.identity(sweep.normal.len());
-    let blank = blank(&identity, weights, Compute::of(&study.subject.model), sweep.blocks);
+    let blank = blank(&identity, rows.weights(), Compute::of(&study.model), sweep.blocks);
     let normal = Observation { mode: crate::schema::NORMAL.into(), ..blank.clone() };
     let of_cells = asked.iter().map(|hooked| template(hooked, &blank));
     let cells = std::iter::once(Template { says: normal, draws: 1 }).chain(of_cells).collect();
-    let record = Record::new(cells, sweep.normal.len(), &[], journal)?;
-    record.add(sweep.normal.iter().enumerate().map(|(p, o)| ((0, 0, p), o, false, Firings::default())))?;
-    let reader = Reader::new(&study.subject.corpus)?;
-    let (subject, settings) = (&study.subject, causal.settings);
-    let runs = Runs { subject, settings, sweep, reader: &reader, record: &record };
+    let record = Record::new(cells, sweep.own().count(), &[], rows)?;
+    record.add(sweep.own().map(|p| ((0, 0, p), &sweep.normal[p], false, Firings::default())))?;
+    let (settings, gold) = (study.settings(), gold_tokens(&study.corpus)?);
+    let runs = Runs { study, settings: &settings, sweep, gold: &gold, record: &record };
     let numbers: Vec<usize> = (0..asked.len()).collect();
     for group in numbers.chunk_by(|&a, &b| asked[a].point == asked[b].point) {
         if group.iter().any(|&number| !record.holds_all(number + 1)) {
-            runs.at_point(causal, asked, group)?;
+            runs.at_point(asked, group)?;
         }
     }
-    Ok(record.into_journal())
+    Ok(())
 }
 
 fn template(hooked: &Hooked, blank: &Observation) -> Template {
-    let Hooked { point, heads, region, cell } = hooked;
     let says = Observation {
-        mode: cell.mode.clone(),
-        dose: cell.dose,
-        steps: region.steps(),
-        hook: Some(point.to_string()),
-        heads: Some(heads.to_string()),
-        place: Some(region.place()),
+        mode: hooked.mode.clone(),
+        dose: hooked.dose,
+        steps: hooked.region.steps(),
+        hook: Some(hooked.point.to_string()),
+        heads: Some(hooked.heads.to_string()),
+        place: Some(hooked.region.place()),
         ..blank.clone()
     };
-    Template { says, draws: cell.draws }
+    Template { says, draws: hooked.draws }
 }
 
 /// What the runs of an experiment share; threads too.
 struct Runs<'a> {
-    subject: &'a Subject,
+    study: &'a Study,
     settings: &'a DecodeSettings,
     sweep: &'a Sweep<'a>,
-    reader: &'a Reader<'a>,
+    gold: &'a [Option<u32>],
     record: &'a Record<'a>,
 }
 
@@ -83,8 +72,8 @@ type Seen = (BTreeMap<String, Bank>, Vec<Trace>);
 
 impl Runs<'_> {
     /// The cells of one hook point. Each batch is decoded as the normal run was, so that equal values give equal bits.
-    fn at_point(&self, causal: &Causal, asked: &[Hooked], group: &[usize]) -> Result<()> {
-        let (study, threads) = (causal.study, causal.study.threads);
+    fn at_point(&self, asked: &[Hooked], group: &[usize]) -> Result<()> {
+        let (study, threads) = (self.study, self.study.threads);
         let point = asked[group[0]].point;
         let mut regions: Vec<Region> = vec![];
         for region in group.iter().map(|&number| asked[number].region.recorded()) {
@@ -92,7 +81,7 @@ impl Runs<'_> {
                 regions.push(region);
             }
         }
-        causal.say(&format!("{point}: {} cells", group.len()));
+        study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
         let seen = parallel::run(&parallel::cut(&chunks, threads), |part| {
             part.iter().map(|chunk| self.seen(point, &regions, chunk)).collect::<Result<Vec<_>>>()
@@ -103,26 +92,30 @@ impl Runs<'_> {
             traces.extend(more);
         }
         for &number in group.iter().filter(|&&number| !self.record.holds_all(number + 1)) {
-            let Hooked { region, cell, .. } = &asked[number];
+            let Hooked { region, heads, draws, what, .. } = &asked[number];
             let bank = banks.get(&region.recorded().place()).cloned().unwrap_or_default();
-            let bank = bank.parts(|all| asked[number].part(all, self.subject.model.config()));
-            let material = Material { bank: &bank, siblings: &[], swaps: &[], model: &self.subject.model, exit: &[] };
-            let Action::Replace(about) = cell.action else { continue };
-            let made = |draw: usize| {
-                let seed = study.seed.wrapping_add((draw as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-                (about.make)(&material, Draw { number: draw, seed, dose: cell.dose.unwrap_or(0.0) })
+            let all = point.kind.heads(study.model.config()).unwrap_or(1);
+            let bank = bank.parts(|values| heads.part(values, all));
+            let material = Material { bank: &bank, siblings: &[], swaps: &[], model: &study.model, exit: &[] };
+            let made = |number: usize| match what {
+                What::Made { about, dose } => {
+                    let seed = study.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                    Some((about.make)(&material, Draw { number, seed, dose: dose.unwrap_or(0.0) }))
+                }
+                What::File { .. } => None,
             };
-            let made: Vec<Box<dyn Intervention + '_>> = (0..cell.draws).map(made).collect();
+            let made: Vec<Option<Box<dyn Intervention + '_>>> = (0..*draws).map(made).collect();
             let missing = |draw: usize, chunk: &[Request]| {
                 chunk.iter().any(|request| !self.record.holds((number + 1, draw, request.problem)))
             };
-            let units: Vec<(usize, &[Request])> = (0..cell.draws)
-                .flat_map(|draw| chunks.iter().map(move |chunk| (draw, *chunk)))
+            let own: Vec<&[Request]> = chunks.iter().filter(|chunk| study.owns(chunk[0].problem)).copied().collect();
+            let units: Vec<(usize, &[Request])> = (0..*draws)
+                .flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)))
                 .filter(|(draw, chunk)| missing(*draw, chunk))
                 .collect();
             parallel::run(&parallel::cut(&units, threads), |part| {
                 part.iter().try_for_each(|&(draw, chunk)| {
-                    let done = self.replaced(&asked[number], made[draw].as_ref(), chunk, &traces)?;
+                    let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
                     not_stopped()?;
                     let rows = chunk.iter().zip(&done);
                     self.record.add(rows.map(|(r, (o, f))| ((number + 1, draw, r.problem), o, true, *f)))
@@ -135,9 +128,9 @@ impl Runs<'_> {
     fn decoded(&self, chunk: &[Request], hooks: &mut Hooks) -> Result<Vec<Decoded>> {
         let watched: Vec<Watched> = chunk
             .iter()
-            .map(|r| Watched { token: self.reader.gold_token(r.problem), force_at: self.sweep.force_at[r.problem] })
+            .map(|r| Watched { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] })
             .collect();
-        let how = self.subject.decode(self.settings);
+        let how = self.study.decoding(self.settings);
         decode_watched(how, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
@@ -148,7 +141,8 @@ impl Runs<'_> {
             let (dims, data) = (value.dims(), value.to_vec()?);
             for place in site.places {
                 for region in regions {
-                    let Some((block, step)) = region.key(place) else { continue };
+                    let end = chunk[place.row].prompt.len();
+                    let Some((block, step)) = region.key(place, end) else { continue };
                     let values = gather(&data, &point.kind.ranges(&dims, place));
                     let problem = chunk[place.row].problem;
                     banks.borrow_mut().entry(region.place()).or_default().insert((problem, block, step), values);
@@ -165,65 +159,32 @@ impl Runs<'_> {
     fn replaced(
         &self,
         hooked: &Hooked,
-        with: &dyn Intervention,
+        made: Option<&dyn Intervention>,
         chunk: &[Request],
         normal: &[Trace],
     ) -> Result<Vec<(Outcome, Firings)>> {
-        let firings = RefCell::new(vec![Firings::default(); chunk.len()]);
+        let with = match (&hooked.what, made) {
+            (What::File { adds, values }, _) => With::File { adds: *adds, values },
+            (What::Made { .. }, made) => With::Intervention(Box::new(made.context("nothing was made")?)),
+        };
+        let problems = chunk.iter().map(|request| request.problem).collect();
+        let ends = chunk.iter().map(|request| request.prompt.len()).collect();
+        let acting = Acting::new((hooked.heads.clone(), hooked.region), with, problems, ends);
         let mut hooks = Hooks::none();
-        hooks.replace(&all_of(hooked.point), self.layers(), |site, value| {
-            replace(site, value, hooked, with, chunk, &mut firings.borrow_mut())
-        })?;
+        acting.attach(&hooked.point.to_string(), &mut hooks, self.layers())?;
         let done = self.decoded(chunk, &mut hooks)?;
         drop(hooks);
         let of = |(decoded, firings): (&Decoded, Firings)| {
-            Ok((self.reader.outcome(decoded, normal.get(decoded.trace.problem))?, firings))
+            Ok((outcome(&self.study.corpus, decoded, normal.get(decoded.trace.problem))?, firings))
         };
-        done.iter().zip(firings.into_inner()).map(of).collect()
+        done.iter().zip(acting.firings()).map(of).collect()
     }
 
     fn layers(&self) -> usize {
-        self.subject.model.layers.len()
+        self.study.model.layers.len()
     }
 }
 
 fn all_of(point: HookPoint) -> HookSpec {
     HookSpec { pattern: point.to_string(), select: Select::All }
-}
-
-fn replace(
-    site: &Site,
-    value: Activation,
-    hooked: &Hooked,
-    with: &dyn Intervention,
-    chunk: &[Request],
-    firings: &mut [Firings],
-) -> Result<Activation> {
-    let here = |place: &&Place| hooked.region.key(place).is_some();
-    if !site.places.iter().any(|place| here(&place)) {
-        return Ok(value);
-    }
-    let (dims, mut data) = (value.dims(), value.to_vec()?);
-    for place in site.places {
-        let Some((block, step)) = hooked.region.key(place) else { continue };
-        let own = hooked.heads.of(site.point.kind.ranges(&dims, place));
-        let old = gather(&data, &own);
-        // Randomness and donors belong to the problem, not to the row of this batch.
-        let at = Place { row: chunk[place.row].problem, step: Step::Latent { block, step }, ..*place };
-        let Some(new) = with.input(&at, &old) else { continue };
-        ensure!(new.len() == old.len(), "a value of width {} at `{}`, expected {}", new.len(), site.point, old.len());
-        let mut rest = &new[..];
-        for range in own {
-            let (now, later) = rest.split_at(range.len());
-            data[range].copy_from_slice(now);
-            rest = later;
-        }
-        firings[place.row].count += 1;
-        firings[place.row].moved += old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
-    }
-    Ok(value.with_values(data))
-}
-
-fn gather(data: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {
-    ranges.iter().flat_map(|range| data[range.clone()].iter().copied()).collect()
 }

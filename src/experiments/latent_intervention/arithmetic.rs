@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::study::Subject;
+use crate::study::Study;
 use crate::tasks::{Split, TaskProblem};
 
 /// The arithmetic of a checkpoint's problems. A closure from (problem, step, value) to the answer is one whose steps have no
@@ -50,18 +50,18 @@ impl Arithmetic for OfTask {
 ///
 /// # Errors
 /// A checkpoint whose problems are not generated, or not by its recipe.
-pub(crate) fn of_task(subject: &Subject) -> Result<OfTask> {
-    let task = subject.recipe.task.as_ref().filter(|task| task.has_numbers());
+pub(crate) fn of_task(study: &Study) -> Result<OfTask> {
+    let task = study.recipe.task.as_ref().filter(|task| task.has_numbers());
     let task = task.with_context(|| {
         format!(
             "{}: known_value needs a generated task whose steps hold numbers: those of `{}` are not known, or are none",
-            subject.name,
-            subject.dataset()
+            study.name,
+            study.dataset()
         )
     })?;
-    let n = subject.corpus.test.len() as u64;
-    let problems: Vec<TaskProblem> = task.rows(Split::Test, subject.recipe.seed, 0..n)?;
-    let same = problems.iter().zip(&subject.corpus.test).all(|(a, b)| a.id == b.id);
-    ensure!(same, "{}: known_value needs the problems of the recipe's own task", subject.name);
+    let n = study.corpus.test.len() as u64;
+    let problems: Vec<TaskProblem> = task.rows(Split::Test, study.recipe.seed, 0..n)?;
+    let same = problems.iter().zip(&study.corpus.test).all(|(a, b)| a.id == b.id);
+    ensure!(same, "{}: known_value needs the problems of the recipe's own task", study.name);
     Ok(OfTask(problems))
 }

@@ -18,7 +18,7 @@ use super::arithmetic::Arithmetic;
 use crate::interventions::Swap;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
-use crate::study::Subject;
+use crate::study::Study;
 use crate::study::sweep::Sweep;
 use crate::text::{Problem, Vocabulary};
 
@@ -69,12 +69,12 @@ pub(crate) struct Held {
 ///
 /// # Errors
 /// A token that the vocabulary does not know.
-pub(crate) fn held(sweep: &Sweep, subject: &Subject) -> Result<Vec<Held>> {
+pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<Held>> {
     let mut held: Vec<Held> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
-        let (i, problem) = (trace.problem, &subject.corpus.test[trace.problem]);
-        let vocabulary = &subject.corpus.vocabulary;
-        let blocks = if subject.reasoning.blocks.follow_prompt() {
+        let (i, problem) = (trace.problem, &study.corpus.test[trace.problem]);
+        let vocabulary = &study.corpus.vocabulary;
+        let blocks = if study.reasoning.blocks.follow_prompt() {
             unwritten(trace, problem, vocabulary)?.map(|step| (0, step)).into_iter().collect()
         } else {
             blocks(trace, problem, vocabulary)?
@@ -93,13 +93,13 @@ pub(crate) fn held(sweep: &Sweep, subject: &Subject) -> Result<Vec<Held>> {
 /// No block that is known to hold a value, or none that could be exchanged.
 pub fn plan(
     sweep: &Sweep,
-    subject: &Subject,
+    study: &Study,
     arithmetic: &dyn Arithmetic,
     draws: usize,
     seed: u64,
 ) -> Result<Vec<BTreeMap<usize, Exchange>>> {
-    let held = held(sweep, subject)?;
-    ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", subject.name);
+    let held = held(sweep, study)?;
+    ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", study.name);
     let mut values: BTreeMap<i64, Vec<Held>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));
     let mut plans = vec![];
@@ -110,14 +110,14 @@ pub fn plan(
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream((problem * draws + draw) as u64);
             let target = own[rng.random_range(0..own.len())];
-            let gold = &subject.corpus.test[problem].answer;
+            let gold = &study.corpus.test[problem].answer;
             let pool = donors(&target, &values, gold, arithmetic);
             if !pool.is_empty() {
                 let drawn = rng.random_range(0..pool.len());
                 plan.insert(problem, exchange(&target, &pool, drawn));
             }
         }
-        ensure!(!plan.is_empty(), "{}: no block could be exchanged for one that holds another value", subject.name);
+        ensure!(!plan.is_empty(), "{}: no block could be exchanged for one that holds another value", study.name);
         plans.push(plan);
     }
     Ok(plans)

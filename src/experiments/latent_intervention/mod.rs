@@ -13,26 +13,27 @@ mod observe;
 pub(super) mod record;
 mod table;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
-use crate::schema::{InterventionRow, KnownValueRow, Named, Observation, Summary, summarise};
-use crate::store::{FlatRow, Journal};
+use crate::schema::{InterventionRow, KnownValueRow, Measurement, Named, Observation, Summary, summarise};
+use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::modes::{all_modes, default_modes};
-use crate::study::sweep::Sweep;
-use crate::study::{Causal, Study};
 use crate::tasks::Task;
 pub use arithmetic::Arithmetic;
 pub(crate) use arithmetic::of_task;
+use check::check;
 pub(crate) use known_value::{Held, by_chance, held};
-use observe::{Asked, checked, observe};
+use observe::{Asked, observe};
 pub use table::table;
 
 /// What it asks.
-pub const ABOUT: &str = "what replaced latent inputs and other rules of switching do to answers (tab:intervention)";
+pub const ABOUT: About =
+    About::asking("what replaced latent inputs and other rules of switching do to answers (tab:intervention)");
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +65,7 @@ impl Default for Config {
 impl Config {
     /// With the modes spelled out.
     pub(crate) fn named(&self, study: &Study) -> Self {
-        let known = study.subject.recipe.task.as_ref().is_some_and(Task::has_numbers);
+        let known = study.recipe.task.as_ref().is_some_and(Task::has_numbers);
         let modes = match self.modes.as_slice() {
             [] => default_modes(known),
             [all] if all == "all" => all_modes(known),
@@ -73,99 +74,74 @@ impl Config {
         Self { modes, ..self.clone() }
     }
 
-    /// The name of the main file: without `all` among the steps one of its own.
-    pub(crate) fn rows_name(&self) -> &'static str {
-        if self.steps.contains(&Steps::All) { InterventionRow::NAME } else { InterventionRow::STEPS }
+    /// Whether its rows go to files of their own: without `all` among the steps.
+    pub(crate) fn is_apart(&self) -> bool {
+        !self.steps.contains(&Steps::All)
     }
 }
+
+pub(crate) const FILES: &[Files] =
+    &[(Observation::NAME, InterventionRow::NAME), (Observation::STEPS, InterventionRow::STEPS)];
 
 /// Refuses what cannot be run on this checkpoint, before any work.
 ///
 /// # Errors
 /// An unknown mode, dose or step; `known_value` without a generated task.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
-    check_modes(causal.study, &config.named(causal.study)).map(|()| Fit::Yes)
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+    check_modes(study, &config.named(study)).map(|()| Fit::Yes)
 }
 
 fn check_modes(study: &Study, config: &Config) -> Result<()> {
     let asked = Asked::all(config, k_cap(study))?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if asked.iter().any(|a| a.cell.is(KnownValueRow::MODE)) {
-        of_task(&study.subject).map(drop)?;
+        of_task(study).map(drop)?;
     }
     Ok(())
 }
 
-/// Runs every mode, goes on with the observations of a run that was stopped, and writes observations and rows.
+/// Observes every mode, so far as it is not there yet.
 ///
 /// # Errors
-/// As [`run_on`]; unfinished observations of another run; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    let config = &config.named(causal.study);
-    let [observations, rows, _] = names(config);
-    if files.done_from(observations, rows)? {
-        return Ok("done before\n".into());
-    }
-    let journal: Journal<Observation> = files.journal(observations)?;
-    let asked = Asked::all(config, k_cap(causal.study))?;
-    let seen = observe(causal, &asked, None, journal, files.weights())?;
-    match files.shard {
-        Some(shard) => files.finish_shard(shard, (observations, "observations"), seen, Observation::key),
-        None => conclude(config, &asked, files, seen),
-    }
+/// As [`run_on`]; unfinished observations of another run.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
+    let config = &config.named(study);
+    observe(study, &Asked::all(config, k_cap(study))?, None, rows)
 }
 
-/// The files of observations that its shards write.
-pub(crate) const SHARDS: &[&str] = &[Observation::NAME, Observation::STEPS];
-
-/// Files of observations, modes and exchanged values.
-fn names(config: &Config) -> [&'static str; 3] {
-    if config.steps.contains(&Steps::All) {
-        [Observation::NAME, InterventionRow::NAME, KnownValueRow::NAME]
-    } else {
-        [Observation::STEPS, InterventionRow::STEPS, KnownValueRow::STEPS]
-    }
-}
-
-fn k_cap(study: &Study) -> usize {
-    study.subject.recipe.evaluation.k_cap
-}
-
-/// Makes the tables of the observations of all shards. `config` has its modes spelled out.
-///
-/// # Errors
-/// Observations that are not those of a whole run, and as [`run`].
-pub(crate) fn merge(config: &Config, files: &Files, name: &str, rows: &[FlatRow]) -> Result<String> {
-    let k_cap = files.setup["decode"]["k_cap"].as_u64().context("the setup does not say decode.k_cap")?;
-    let asked = Asked::all(config, usize::try_from(k_cap)?)?;
-    let seen: Journal<Observation> = files.gathered(name, rows)?;
-    files.all_problems(seen.rows().iter().map(|o| o.problem))?;
-    conclude(config, &asked, files, seen)
+pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
+    tables(rows, journal)
 }
 
 /// Writes the observations of a whole run and the tables that follow from them.
-fn conclude(config: &Config, asked: &[Asked], files: &Files, seen: Journal<Observation>) -> Result<String> {
-    let [observations, rows, known] = names(config);
-    checked(asked, seen.rows())?;
-    let summary = summarise(&files.finish(observations, seen, Observation::key, false)?)?;
+pub(super) fn tables(rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
+    check(rows.rows())?;
+    let summary = summarise(&journal.finish(rows, false)?)?;
+    let table_of = journal.files.1;
     if !summary.known.is_empty() {
-        files.save(known, &summary.known)?;
+        let known = if table_of == InterventionRow::STEPS { KnownValueRow::STEPS } else { KnownValueRow::NAME };
+        journal.save(known, &summary.known)?;
     }
-    files.save(rows, &summary.rows)?;
+    journal.save(table_of, &summary.rows)?;
     Ok(table(&summary))
 }
 
-/// The same in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the recipe's task.
+fn k_cap(study: &Study) -> usize {
+    study.recipe.evaluation.k_cap
+}
+
+/// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the recipe's task.
 ///
 /// # Errors
 /// An unknown mode or step before any work; a mode that never fired or moved nothing; a self-patch that changed something; no
 /// problem on which the model switched.
-pub fn run_on(causal: &Causal, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
-    let config = &config.named(causal.study);
-    let asked = Asked::all(config, k_cap(causal.study))?;
-    let seen = observe(causal, &asked, arithmetic, Journal::in_memory(), "")?;
-    checked(&asked, seen.rows())?;
-    summarise(&seen.sorted(Observation::key)?)
+pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
+    let config = &config.named(study);
+    let asked = Asked::all(config, k_cap(study))?;
+    let mut rows = Measurements::in_memory();
+    observe(study, &asked, arithmetic, &mut rows)?;
+    check(rows.rows())?;
+    summarise(&rows.sorted(Observation::key)?)
 }
 
 /// Decodes the problems and runs every mode; rows in the order of the settings.
@@ -176,6 +152,5 @@ pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     if config.modes.iter().any(|m| m == KnownValueRow::MODE) {
         check_modes(study, config)?;
     }
-    let settings = Sweep::settings(study);
-    run_on(&Causal::new(study, &settings, Default::default(), &|_| {}), config, None)
+    run_on(study, config, None)
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Config;
 use super::arithmetic::{Arithmetic, of_task};
-use super::check::check;
 use super::known_value::{Exchange, plan};
 use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
@@ -14,10 +13,10 @@ use crate::latent::Channel;
 use crate::machine::Compute;
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
-use crate::store::Journal;
+use crate::store::Measurements;
 use crate::study::modes::{self, Action, Cell, forces};
 use crate::study::sweep::{Continuation, Sweep, What};
-use crate::study::{Causal, nulls};
+use crate::study::{Study, nulls};
 
 /// One row of the table: a mode at one dose, on one choice of steps, acting at one place.
 #[derive(Clone)]
@@ -73,26 +72,25 @@ struct Given {
     exit: Vec<f32>,
 }
 
-/// Observes what the journal does not hold yet of the process' own problems.
+/// Observes what is not there yet of the process' own problems.
 ///
 /// # Errors
 /// As [`super::run`].
 pub fn observe(
-    causal: &Causal,
+    study: &Study,
     asked: &[Asked],
     arithmetic: Option<&dyn Arithmetic>,
-    journal: Journal<Observation>,
-    weights: &str,
-) -> Result<Journal<Observation>> {
-    let (study, sweep) = (causal.study, causal.sweep()?);
+    rows: &mut Measurements<Observation>,
+) -> Result<()> {
+    let sweep = &study.sweep()?;
     if asked.iter().any(|a| a.cell.needs_blocks()) {
         sweep.switches()?;
     }
-    let given = given(causal, sweep, asked, arithmetic)?;
+    let given = given(study, sweep, asked, arithmetic)?;
     let identity = study.identity(sweep.normal.len());
-    let blank = blank(&identity, weights, Compute::of(&study.subject.model), sweep.blocks);
+    let blank = blank(&identity, rows.weights(), Compute::of(&study.model), sweep.blocks);
     let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
-    let record = Record::new(cells, sweep.own().count(), &given.plans, journal)?;
+    let record = Record::new(cells, sweep.own().count(), &given.plans, rows)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
             Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
@@ -106,21 +104,7 @@ pub fn observe(
         }
     }
     for group in groups(asked) {
-        continuations(causal, sweep, asked, &group, &given, &record)?;
-    }
-    Ok(record.into_journal())
-}
-
-/// Checks every cell of a whole run.
-///
-/// # Errors
-/// As [`check`].
-pub fn checked(asked: &[Asked], observations: &[Observation]) -> Result<()> {
-    let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
-    observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
-    for (number, observations) in &cells {
-        let of = asked.get(*number).with_context(|| format!("cell {number} was not asked for"))?;
-        check(&of.cell, observations)?;
+        continuations(study, sweep, asked, &group, &given, &record)?;
     }
     Ok(())
 }
@@ -132,30 +116,29 @@ fn groups(asked: &[Asked]) -> Vec<Vec<usize>> {
     numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
 }
 
-fn given(causal: &Causal, sweep: &Sweep, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<Given> {
-    let (study, subject) = (causal.study, &causal.study.subject);
+fn given(study: &Study, sweep: &Sweep, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<Given> {
     let draws = |name: &str| asked.iter().find(|a| a.cell.is(name)).map(|a| a.cell.draws);
     let plans = match (draws(KnownValueRow::MODE), arithmetic) {
         (None, _) => vec![],
-        (Some(draws), Some(arithmetic)) => plan(sweep, subject, arithmetic, draws, study.seed)?,
-        (Some(draws), None) => plan(sweep, subject, &of_task(subject)?, draws, study.seed)?,
+        (Some(draws), Some(arithmetic)) => plan(sweep, study, arithmetic, draws, study.seed)?,
+        (Some(draws), None) => plan(sweep, study, &of_task(study)?, draws, study.seed)?,
     };
     let siblings = match draws("sibling") {
         Some(draws) => {
-            causal.say("sampling sibling rollouts");
+            study.say("sampling sibling rollouts");
             nulls::siblings(study, sweep, draws)?
         }
         None => vec![],
     };
     let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
-    let exit = subject.model.embed(&[vec![subject.corpus.switch.swi_end]])?;
+    let exit = study.model.embed(&[vec![study.corpus.switch.swi_end]])?;
     let exit = Activation::Rank3(exit).to_vec()?;
     Ok(Given { plans, swaps, siblings, exit })
 }
 
 /// Decodes the cells of one place that need it.
 fn continuations(
-    causal: &Causal,
+    study: &Study,
     sweep: &Sweep,
     asked: &[Asked],
     group: &[usize],
@@ -163,8 +146,7 @@ fn continuations(
     record: &Record,
 ) -> Result<()> {
     let Given { swaps, siblings, exit, .. } = given;
-    let study = causal.study;
-    let material = Material { bank: &sweep.bank, siblings, swaps, model: &study.subject.model, exit };
+    let material = Material { bank: &sweep.bank, siblings, swaps, model: &study.model, exit };
     // One intervention per draw, made before any is run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in group.iter().map(|&number| &asked[number].cell) {
@@ -195,7 +177,7 @@ fn continuations(
             _ => {}
         }
     }
-    causal.say(&format!("{} continuations of {} problems", all.len(), sweep.own().count()));
+    study.say(&format!("{} continuations of {} problems", all.len(), sweep.own().count()));
     for (continuation, &(cell, draw)) in all.iter().zip(&keys) {
         let same = sweep.own().filter(|&problem| !sweep.forks(problem, continuation));
         record.add(same.map(|p| ((cell, draw, p), &sweep.normal[p], false, Firings::default())))?;

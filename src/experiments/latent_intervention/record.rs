@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use super::known_value::Exchange;
 use crate::interventions::{Firings, Later, Steps};
 use crate::machine::Compute;
-use crate::schema::{At, BlockOrigin, Identity, Observation};
-use crate::store::Journal;
+use crate::schema::{At, BlockOrigin, Identity, Measurement, Observation};
+use crate::store::Measurements;
 use crate::study::sweep::Outcome;
 
 /// Cell, draw, problem.
@@ -65,11 +65,11 @@ pub(crate) struct Record<'a> {
     /// That are observed by this process.
     problems: usize,
     /// What is written, and its keys.
-    written: Mutex<(Journal<Observation>, BTreeSet<Key>)>,
+    written: Mutex<(&'a mut Measurements<Observation>, BTreeSet<Key>)>,
 }
 
 impl<'a> Record<'a> {
-    /// Goes on with what the journal holds.
+    /// Goes on with what is there.
     ///
     /// # Errors
     /// Observations of another run, by what differs.
@@ -77,12 +77,12 @@ impl<'a> Record<'a> {
         cells: Vec<Template>,
         problems: usize,
         plans: &'a [BTreeMap<usize, Exchange>],
-        journal: Journal<Observation>,
+        rows: &'a mut Measurements<Observation>,
     ) -> Result<Self> {
-        let record = Self { cells, plans, problems, written: Mutex::new((journal, BTreeSet::new())) };
+        let record = Self { cells, plans, problems, written: Mutex::new((rows, BTreeSet::new())) };
         let mut written = record.lock();
-        let (journal, keys) = &mut *written;
-        for there in journal.rows() {
+        let (rows, keys) = &mut *written;
+        for there in rows.rows() {
             let checkpoint = &there.identity.checkpoint;
             if let Some(difference) = record.differs(there) {
                 anyhow::bail!(
@@ -96,7 +96,7 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Journal<Observation>, BTreeSet<Key>)> {
+    fn lock(&self) -> MutexGuard<'_, (&'a mut Measurements<Observation>, BTreeSet<Key>)> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,14 +147,14 @@ impl<'a> Record<'a> {
     /// A disk that cannot be written.
     pub fn add<'o>(&self, seen: impl Iterator<Item = (Key, &'o Outcome, bool, Firings)>) -> Result<()> {
         let mut written = self.lock();
-        let (journal, keys) = &mut *written;
+        let (rows, keys) = &mut *written;
         let mut new = vec![];
         for (key, outcome, forked, firings) in seen {
             if keys.insert(key) {
                 new.push(self.observation(key, outcome, forked, firings));
             }
         }
-        journal.push(new)
+        rows.push(new)
     }
 
     fn observation(
@@ -188,9 +188,5 @@ impl<'a> Record<'a> {
             answer,
             ..about
         }
-    }
-
-    pub(crate) fn into_journal(self) -> Journal<Observation> {
-        self.written.into_inner().unwrap_or_else(PoisonError::into_inner).0
     }
 }

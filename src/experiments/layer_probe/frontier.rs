@@ -48,7 +48,7 @@ impl Names {
     /// # Errors
     /// The model's.
     pub fn of(study: &Study) -> Result<Option<Self>> {
-        let corpus = &study.subject.corpus;
+        let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
         let names: BTreeSet<&String> = sets.flatten().collect();
         let known: Vec<(&String, u32)> =
@@ -57,7 +57,7 @@ impl Names {
             return Ok(None);
         }
         let ids = known.iter().map(|(_, id)| *id).collect();
-        let values = Activation::Rank3(study.subject.model.embed(&[ids])?).to_vec()?;
+        let values = Activation::Rank3(study.model.embed(&[ids])?).to_vec()?;
         let embeddings = Array2::from_shape_vec((known.len(), values.len() / known.len()), values)?;
         let index = known.into_iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
         Ok(Some(Self { index, embeddings }))
@@ -119,7 +119,7 @@ pub(super) fn probe(
     layer: usize,
     push: &mut dyn FnMut(ProbeRow) -> Result<()>,
 ) -> Result<()> {
-    let (problems, depth) = (&study.subject.corpus.test, study.subject.model.config().num_hidden_layers);
+    let (problems, depth) = (&study.corpus.test, study.model.config().num_hidden_layers);
     for step in latents.iter().map(|latent| latent.step).collect::<BTreeSet<_>>() {
         let here: Vec<(usize, &Latent)> =
             latents.iter().enumerate().filter(|(_, latent)| latent.step == step).collect();

@@ -18,14 +18,15 @@ mod values;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::{About, Journal};
 use crate::model::{HookPoint, PointKind};
-use crate::schema::ProbeRow;
+use crate::schema::{Named as _, ProbeRow};
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol, paper_layers};
-use crate::store::RowWriter;
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: &str = "at which layer the switch, and values in latents, can be read (tab:probe)";
+pub const ABOUT: About =
+    About::asking("at which layer the switch, and values in latents, can be read (tab:probe)").of_grpo_start();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,13 +120,13 @@ impl Layers {
 ///
 /// # Errors
 /// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let mut rows = vec![];
     probe(study, config, |row| {
-        writer.push(&row)?;
         rows.push(row);
         Ok(())
     })?;
+    journal.save(ProbeRow::NAME, &rows)?;
     Ok(summary::tables(&rows))
 }
 
@@ -135,12 +136,12 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 /// As [`run`].
 pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<()> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
-    let layers = config.layers.of(study.subject.model.config().num_hidden_layers)?;
+    let layers = config.layers.of(study.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
     seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
     // Blocks that follow every prompt are not chosen: there is no switch to probe for.
-    if !study.subject.reasoning.blocks.follow_prompt() {
+    if !study.reasoning.blocks.follow_prompt() {
         switch::probe(study, &seeded, &layers, &mut push).context("probing for the switch")?;
     }
     if config.values {

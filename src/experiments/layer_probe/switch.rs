@@ -42,7 +42,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Re
              its problem; layer_probe.matched = \"corpus\" looks in the other problems too"
         )
     );
-    let model = &study.subject.model;
+    let model = &study.model;
     let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
     run.tokens(push)?;
     run.margin(push)?;
@@ -62,7 +62,7 @@ impl Run<'_> {
         let fit = (self.config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
         for layers in layers.chunks(fit) {
             let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-            let (source, sequences) = (&self.study.subject.reasoning.source, &self.study.staged()?.sequences);
+            let (source, sequences) = (&self.study.reasoning.source, &self.study.staged()?.sequences);
             let values = capture(model, source, sequences, &points, &self.at.all, self.study.threads)?;
             for (&layer, values) in layers.iter().zip(values) {
                 self.both(layer, features, |set| values.select(Axis(0), &set.rows), push)?;

@@ -71,13 +71,13 @@ pub fn probe(
     if places.is_empty() {
         return Ok(());
     }
-    let (model, names) = (&study.subject.model, Names::of(study)?);
+    let (model, names) = (&study.model, Names::of(study)?);
     let depth = model.config().num_hidden_layers;
     let bytes = 4 * places.len() * model.config().hidden_size;
     let fit = (config.memory_mb * (1 << 20) / bytes).max(1);
     for layers in layers.chunks(fit) {
         let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-        let source = &study.subject.reasoning.source;
+        let source = &study.reasoning.source;
         let captured = capture(model, source, &sequences, &points, &places, study.threads)?;
         for (&layer, features) in layers.iter().zip(&captured) {
             let probe = Probe { study, config, latents: &latents, features, layer, depth };
@@ -92,7 +92,7 @@ pub fn probe(
 
 /// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let blocks = study.subject.reasoning.blocks;
+    let blocks = study.reasoning.blocks;
     match blocks.after_prompt() {
         Some(steps) => after_prompt(study, steps),
         None if blocks.follow_prompt() => as_decoded(study),
@@ -111,8 +111,8 @@ fn values(problem: &Problem) -> Rc<[Option<usize>]> {
 
 /// One block after every prompt.
 fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let corpus = &study.subject.corpus;
-    let swi = study.subject.reasoning.blocks.marked().then_some(corpus.switch.swi);
+    let corpus = &study.corpus;
+    let swi = study.reasoning.blocks.marked().then_some(corpus.switch.swi);
     let (mut sequences, mut out) = (vec![], vec![]);
     for (problem, prompt) in corpus.test_prompts.iter().enumerate() {
         let block = swi.into_iter().chain(std::iter::repeat_n(corpus.switch.latent, steps));
@@ -135,7 +135,7 @@ fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Laten
 
 /// One block after every prompt, as long as the model makes it.
 fn as_decoded(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let sequences: Vec<Sequence> =
         study.decoded()?.1.iter().map(|trace| trace.sequence(&corpus.switch)).collect::<Result<_>>()?;
     let mut out = vec![];
@@ -154,7 +154,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let mut out = vec![];
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
-        let values = values(&study.subject.corpus.test[problem]);
+        let values = values(&study.corpus.test[problem]);
         // A clause that was not found among the tokens would shift the others.
         if sample.clauses.len() != values.len() {
             continue;
@@ -166,7 +166,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
             let Some(clause) = sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end) else {
                 continue;
             };
-            if is_known(&study.subject.corpus.test[problem], clause) {
+            if is_known(&study.corpus.test[problem], clause) {
                 out.push(Latent {
                     problem,
                     position,
@@ -228,7 +228,7 @@ impl Probe<'_> {
         }
         let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &problems)?;
         let row = ProbeRow {
-            identity: self.study.identity(self.study.subject.corpus.test.len()),
+            identity: self.study.identity(self.study.corpus.test.len()),
             target: target.to_owned(),
             protocol: Protocol::Grouped,
             negatives: None,

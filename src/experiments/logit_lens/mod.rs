@@ -25,13 +25,13 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::known_value::blocks;
+use super::{About, Journal};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::parallel;
-use crate::schema::{Lens, LensRow, Opened};
+use crate::schema::{Lens, LensRow, Named, Opened};
 use crate::stats::{Estimate, grouped_kfold};
-use crate::store::RowWriter;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
 pub(crate) use reading::{LOGITS_HELD, head};
@@ -39,7 +39,8 @@ use residuals::{Sampled, walk};
 use translators::{Translators, train};
 
 /// What it asks.
-pub const ABOUT: &str = "what each layer would say next at each latent step: logit lens and tuned lens";
+pub const ABOUT: About =
+    About::asking("what each layer would say next at each latent step: logit lens and tuned lens").of_responses();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,9 +94,9 @@ impl Config {
 ///
 /// # Errors
 /// A layer that does not exist, no latent step even where switching is forced, a single problem.
-pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<String> {
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
+    journal.save(LensRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 
@@ -104,7 +105,7 @@ pub fn run(study: &Study, config: &Config, writer: &mut RowWriter) -> Result<Str
 /// # Errors
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
-    let blocks = study.subject.model.config().num_hidden_layers;
+    let blocks = study.model.config().num_hidden_layers;
     config.check(blocks)?;
     let layers = config.layers(blocks);
     let free = study.decoded()?.1;
@@ -112,14 +113,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     if free.iter().filter(|trace| trace.switched()).count() > 1 {
         return grid(study, config, &layers, free)?.rows(study, config.top, Opened::Free);
     }
-    let (_, forced) = study.decode(Switching::Forced, study.subject.recipe.evaluation.k_min)?;
+    let (_, forced) = study.decode(Switching::Forced, study.recipe.evaluation.k_min)?;
     grid(study, config, &layers, &forced)?.rows(study, config.top, Opened::Forced)
 }
 
 /// Every reading of these traces, reduced.
 fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
-    let subject = &study.subject;
-    let switch = &subject.corpus.switch;
+    let switch = &study.corpus.switch;
     let sequences: Result<Vec<Sequence>> = traces.iter().map(|trace| trace.sequence(switch)).collect();
     let sequences = sequences?;
     let few = || format!("{} problems cannot fill {} folds", traces.len(), config.folds);
@@ -144,7 +144,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let mut grid = Grid::new(layers.to_vec());
     text.each(|problems, own, states| {
         let keys: Vec<Key> = problems.iter().map(|&problem| Key { problem, step: None, own: None }).collect();
-        grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
+        grid.read(&study.model, switch.swi_end, &keys, own, states, &lens_of)
     })?;
     let values = own_values(study, traces)?;
     let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
@@ -152,14 +152,14 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     let grids = parallel::run(&parts, |part| {
         let mut grid = Grid::new(layers.to_vec());
         let wanted = |place: &Place| matches!(place.step, Step::Latent { .. });
-        walk(subject, layers, part, &wanted, &mut |places, own, states| {
+        walk(study, layers, part, &wanted, &mut |places, own, states| {
             let value = |p: &Place| match p.step {
                 Step::Latent { block, .. } => values.get(&(p.row, block)).copied(),
                 _ => None,
             };
             let keys: Vec<Key> =
                 places.iter().map(|p| Key { problem: p.row, step: p.step.nth(), own: value(p) }).collect();
-            grid.read(&subject.model, switch.swi_end, &keys, own, states, &lens_of)
+            grid.read(&study.model, switch.swi_end, &keys, own, states, &lens_of)
         })?;
         Ok(grid)
     })?;
@@ -169,7 +169,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
 
 /// Of each problem and block that stands for a step with a known value: the tokens that the value begins with.
 fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize), [u32; 2]>> {
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let mut values = BTreeMap::new();
     for trace in traces {
         let problem = &corpus.test[trace.problem];

@@ -163,7 +163,7 @@ impl Grid {
             rows.iter().any(|r| r.step.is_some()),
             DoesNotApply::because(format!(
                 "{}: no latent step that two problems reached, there is nothing to look at",
-                study.subject.name
+                study.name
             ))
         );
         Ok(rows)
@@ -177,7 +177,7 @@ impl Cell {
         let named: Result<Vec<(String, f64)>> = tokens
             .into_iter()
             .take(count)
-            .map(|(token, sum)| Ok((study.subject.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
+            .map(|(token, sum)| Ok((study.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
             .collect();
         Ok(serde_json::to_string(&named?)?)
     }

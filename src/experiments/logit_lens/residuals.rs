@@ -10,7 +10,7 @@ use crate::latent::{Gradient, Sequence, Waves};
 use crate::model::hooks::Place;
 use crate::model::{HookSpec, Hooks, Select};
 use crate::parallel;
-use crate::study::{Study, Subject};
+use crate::study::Study;
 
 /// Rows run at once.
 const BATCH: usize = 32;
@@ -21,13 +21,13 @@ pub(crate) type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Resul
 
 /// Runs the rows; `each` sees every wave with a position that is wanted. `layers` as in the module docs of [`super`].
 pub(crate) fn walk(
-    subject: &Subject,
+    study: &Study,
     layers: &[usize],
     sequences: &[Sequence],
     wanted: &dyn Fn(&Place) -> bool,
     each: &mut Wave,
 ) -> Result<()> {
-    let model = &subject.model;
+    let model = &study.model;
     for batch in sequences.chunks(BATCH) {
         let held: RefCell<Vec<Tensor<2>>> = RefCell::default();
         let chosen: RefCell<Vec<Place>> = RefCell::default();
@@ -49,7 +49,7 @@ pub(crate) fn walk(
                 Ok(())
             })?;
         }
-        let mut waves = Waves::new(model, batch, &subject.reasoning.source, Gradient::Through)?;
+        let mut waves = Waves::new(model, batch, &study.reasoning.source, Gradient::Through)?;
         while let Some(wave) = waves.next_wave(&mut hooks)? {
             let states = held.take();
             if !states.is_empty() {
@@ -95,13 +95,12 @@ impl Sampled {
     ) -> Result<Self> {
         // Parts are whole batches, so that the order is that of the batches.
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let subject = &study.subject;
         let parts = parallel::cut(&batches, study.threads);
         let done = parallel::run(&parts, |part| {
             let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
             for batch in part {
-                walk(subject, layers, batch, &wanted, &mut |places, hidden, layers| {
+                walk(study, layers, batch, &wanted, &mut |places, hidden, layers| {
                     problems.extend(places.iter().map(|place| place.row));
                     own.push(hidden);
                     states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));

@@ -64,7 +64,7 @@ impl Translators {
 /// # Errors
 /// States that are not finite.
 pub fn train(study: &Study, config: &Config, text: &Sampled, seen: &[usize], fold: usize) -> Result<Translators> {
-    let model = &study.subject.model;
+    let model = &study.model;
     let layers: Vec<usize> = (0..text.states.len() - 1).collect();
     let scales: Result<Vec<f64>> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect();
     let scales = scales?;

@@ -23,11 +23,10 @@ impl Directions {
     /// # Errors
     /// As the model's.
     pub fn of(study: &Study, traces: &[Trace], blocks: &[Held], cells: &[Cell], least: usize) -> Result<Self> {
-        let subject = &study.subject;
         let points: Vec<HookPoint> = cells.iter().map(|c| c.point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
         let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();
-        let rows = traces.iter().filter(|t| problems.contains(&t.problem)).map(|t| t.sequence(&subject.corpus.switch));
+        let rows = traces.iter().filter(|t| problems.contains(&t.problem)).map(|t| t.sequence(&study.corpus.switch));
         let rows: Vec<Sequence> = rows.collect::<Result<_>>()?;
         let (mut places, mut what) = (vec![], vec![]);
         for (i, row) in rows.iter().enumerate() {
@@ -40,7 +39,7 @@ impl Directions {
                 }
             }
         }
-        let states = capture(&subject.model, &subject.reasoning.source, &rows, &points, &places, study.threads)?;
+        let states = capture(&study.model, &study.reasoning.source, &rows, &points, &places, study.threads)?;
         let mut sums: BTreeMap<(HookPoint, usize, i64), (usize, Vec<f64>)> = BTreeMap::new();
         for (point, states) in points.iter().zip(&states) {
             for (&(step, value), state) in what.iter().zip(states.rows()) {

@@ -19,22 +19,22 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::{Arithmetic, held, of_task};
-use super::{Files, Fit};
+use super::{About, Files, Fit, Journal};
 use crate::model::Step;
 use crate::nth::Nth;
-use crate::parallel;
-use crate::schema::{Named, Steered, SteeringRow, steerings};
+use crate::schema::{Measurement, Named, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
+use crate::store::Measurements;
 use crate::study::circuits::patch::Node;
-use crate::study::sweep::{Sweep, not_stopped};
-use crate::study::{Causal, DoesNotApply, Study, Subject};
+use crate::study::{DoesNotApply, Study};
 use crate::tasks::Task;
 use directions::Directions;
-use trials::{Cell, Trials, targets};
+use trials::{Cell, Target, Trials, targets};
 
 /// What it asks.
-pub const ABOUT: &str =
-    "whether the answer follows a direction: difference of two values' means, by layer × step × dose";
+pub const ABOUT: About =
+    About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
+        .on_request();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,8 +60,8 @@ impl Default for Config {
 }
 
 impl Config {
-    fn check(&self, subject: &Subject) -> Result<()> {
-        let layers = subject.model.layers.len();
+    fn check(&self, study: &Study) -> Result<()> {
+        let layers = study.model.layers.len();
         if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
             anyhow::bail!(
                 "steering.layers: there is no layer {layer}; 0 is the input, {layers} the last block's output"
@@ -75,19 +75,19 @@ impl Config {
     }
 
     /// Every cell, of blocks with up to `most` steps.
-    fn cells(&self, subject: &Subject, most: usize) -> Result<Vec<Cell>> {
+    fn cells(&self, study: &Study, most: usize) -> Result<Vec<Cell>> {
         if let Some(step) = self.steps.iter().find(|step| step.index() >= most) {
             anyhow::bail!("steering.steps: no block has a step {step}; the longest has {most}");
         }
         let or_all = |named: Vec<usize>, all: usize| if named.is_empty() { (0..all).collect() } else { named };
-        let layers = or_all(self.layers.clone(), subject.model.layers.len() + 1);
+        let layers = or_all(self.layers.clone(), study.model.layers.len() + 1);
         let steps = or_all(self.steps.iter().map(|step| step.index()).collect(), most);
-        let projected = self.project_out.then_some(Steered::ProjectOut);
-        let actions: Vec<Steered> = self.doses.iter().map(|&dose| Steered::Add(dose)).chain(projected).collect();
+        let doses: Vec<Option<f64>> =
+            self.doses.iter().map(|&dose| Some(dose)).chain(self.project_out.then_some(None)).collect();
         let places =
             layers.into_iter().flat_map(|layer| steps.iter().map(move |&step| (Node::Resid(layer), layer, step)));
         let cells = places.flat_map(|(node, layer, step)| {
-            actions.iter().map(move |&steered| Cell { point: node.point(), layer, step, steered })
+            doses.iter().map(move |&dose| Cell { point: node.point(), layer, step, dose })
         });
         Ok(cells.collect())
     }
@@ -97,72 +97,75 @@ impl Config {
 ///
 /// # Errors
 /// Settings that cannot be run on the model.
-pub fn fits(causal: &Causal, config: &Config) -> Result<Fit> {
-    let subject = &causal.study.subject;
-    config.check(subject)?;
-    let known = subject.recipe.task.as_ref().is_some_and(Task::has_numbers);
-    let why = || format!("{}: steering needs a generated task whose steps hold numbers", subject.name);
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+    config.check(study)?;
+    let known = study.recipe.task.as_ref().is_some_and(Task::has_numbers);
+    let why = || format!("{}: steering needs a generated task whose steps hold numbers", study.name);
     Ok(if known { Fit::Yes } else { Fit::No(why()) })
 }
 
-/// Steers and writes one row a cell.
+pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
+
+/// Steers every problem that is not there yet.
 ///
 /// # Errors
-/// As [`rows`]; a disk that cannot be written.
-pub fn run(causal: &Causal, config: &Config, files: &Files) -> Result<String> {
-    if files.done(SteeringRow::NAME)? {
-        return Ok("done before\n".into());
-    }
-    causal.say("steering");
-    let rows = rows(causal, config, None)?;
-    files.save(SteeringRow::NAME, &rows)?;
+/// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<SteeringTrialRow>) -> Result<()> {
+    study.say("steering");
+    trials(study, config, &of_task(study)?, rows)
+}
+
+pub(crate) fn conclude(
+    _config: &Config,
+    rows: Measurements<SteeringTrialRow>,
+    journal: &mut Journal,
+) -> Result<String> {
+    let rows = steerings(&journal.finish(rows, false)?)?;
+    journal.save(SteeringRow::NAME, &rows)?;
     Ok(table(&rows))
 }
 
 /// One row a cell, in memory. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
 ///
 /// # Errors
-/// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
-pub fn rows(causal: &Causal, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
-    let (study, sweep) = (causal.study, causal.sweep()?);
-    let subject = &study.subject;
-    config.check(subject)?;
+/// As [`measure`].
+pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
+    let mut rows = Measurements::in_memory();
+    match arithmetic {
+        Some(arithmetic) => trials(study, config, arithmetic, &mut rows)?,
+        None => trials(study, config, &of_task(study)?, &mut rows)?,
+    }
+    steerings(&rows.sorted(SteeringTrialRow::key)?)
+}
+
+fn trials(
+    study: &Study,
+    config: &Config,
+    arithmetic: &dyn Arithmetic,
+    rows: &mut Measurements<SteeringTrialRow>,
+) -> Result<()> {
+    let sweep = &study.sweep()?;
+    config.check(study)?;
     sweep.switches()?;
-    let held = held(sweep, subject)?;
+    let held = held(sweep, study)?;
     let problems: Vec<usize> = held.iter().map(|h| h.problem).collect();
-    let few = |what: &str| DoesNotApply::because(format!("{}: steering needs {what}; ask more problems", subject.name));
+    let few = |what: &str| DoesNotApply::because(format!("{}: steering needs {what}; ask more problems", study.name));
     ensure!(problems.first() != problems.last(), few("two problems with a block that stands for a known step"));
     let halves = grouped_holdout(&problems, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
-    let cells =
-        config.cells(subject, longest(study, sweep.traces.iter().map(|t| t.sequence(&subject.corpus.switch)))?)?;
+    let cells = config.cells(study, longest(study, sweep.traces.iter().map(|t| t.sequence(&study.corpus.switch)))?)?;
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     ensure!(directions.values().len() > 1, few(&format!("{} blocks of each of two values", config.least)));
-    let own;
-    let arithmetic: &dyn Arithmetic = match arithmetic {
-        Some(arithmetic) => arithmetic,
-        None => {
-            own = of_task(subject)?;
-            &own
-        }
-    };
-    let mut targets = targets(subject, &of(&halves.test), directions.values(), arithmetic, study.seed);
+    let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic, study.seed);
     targets.truncate(config.problems);
     ensure!(targets.len() > 1, few("two problems whose answer another value would change"));
-    let (settings, seed) = (Sweep::settings(study), study.seed);
-    let trials = Trials { subject, settings: &settings, seed, sweep, cells: &cells, directions: &directions };
-    let parts = parallel::cut(&targets, study.threads);
-    let done = parallel::run(&parts, |part| {
-        let mut found = vec![];
-        for some in part.chunks(trials.targets_at_once()) {
-            not_stopped()?;
-            found.extend(trials.of_targets(some)?);
-        }
-        Ok(found)
-    })?;
-    let done: Vec<_> = done.into_iter().flatten().collect();
-    ensure!(!done.is_empty(), few("a block that reaches a step which both values' means are of"));
-    steerings(&study.identity(targets.len()), &done)
+    let identity = study.identity(targets.len());
+    let trials = Trials { study, identity: &identity, sweep, cells: &cells, directions: &directions };
+    let targets: Vec<(usize, Target)> = targets.into_iter().enumerate().collect();
+    let any = targets.iter().any(|(_, target)| trials.reached(target) > 0);
+    ensure!(any, few("a block that reaches a step which both values' means are of"));
+    let expected = |(number, target): &(usize, Target)| ((None, *number), trials.reached(target));
+    study.measure(rows, &identity, (&targets, trials.targets_at_once()), expected, |some| trials.of_targets(some))
 }
 
 /// Steps of the longest block.
@@ -175,7 +178,7 @@ fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Seque
         });
         most = steps.fold(most, usize::max);
     }
-    ensure!(most > 0, DoesNotApply::because(format!("{}: no problem has a latent step", study.subject.name)));
+    ensure!(most > 0, DoesNotApply::because(format!("{}: no problem has a latent step", study.name)));
     Ok(most)
 }
 

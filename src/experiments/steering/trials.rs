@@ -9,14 +9,14 @@ use rand::Rng;
 
 use super::super::latent_intervention::{Arithmetic, Held, by_chance};
 use super::directions::Directions;
-use crate::latent::{Branch, DecodeSettings, Fork, Prefix, Request, Start, Switching};
+use crate::latent::{Branch, Fork, Prefix, Request, Start, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, Select, Step};
 use crate::nth::Nth;
 use crate::random::{keyed, normal};
-use crate::schema::{Steered, SteeringTrial};
-use crate::study::Subject;
-use crate::study::answers::Reader;
+use crate::schema::{Identity, SteeringTrialRow};
+use crate::study::Study;
+use crate::study::answers::outcome;
 use crate::study::sweep::Sweep;
 
 /// Where and how a state is moved.
@@ -26,7 +26,8 @@ pub struct Cell {
     pub layer: usize,
     /// An index, from 0.
     pub step: usize,
-    pub steered: Steered,
+    /// So many times the direction is added; `None`: the state's part along it is taken out.
+    pub dose: Option<f64>,
 }
 
 /// A problem to be steered to another value.
@@ -42,7 +43,7 @@ pub struct Target {
 
 /// One block of each problem and a value for it, in an order of chance.
 pub fn targets(
-    subject: &Subject,
+    study: &Study,
     held: &[Held],
     values: &BTreeSet<i64>,
     arithmetic: &dyn Arithmetic,
@@ -53,7 +54,7 @@ pub fn targets(
         let problem = own[0].problem;
         let mut rng = keyed([seed, 0, problem as u64, 0]);
         let held = own[rng.random_range(0..own.len())];
-        let gold = &subject.corpus.test[problem].answer;
+        let gold = &study.corpus.test[problem].answer;
         let (mut pool, mut drawable): (Vec<(i64, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
         for &value in values.iter().filter(|value| **value != held.value) {
             // A value that leads to the same answer could not be told from no effect.
@@ -73,9 +74,8 @@ pub fn targets(
 
 /// What trials share.
 pub struct Trials<'a> {
-    pub subject: &'a Subject,
-    pub settings: &'a DecodeSettings,
-    pub seed: u64,
+    pub study: &'a Study,
+    pub identity: &'a Identity,
     pub sweep: &'a Sweep<'a>,
     pub cells: &'a [Cell],
     pub directions: &'a Directions,
@@ -94,21 +94,27 @@ struct Arm<'a> {
 impl Trials<'_> {
     /// Targets whose prompts are decoded together.
     pub fn targets_at_once(&self) -> usize {
-        self.subject.recipe.evaluation.batch.clamp(1, 16)
+        self.study.recipe.evaluation.batch.clamp(1, 16)
     }
 
-    /// Every cell of some targets, with both directions.
+    /// How many cells a target's block reaches.
+    pub fn reached(&self, target: &Target) -> usize {
+        self.cells.iter().filter(|cell| self.direction(target, cell).is_some()).count()
+    }
+
+    /// Every cell of some targets, each with its number, with both directions.
     ///
     /// # Errors
     /// A state that was never reached, and as the decoder's.
-    pub fn of_targets(&self, targets: &[Target]) -> Result<Vec<SteeringTrial>> {
-        let subject = self.subject;
-        let reader = Reader::new(&subject.corpus)?;
-        let how = subject.decode(self.settings);
+    pub fn of_targets(&self, numbered: &[(usize, Target)]) -> Result<Vec<SteeringTrialRow>> {
+        let targets: Vec<&Target> = numbered.iter().map(|(_, target)| target).collect();
+        let study = self.study;
+        let settings = study.settings();
+        let how = study.decoding(&settings);
         let requests: Vec<Request> = targets.iter().map(|t| self.sweep.requests[t.held.problem].clone()).collect();
         let force_at: Vec<Option<usize>> = targets.iter().map(|t| self.sweep.force_at[t.held.problem]).collect();
         let prefix = Prefix::new(how, &requests, &vec![None; requests.len()], &force_at)?;
-        let arms = self.arms(targets);
+        let arms = self.arms(&targets);
         // The two directions of a cell stand side by side.
         let mut trials = vec![];
         for arms in arms.chunks((self.sweep.rows_at_once / 2).max(1) * 2) {
@@ -117,7 +123,7 @@ impl Trials<'_> {
             for point in arms.iter().map(|arm| arm.cell.point).collect::<BTreeSet<_>>() {
                 let select = Select::Latent { block: None, step: None };
                 let (spec, lengths) = (HookSpec { pattern: point.to_string(), select }, &lengths);
-                hooks.replace(&spec, subject.model.layers.len(), move |site, value| {
+                hooks.replace(&spec, study.model.layers.len(), move |site, value| {
                     steered(site, value, arms, &mut lengths.borrow_mut())
                 })?;
             }
@@ -132,11 +138,12 @@ impl Trials<'_> {
             let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
             drop(hooks);
             let lengths = lengths.into_inner();
-            let outcomes = done.iter().map(|decoded| reader.outcome(decoded, None)).collect::<Result<Vec<_>>>()?;
+            let outcomes =
+                done.iter().map(|decoded| outcome(&study.corpus, decoded, None)).collect::<Result<Vec<_>>>()?;
             for ((arms, outcomes), lengths) in
                 arms.chunks_exact(2).zip(outcomes.chunks_exact(2)).zip(lengths.chunks_exact(2))
             {
-                let (target, cell) = (&targets[arms[0].target], arms[0].cell);
+                let (target, cell) = (targets[arms[0].target], arms[0].cell);
                 let length = |which: usize| {
                     lengths[which].with_context(|| {
                         format!(
@@ -147,32 +154,42 @@ impl Trials<'_> {
                     })
                 };
                 let hit = |which: usize| outcomes[which].answer.as_ref() == Some(&target.predicted);
-                trials.push(SteeringTrial {
+                trials.push(SteeringTrialRow {
+                    identity: self.identity.clone(),
+                    target: numbered[arms[0].target].0,
                     problem: target.held.problem,
                     layer: cell.layer,
                     step: Nth::of(cell.step),
-                    steered: cell.steered,
-                    hit: [hit(0), hit(1)],
-                    kept: [outcomes[0].correct, outcomes[1].correct],
+                    dose: cell.dose,
+                    hit: hit(0),
+                    random_hit: hit(1),
+                    kept: outcomes[0].correct,
+                    random_kept: outcomes[1].correct,
                     chance: by_chance(&target.drawable, outcomes[0].answer.as_deref()),
-                    length: [length(0)?, length(1)?],
+                    length: length(0)?,
+                    random_length: length(1)?,
                 });
             }
         }
         Ok(trials)
     }
 
+    /// From the target's value to the other one; `None` where its block does not reach the cell, or a value has no mean there.
+    fn direction(&self, target: &Target, cell: &Cell) -> Option<Vec<f64>> {
+        let Held { problem, block, value, .. } = target.held;
+        // The sweep holds the states that went in at every latent of the normal run.
+        let reached = self.sweep.bank.get(problem, block, cell.step).is_some();
+        self.directions.between(cell, value, target.to).filter(|_| reached)
+    }
+
     /// Every cell that a target's block reaches, with the direction of the values and a random one.
-    fn arms(&self, targets: &[Target]) -> Vec<Arm<'_>> {
+    fn arms(&self, targets: &[&Target]) -> Vec<Arm<'_>> {
         let mut arms = vec![];
         for (number, target) in targets.iter().enumerate() {
-            let Held { problem, block, value, .. } = target.held;
+            let Held { problem, block, .. } = target.held;
             for (c, cell) in self.cells.iter().enumerate() {
-                // The sweep holds the states that went in at every latent of the normal run.
-                let reached = self.sweep.bank.get(problem, block, cell.step).is_some();
-                let direction = self.directions.between(cell, value, target.to).filter(|_| reached);
-                let Some(direction) = direction else { continue };
-                let mut rng = keyed([self.seed, 1, problem as u64, c as u64]);
+                let Some(direction) = self.direction(target, cell) else { continue };
+                let mut rng = keyed([self.study.seed, 1, problem as u64, c as u64]);
                 let raw: Vec<f64> = direction.iter().map(|_| normal(&mut rng)).collect();
                 let scale = norm(&direction) / norm(&raw).max(1e-30);
                 let random = raw.into_iter().map(|x| x * scale).collect();
@@ -206,9 +223,9 @@ fn steered(site: &Site, value: Activation, arms: &[Arm], lengths: &mut [Option<f
         let (arm, from) = (&arms[place.row], (place.batch * l + place.index) * d);
         let state: Vec<f64> = states[from..from + d].iter().map(|&x| f64::from(x)).collect();
         let along: f64 = state.iter().zip(&arm.direction).map(|(x, d)| x * d).sum();
-        let factor = match arm.cell.steered {
-            Steered::Add(dose) => dose,
-            Steered::ProjectOut => -along / norm(&arm.direction).powi(2).max(1e-30),
+        let factor = match arm.cell.dose {
+            Some(dose) => dose,
+            None => -along / norm(&arm.direction).powi(2).max(1e-30),
         };
         by[from..from + d].iter_mut().zip(&arm.direction).for_each(|(by, d)| *by = (factor * d) as f32);
         lengths[place.row] = Some(factor.abs() * norm(&arm.direction) / norm(&state).max(1e-30));

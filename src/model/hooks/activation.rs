@@ -11,6 +11,11 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Whether the mask hides what this attention score speaks of.
+    pub(crate) fn is_masked(score: f32) -> bool {
+        score <= crate::ops::MASKED / 2.0
+    }
+
     pub fn dims(&self) -> Vec<usize> {
         match self {
             Activation::Rank3(x) => x.dims().to_vec(),

@@ -37,6 +37,12 @@ impl PointKind {
         })
     }
 
+    /// How many heads the values have; `None` of a point without.
+    pub(crate) fn heads(self, config: &ModelConfig) -> Option<usize> {
+        let tail = self.tail(config).unwrap_or_else(|| vec![config.num_attention_heads, 0]);
+        (tail.len() == 2).then(|| tail[0])
+    }
+
     /// The shape as a reader of a list sees it: `[B, L, 9, 64]`.
     pub(crate) fn shape(self, config: &ModelConfig) -> String {
         let Some(tail) = self.tail(config) else { return format!("[B, {}, L, T]", config.num_attention_heads) };

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::patching::{Cell, HeadPatchRow, PatchMode, PatchedNodeRow, shares};
+use super::patching::{Cell, HeadPatchRow, NodeKey, PatchMode, PatchedNodeRow, shares};
 use super::{Component, Form};
-use crate::schema::{Identity, Named};
+use crate::schema::{Identity, Measurement, Named, Unit};
 use crate::stats::{Bootstrap, Estimate, LEVEL, spearman};
 
 /// Where the gradient is taken.
@@ -41,6 +41,35 @@ impl GradientAt {
             GradientAt::Clean => &[PatchMode::Noise],
             GradientAt::Integrated => &[PatchMode::Denoise, PatchMode::Noise],
         }
+    }
+}
+
+/// What a gradient predicts that a patch of one pair moves; without a gradient, what a patch that was run did move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttributedNodeRow {
+    #[serde(flatten)]
+    pub node: PatchedNodeRow,
+    /// Where it was taken.
+    pub gradient: Option<GradientAt>,
+}
+
+impl Named for AttributedNodeRow {
+    const NAME: &'static str = "attributed_nodes";
+}
+
+impl Measurement for AttributedNodeRow {
+    type Key = (NodeKey, Option<GradientAt>);
+
+    fn key(&self) -> Self::Key {
+        (self.node.key(), self.gradient)
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.node.identity
+    }
+
+    fn unit(&self) -> Unit {
+        self.node.unit()
     }
 }
 
@@ -104,13 +133,28 @@ impl Named for AttributionAgreementRow {
 }
 
 /// Predicted effects, each as if it were a patch's.
-pub(crate) type Predicted = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
+type Predicted = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
 
-/// The maps of every form and gradient. `exact`: patches that were run on the same pairs, of the cells that were sampled; `least` as in [`shares`].
+/// The maps of every form and gradient, and how they agree with the patches that were run; `least` as in [`shares`].
 ///
 /// # Errors
-/// As the bootstrap's.
-pub(crate) fn attributions(predicted: &Predicted, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
+/// As the bootstrap's; a map whose effects are all the same.
+pub(crate) fn attributions(
+    rows: &[AttributedNodeRow],
+    least: f64,
+) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
+    let (mut predicted, mut exact) = (Predicted::new(), vec![]);
+    for AttributedNodeRow { node, gradient } in rows {
+        match gradient {
+            Some(at) => predicted.entry(*at).or_default().push(node.clone()),
+            None => exact.push(node.clone()),
+        }
+    }
+    Ok((maps(&predicted, &exact, least)?, agreements(&predicted, &exact)?))
+}
+
+/// The maps of every form and gradient. `exact`: patches that were run on the same pairs, of the cells that were sampled.
+fn maps(predicted: &Predicted, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
     type At = (Form, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
     let at = |r: &HeadPatchRow| -> At { (r.form, r.mode, r.place.clone(), r.back, r.component, r.layer, r.head) };
     let exact: BTreeMap<At, Estimate> = shares(exact, least)?.iter().map(|r| (at(r), r.effect)).collect();
@@ -138,10 +182,7 @@ pub(crate) fn attributions(predicted: &Predicted, exact: &[PatchedNodeRow], leas
 }
 
 /// Compares every map with the patches that it predicts; left out where fewer than two pairs or three cells were run.
-///
-/// # Errors
-/// As the bootstrap's; a map whose effects are all the same.
-pub(crate) fn agreements(predicted: &Predicted, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
+fn agreements(predicted: &Predicted, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
     let mut out = vec![];
     for form in Form::ALL {
         for (&gradient, rows) in predicted {

@@ -12,13 +12,14 @@ use super::{Identity, Named};
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
 
-pub use attribution::{AttributionAgreementRow, AttributionRow, GradientAt};
-pub(crate) use attribution::{Predicted, agreements, attributions};
-pub use edges::{Circuit, CircuitRow, EdgeRow};
+pub(crate) use attribution::attributions;
+pub use attribution::{AttributedNodeRow, AttributionAgreementRow, AttributionRow, GradientAt};
+pub(crate) use edges::circuits;
+pub use edges::{Circuit, CircuitRow, EdgePairRow, EdgeRow};
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
 pub(crate) use patching::{shares, too_few};
 pub(crate) use steering::steerings;
-pub use steering::{Steered, SteeringRow, SteeringTrial};
+pub use steering::{SteeringRow, SteeringTrialRow};
 
 /// How a solution is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -74,13 +74,20 @@ impl PatchedNodeRow {
     pub(super) fn cell(&self) -> Cell<'_> {
         (&self.place, self.back, self.component, self.layer, self.head)
     }
-
-    /// What a pair's rows are told apart by.
-    pub fn key(&self) -> (Form, usize, PatchMode, String, Option<usize>, Component, usize, Option<usize>) {
-        let Self { form, pair, mode, place, back, component, layer, head, .. } = self;
-        (*form, *pair, *mode, place.clone(), *back, *component, *layer, *head)
-    }
 }
+
+/// What a pair's rows are told apart by.
+pub(super) type NodeKey = (Form, usize, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
+
+measured!(
+    PatchedNodeRow,
+    NodeKey,
+    |row| {
+        let Self { form, pair, mode, place, back, component, layer, head, .. } = row;
+        (*form, *pair, *mode, place.clone(), *back, *component, *layer, *head)
+    },
+    (Some(row.form), row.pair)
+);
 
 /// One cell of a map; intervals are bootstraps over pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,42 +9,50 @@ use crate::nth::Nth;
 use crate::schema::{Identity, Named};
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy, holm};
 
-/// What is done with the direction from the mean state of the own value to that of another.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Steered {
-    /// So many times the difference is added.
-    Add(f64),
-    /// The state's part along it is taken out.
-    ProjectOut,
-}
-
-impl Steered {
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Steered::Add(_) => "add",
-            Steered::ProjectOut => "project_out",
-        }
-    }
-}
-
-/// What became of one problem, steered at one cell: with the direction of the values, and with a random one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SteeringTrial {
+/// What became of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
+/// and with a random one of the same length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SteeringTrialRow {
+    /// `n` counts the problems that are steered.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Which of them, in the order in which they were drawn.
+    pub target: usize,
     pub problem: usize,
     pub layer: usize,
     pub step: Nth,
-    pub steered: Steered,
-    /// Whether the answer is the one that arithmetic predicts from the other value.
-    pub hit: [bool; 2],
+    /// So many times the direction is added; absent: the state's part along it is taken out.
+    pub dose: Option<f64>,
+    /// Whether the answer is the one that arithmetic predicts from the other value; the random direction's.
+    pub hit: bool,
+    pub random_hit: bool,
     /// Whether it is still the gold one.
-    pub kept: [bool; 2],
+    pub kept: bool,
+    pub random_kept: bool,
     /// How often the first answer would be a hit, had the value nothing to do with it.
     pub chance: f64,
     /// Length of what was added or taken out, over that of the state.
-    pub length: [f64; 2],
+    pub length: f64,
+    pub random_length: f64,
 }
+
+impl Named for SteeringTrialRow {
+    const NAME: &'static str = "steering_trials";
+}
+
+/// Doses in their order (all are above 0), the projection last.
+fn rank(dose: Option<f64>) -> (bool, u64) {
+    (dose.is_none(), dose.map_or(0, f64::to_bits))
+}
+
+measured!(
+    SteeringTrialRow,
+    (usize, usize, Nth, (bool, u64)),
+    |row| (row.target, row.layer, row.step, rank(row.dose)),
+    (None, row.target),
+    // A block may reach none of the steps.
+    const EVERY_UNIT: bool = false;
+);
 
 /// One cell; intervals of shares are Wilson's, of `above_chance` a bootstrap over problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,7 +95,7 @@ impl Named for SteeringRow {
 impl SteeringRow {
     /// The verdict that the answer follows the direction: more often than with a random one, and above chance.
     pub fn follows(&self) -> bool {
-        self.action == Steered::Add(1.0).name()
+        self.action == ADD
             && self.identity.n >= FEWEST
             && self.p_holm <= 1.0 - LEVEL
             && self.above_random.value > 0.0
@@ -95,21 +103,20 @@ impl SteeringRow {
     }
 }
 
+/// How rows name what is done.
+const ADD: &str = "add";
+const PROJECT_OUT: &str = "project_out";
+
 /// One row a cell, in the order of layer, step and action; a cell of a single problem is left out.
 ///
 /// # Errors
 /// As the bootstrap's.
-pub(crate) fn steerings(identity: &Identity, trials: &[SteeringTrial]) -> Result<Vec<SteeringRow>> {
-    // Doses in their order, the projection last.
-    let rank = |steered: Steered| match steered {
-        Steered::Add(dose) => (0, dose.to_bits()),
-        Steered::ProjectOut => (1, 0),
-    };
-    let mut cells: BTreeMap<_, Vec<&SteeringTrial>> = BTreeMap::new();
-    trials.iter().for_each(|t| cells.entry((t.layer, t.step, rank(t.steered))).or_default().push(t));
+pub(crate) fn steerings(trials: &[SteeringTrialRow]) -> Result<Vec<SteeringRow>> {
+    let mut cells: BTreeMap<_, Vec<&SteeringTrialRow>> = BTreeMap::new();
+    trials.iter().for_each(|t| cells.entry((t.layer, t.step, rank(t.dose))).or_default().push(t));
     let (mut rows, mut p) = (vec![], vec![]);
     for trials in cells.into_values().filter(|trials| trials.len() > 1) {
-        let (row, p_value) = cell(identity, &trials)?;
+        let (row, p_value) = cell(&trials)?;
         rows.push(row);
         p.push(p_value);
     }
@@ -119,25 +126,27 @@ pub(crate) fn steerings(identity: &Identity, trials: &[SteeringTrial]) -> Result
     Ok(rows)
 }
 
-fn cell(identity: &Identity, trials: &[&SteeringTrial]) -> Result<(SteeringRow, f64)> {
-    let of = |pick: &dyn Fn(&SteeringTrial) -> bool| -> Vec<bool> { trials.iter().map(|t| pick(t)).collect() };
-    let mean = |which: usize| trials.iter().map(|t| t.length[which]).sum::<f64>() / trials.len() as f64;
-    let (hit, random_hit) = (of(&|t| t.hit[0]), of(&|t| t.hit[1]));
-    let (kept, random_kept) = (of(&|t| t.kept[0]), of(&|t| t.kept[1]));
+fn cell(trials: &[&SteeringTrialRow]) -> Result<(SteeringRow, f64)> {
+    type Trial = SteeringTrialRow;
+    let of = |pick: fn(&Trial) -> bool| -> Vec<bool> { trials.iter().map(|t| pick(t)).collect() };
+    let mean = |pick: fn(&Trial) -> f64| trials.iter().map(|t| pick(t)).sum::<f64>() / trials.len() as f64;
+    let (hit, random_hit) = (of(|t| t.hit), of(|t| t.random_hit));
+    let (kept, random_kept) = (of(|t| t.kept), of(|t| t.random_kept));
     let chance: Vec<f64> = trials.iter().map(|t| t.chance).collect();
     let hits: Vec<f64> = hit.iter().map(|&hit| f64::from(u8::from(hit))).collect();
+    let Trial { identity, layer, step, dose, .. } = trials[0];
     let bootstrap = Bootstrap::seeded(identity.seed);
     let against_random = Flips::count(&random_hit, &hit)?;
-    let (dose, p_value) = match trials[0].steered {
-        Steered::Add(dose) => (Some(dose), against_random.p_value()),
-        Steered::ProjectOut => (None, Flips::count(&random_kept, &kept)?.p_value()),
+    let (action, p_value) = match dose {
+        Some(_) => (ADD, against_random.p_value()),
+        None => (PROJECT_OUT, Flips::count(&random_kept, &kept)?.p_value()),
     };
     let row = SteeringRow {
         identity: Identity { n: trials.len(), ..identity.clone() },
-        layer: trials[0].layer,
-        step: trials[0].step,
-        action: trials[0].steered.name().into(),
-        dose,
+        layer: *layer,
+        step: *step,
+        action: action.into(),
+        dose: *dose,
         hit_rate: accuracy(&hit)?,
         chance: bootstrap.mean(&chance)?,
         above_chance: bootstrap.paired(&chance, &hits)?,
@@ -145,8 +154,8 @@ fn cell(identity: &Identity, trials: &[&SteeringTrial]) -> Result<(SteeringRow, 
         above_random: against_random.change(LEVEL)?,
         kept: accuracy(&kept)?,
         random_kept: accuracy(&random_kept)?,
-        length: mean(0),
-        random_length: mean(1),
+        length: mean(|t| t.length),
+        random_length: mean(|t| t.random_length),
         p_holm: p_value,
     };
     Ok((row, p_value))

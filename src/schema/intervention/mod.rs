@@ -144,12 +144,9 @@ impl Observation {
     pub(crate) const STEPS: &'static str = "observations_steps";
     /// The file of interventions at hook points.
     pub const HOOKS: &'static str = "hook_observations";
-
-    /// What tells observations of a run apart, and the order in which they are kept.
-    pub fn key(&self) -> (usize, usize, usize) {
-        (self.cell, self.draw, self.problem)
-    }
 }
+
+measured!(Observation, (usize, usize, usize), |o| (o.cell, o.draw, o.problem), (None, o.problem));
 
 /// One mode at one dose on one choice of steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

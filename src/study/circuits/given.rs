@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::pairs::Pair;
 use crate::latent::Sequence;
 use crate::progress::say;
-use crate::study::Subject;
+use crate::study::Study;
 use crate::text::{cut, lines};
 
 /// A pair, and where it stands: `file:line`.
@@ -35,14 +35,14 @@ struct Line {
 /// # Errors
 /// By file and line: what is no such object, prompts that differ in their number of tokens or in where their latent steps are, two
 /// prompts that are the same, words that the model has no token for, an answer that is not exactly one token.
-pub fn read(subject: &Subject, path: &Path) -> Result<Vec<Given>> {
+pub fn read(study: &Study, path: &Path) -> Result<Vec<Given>> {
     let (mut out, mut repeated) = (vec![], vec![]);
     let mut seen = HashSet::new();
     for (place, line) in lines(path)? {
         let line: Line = serde_json::from_str(&line).with_context(|| {
             format!("{place}: expected {{\"clean\": …, \"corrupt\": …, \"answer\": …, \"wrong\": …}}")
         })?;
-        let pair = pair(subject, out.len(), &line).with_context(|| place.clone())?;
+        let pair = pair(study, out.len(), &line).with_context(|| place.clone())?;
         if seen.insert((pair.clean.ids.clone(), pair.corrupt.ids.clone(), pair.says)) {
             out.push(Given { pair, place });
         } else {
@@ -59,9 +59,9 @@ pub fn read(subject: &Subject, path: &Path) -> Result<Vec<Given>> {
     Ok(out)
 }
 
-fn pair(subject: &Subject, number: usize, line: &Line) -> Result<Pair> {
-    let clean = row(subject, &line.clean).context("clean")?;
-    let corrupt = row(subject, &line.corrupt).context("corrupt")?;
+fn pair(study: &Study, number: usize, line: &Line) -> Result<Pair> {
+    let clean = row(study, &line.clean).context("clean")?;
+    let corrupt = row(study, &line.corrupt).context("corrupt")?;
     ensure!(
         clean.ids.len() == corrupt.ids.len(),
         "the clean prompt has {} tokens, the corrupt one {}: what stands at a position of one is put at the same position of the \
@@ -71,25 +71,25 @@ fn pair(subject: &Subject, number: usize, line: &Line) -> Result<Pair> {
     );
     ensure!(clean.ids != corrupt.ids, "the two prompts are the same: there is nothing to patch");
     ensure!(clean.steps == corrupt.steps, "the two prompts do not have their latent steps at the same positions");
-    let says = [token(subject, &line.answer).context("answer")?, token(subject, &line.wrong).context("wrong")?];
+    let says = [token(study, &line.answer).context("answer")?, token(study, &line.wrong).context("wrong")?];
     ensure!(says[0] != says[1], "answer and wrong are the same token: there is no difference to look at");
     Ok(Pair { number, clean, corrupt, says, clauses: vec![] })
 }
 
 /// All of it prompt, but for the latent steps.
-fn row(subject: &Subject, text: &str) -> Result<Sequence> {
-    let vocabulary = &subject.corpus.vocabulary;
+fn row(study: &Study, text: &str) -> Result<Sequence> {
+    let vocabulary = &study.corpus.vocabulary;
     ensure!(!text.trim().is_empty(), "the prompt is empty");
     let unknown = vocabulary.unknown(text)?;
     let named: Vec<String> = unknown.iter().take(5).map(|word| cut(word)).collect();
     ensure!(unknown.is_empty(), "words that the model has no token for: {}", named.join(", "));
     let ids = vocabulary.encode_row(text)?;
     let prompt = ids.len();
-    Sequence::new(0, ids, prompt, Some(subject.corpus.switch.latent))
+    Sequence::new(0, ids, prompt, Some(study.corpus.switch.latent))
 }
 
-fn token(subject: &Subject, text: &str) -> Result<u32> {
-    let vocabulary = &subject.corpus.vocabulary;
+fn token(study: &Study, text: &str) -> Result<u32> {
+    let vocabulary = &study.corpus.vocabulary;
     let ids = vocabulary.encode(text)?;
     match ids[..] {
         [id] if Some(id) != vocabulary.unk() => Ok(id),

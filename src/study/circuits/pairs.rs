@@ -15,8 +15,7 @@ use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode,
 use crate::model::Hooks;
 use crate::progress::say;
 use crate::schema::Form;
-use crate::study::sweep::Sweep;
-use crate::study::{Study, Subject};
+use crate::study::Study;
 use crate::tasks::{Split, Task};
 use crate::text::{Problem, Sample, lines};
 
@@ -40,14 +39,14 @@ pub(crate) type Prompts = (Vec<u32>, Vec<u32>);
 ///
 /// # Errors
 /// A checkpoint without a generated task, or whose task has no pairs.
-pub fn of_task(subject: &Subject, candidates: usize) -> Result<Vec<Prompts>> {
-    let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
-    let twins = twins(subject, candidates)?;
+pub fn of_task(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
+    let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
+    let twins = twins(study, candidates)?;
     twins.iter().map(|(_, a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
 }
 
-fn twins(subject: &Subject, candidates: usize) -> Result<Vec<(usize, Problem, Problem)>> {
-    let Subject { recipe, name, .. } = subject;
+fn twins(study: &Study, candidates: usize) -> Result<Vec<(usize, Problem, Problem)>> {
+    let Study { recipe, name, .. } = study;
     let task = recipe.task.as_ref();
     let task = task.with_context(|| format!("{name}: needs a generated task to make pairs of"))?;
     let mut out = vec![];
@@ -71,8 +70,8 @@ struct Line {
 ///
 /// # Errors
 /// A file that cannot be read, and a line that is not such an object.
-pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
-    let encode = |question: &str| subject.corpus.template.encode_prompt(&subject.corpus.vocabulary, question);
+pub(crate) fn of_file(study: &Study, path: &Path) -> Result<Vec<Prompts>> {
+    let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let (mut out, mut repeated) = (vec![], 0);
     for (place, line) in lines(path)? {
         let at = || format!("{place}: expected {{\"clean\": …, \"corrupt\": …}}");
@@ -92,14 +91,14 @@ pub(crate) fn of_file(subject: &Subject, path: &Path) -> Result<Vec<Prompts>> {
 }
 
 /// Why an experiment has no pairs to make: no file of them, and no task that makes some.
-pub(crate) fn no_pairs(subject: &Subject, experiment: &str, file: Option<&Path>) -> Option<String> {
-    let why = no_twins(subject, experiment).filter(|_| file.is_none())?;
+pub(crate) fn no_pairs(study: &Study, experiment: &str, file: Option<&Path>) -> Option<String> {
+    let why = no_twins(study, experiment).filter(|_| file.is_none())?;
     Some(format!("{why}, or {experiment}.pairs_file in --recipe"))
 }
 
 /// Why the task makes no pairs: it is not generated, or its problems have no start value to differ in.
-pub(crate) fn no_twins(subject: &Subject, experiment: &str) -> Option<String> {
-    let (name, task) = (&subject.name, subject.recipe.task.as_ref());
+pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
+    let (name, task) = (&study.name, study.recipe.task.as_ref());
     (!task.is_some_and(Task::has_pairs)).then(|| {
         let found = task.map_or_else(String::new, |task| {
             format!("; problems of `{}` have no start value to differ in", task.name())
@@ -123,7 +122,7 @@ pub(crate) fn of_form(
     match (given, form) {
         (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
         (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
-        (None, Form::Latents) => decoded(study, &of_task(&study.subject, candidates)?, Switching::Free, limit),
+        (None, Form::Latents) => decoded(study, &of_task(study, candidates)?, Switching::Free, limit),
         (None, Form::Text) => as_text(study, candidates, limit),
     }
 }
@@ -134,11 +133,10 @@ pub(crate) fn of_form(
 /// # Errors
 /// As the decoder's.
 pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
-    let subject = &study.subject;
-    let settings = DecodeSettings { switching, ..Sweep::settings(study) };
-    let how = subject.decode(&settings);
+    let settings = DecodeSettings { switching, ..study.settings() };
+    let how = study.decoding(&settings);
     let mut pairs = vec![];
-    let size = subject.recipe.evaluation.batch.max(1);
+    let size = study.recipe.evaluation.batch.max(1);
     for (chunk, prompts) in prompts.chunks(size).enumerate() {
         let both = prompts.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
         let requests: Vec<Request> =
@@ -147,7 +145,7 @@ pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: 
         for (i, two) in traces.chunks_exact(2).enumerate() {
             let opened = switching == Switching::Suppressed;
             if two[0].prompt.len() == two[1].prompt.len()
-                && let Some(found) = agreeing(&two[0], &two[1], subject.corpus.switch.latent, opened)?
+                && let Some(found) = agreeing(&two[0], &two[1], study.corpus.switch.latent, opened)?
             {
                 pairs.push(Pair { number: chunk * size + i, ..found });
             }
@@ -182,9 +180,9 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
 /// # Errors
 /// As [`of_task`], and the model's.
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
-    let mut candidates = twins(&study.subject, candidates)?
+    let mut candidates = twins(study, candidates)?
         .iter()
-        .map(|(number, clean, corrupt)| solved(&study.subject, *number, clean, corrupt))
+        .map(|(number, clean, corrupt)| solved(study, *number, clean, corrupt))
         .collect::<Result<Vec<_>>>()?;
     let mut pairs: Vec<Pair> = vec![];
     for chunk in candidates.chunks_mut(64) {
@@ -193,7 +191,7 @@ pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pai
             continue;
         }
         let rows: Vec<Sequence> = chunk.iter().flat_map(|p| [p.clean.clone(), p.corrupt.clone()]).collect();
-        let said = said(&study.subject, &rows)?;
+        let said = said(study, &rows)?;
         pairs.extend(chunk.into_iter().zip(said.chunks_exact(2)).filter(|(p, said)| p.says == **said).map(|(p, _)| p));
         if pairs.len() >= limit {
             break;
@@ -203,8 +201,8 @@ pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pai
     Ok(pairs)
 }
 
-fn solved(subject: &Subject, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
-    let (Some(clean), Some(corrupt)) = (cut(subject, clean)?, cut(subject, corrupt)?) else { return Ok(None) };
+fn solved(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
+    let (Some(clean), Some(corrupt)) = (cut(study, clean)?, cut(study, corrupt)?) else { return Ok(None) };
     let says = [clean.due, corrupt.due];
     let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
     let Cut { row, clauses, .. } = clean;
@@ -220,8 +218,8 @@ struct Cut {
 }
 
 /// `None` where no clause is known, or not where it states its value.
-fn cut(subject: &Subject, problem: &Problem) -> Result<Option<Cut>> {
-    let corpus = &subject.corpus;
+fn cut(study: &Study, problem: &Problem) -> Result<Option<Cut>> {
+    let corpus = &study.corpus;
     let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template)?;
     let Some(due) = sample.clauses.last().and_then(|last| value(problem, &sample, last)) else { return Ok(None) };
     let prompt = sample.prompt.len();
@@ -232,13 +230,13 @@ fn cut(subject: &Subject, problem: &Problem) -> Result<Option<Cut>> {
 }
 
 /// The most probable token of text after each row.
-fn said(subject: &Subject, rows: &[Sequence]) -> Result<Vec<u32>> {
-    let all = subject.unroll(rows, &mut Hooks::none())?;
+fn said(study: &Study, rows: &[Sequence]) -> Result<Vec<u32>> {
+    let all = study.unroll(rows, &mut Hooks::none())?;
     let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
-    let masked = text_mask(&subject.corpus.switch, false);
+    let masked = text_mask(&study.corpus.switch, false);
     let best = |logits: &Vec<f32>| {
         let drawable = (0u32..).zip(logits).filter(|(token, _)| !masked.contains(token));
         drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)
     };
-    Ok(super::readout::logits(&subject.model, all.hidden_at(&ends)?)?.iter().map(best).collect())
+    Ok(super::readout::logits(&study.model, all.hidden_at(&ends)?)?.iter().map(best).collect())
 }

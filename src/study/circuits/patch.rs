@@ -12,7 +12,7 @@ use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select};
 use crate::schema::Component;
-use crate::study::Subject;
+use crate::study::Study;
 
 /// Rows that run at once.
 const ROWS: usize = 256;
@@ -80,7 +80,7 @@ pub(crate) type Captured = HashMap<(HookPoint, usize), Vec<f32>>;
 /// # Errors
 /// A point without a row of values for each position, and as the model's.
 pub fn record(
-    subject: &Subject,
+    study: &Study,
     rows: &[Sequence],
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
@@ -90,7 +90,7 @@ pub fn record(
     for point in points {
         let spec = HookSpec { pattern: point.to_string(), select: Select::All };
         let (held, wanted) = (&held, &wanted);
-        hooks.observe(&spec, subject.model.layers.len(), move |site, value| {
+        hooks.observe(&spec, study.model.layers.len(), move |site, value| {
             let (data, width) = (value.to_vec()?, width(value));
             let length = value.dims()[1];
             for place in site.places.iter().filter(|place| wanted(place.batch, place.position)) {
@@ -101,7 +101,7 @@ pub fn record(
             Ok(())
         })?;
     }
-    subject.unroll(rows, &mut hooks)?;
+    study.unroll(rows, &mut hooks)?;
     drop(hooks);
     Ok(held.into_inner())
 }
@@ -132,12 +132,12 @@ impl Patch {
 ///
 /// # Errors
 /// As the model's.
-pub fn leads(subject: &Subject, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
-    let (model, last) = (&subject.model, row.ids.len() - 1);
+pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
+    let (model, last) = (&study.model, row.ids.len() - 1);
     let first = |i: &usize| patches[*i].values.iter().map(|(position, _)| *position).min().unwrap_or(last);
     let mut order: Vec<usize> = (0..patches.len()).collect();
     order.sort_by_key(first);
-    let start = |rows: usize| Stream::new(model, &subject.reasoning.source, Gradient::Through, vec![0; rows]);
+    let start = |rows: usize| Stream::new(model, &study.reasoning.source, Gradient::Through, vec![0; rows]);
     let (mut shared, mut fed) = (start(1), 0);
     let mut out = vec![0.0; patches.len()];
     for group in order.chunk_by(|a, b| first(a) == first(b)) {

@@ -17,7 +17,7 @@ use super::readout::logits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select};
-use crate::study::Subject;
+use crate::study::Study;
 
 /// One run.
 #[derive(Clone, Copy)]
@@ -37,12 +37,12 @@ pub struct Rewired<'a> {
 ///
 /// # Errors
 /// As the model's.
-pub fn outputs(subject: &Subject, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
+pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
     let graph = weights.graph;
     let mut points = vec![HookPoint::new(PointKind::Embed)];
     points
         .extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, PointKind::Z), HookPoint::at(l, PointKind::MlpOut)]));
-    let held = record(subject, rows, &points, |_, _| true)?;
+    let held = record(study, rows, &points, |_, _| true)?;
     let of_row = |(row, held): (&Sequence, &Captured)| {
         (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
     };
@@ -71,7 +71,7 @@ fn at_position(weights: &Weights, held: &Captured, position: usize) -> Result<Ar
 ///
 /// # Errors
 /// As the model's.
-pub fn leads(subject: &Subject, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f64>> {
+pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f64>> {
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
@@ -95,10 +95,10 @@ pub fn leads(subject: &Subject, weights: &Weights, runs: &[Rewired]) -> Result<V
         wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
-    let all = subject.unroll(&rows, &mut hooks)?;
+    let all = study.unroll(&rows, &mut hooks)?;
     drop(hooks);
     let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
-    let logits = logits(&subject.model, all.hidden_at(&ends)?)?;
+    let logits = logits(&study.model, all.hidden_at(&ends)?)?;
     let lead = |(run, logits): (&Rewired, &Vec<f32>)| {
         let [clean, corrupt] = run.says.map(|token| f64::from(logits[token as usize]));
         clean - corrupt

@@ -109,7 +109,7 @@ impl Written {
 /// As [`Study::staged`].
 pub fn written(study: &Study, limit: usize) -> Result<Vec<Written>> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
-    let corpus = &study.subject.corpus;
+    let corpus = &study.corpus;
     let mut out = vec![];
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
         let (latents, solution) = (&staged.sequences[problem], &staged.solutions[problem]);

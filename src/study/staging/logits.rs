@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use super::Staged;
 use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
-use crate::study::Subject;
-use crate::study::subject::rows_held;
+use crate::study::Study;
+use crate::study::open::rows_held;
 use crate::{parallel, progress};
 
 /// Logits held at once, in floats: 16 MB of them a thread.
@@ -43,15 +43,15 @@ impl Reading {
 ///
 /// # Errors
 /// As the model's.
-pub(crate) fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
+pub(crate) fn readings(study: &Study, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
-    let ids = subject.corpus.switch;
+    let ids = study.corpus.switch;
     let text = text_mask(&ids, true);
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         Reading::of(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
     };
-    logits_at(subject, &staged.sequences, wanted, read, threads)
+    logits_at(study, &staged.sequences, wanted, read, threads)
 }
 
 /// `read` of the logits at the `wanted` positions of every sequence.
@@ -59,15 +59,15 @@ pub(crate) fn readings(subject: &Subject, staged: &Staged, threads: usize) -> Re
 /// # Errors
 /// As the model's.
 pub(crate) fn logits_at<R: Send>(
-    subject: &Subject,
+    study: &Study,
     sequences: &[Sequence],
     wanted: impl Fn(&Sequence) -> Vec<usize> + Sync,
     read: impl Fn(&Sequence, usize, &[f32]) -> R + Sync,
     threads: usize,
 ) -> Result<Vec<Vec<R>>> {
-    let model = &subject.model;
+    let model = &study.model;
     in_batches(model, sequences, threads, |batch| {
-        let all = subject.unroll(batch, &mut Hooks::none())?;
+        let all = study.unroll(batch, &mut Hooks::none())?;
         (batch.iter().enumerate()).map(|(b, s)| of_row(model, &all, b, s, &wanted(s), &read)).collect()
     })
 }

@@ -16,8 +16,7 @@ pub(crate) use events::classes;
 pub use events::{Place, places};
 pub use logits::Reading;
 
-use super::open::DoesNotApply;
-use super::subject::{Subject, Tagged};
+use super::{DoesNotApply, Study, Tagged};
 use crate::latent::{Sequence, SwitchIds};
 use crate::method::curriculum::{At, staged};
 use crate::text::clauses::clause_starts;
@@ -59,8 +58,8 @@ impl Solution {
 ///
 /// # Errors
 /// No span in any of them: there is no boundary to look at.
-pub(crate) fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
-    let (ids, latent) = (subject.corpus.switch, &subject.recipe.latent);
+pub(crate) fn stage(study: &Study, tagged: &[Tagged]) -> Result<Staged> {
+    let (ids, latent) = (study.corpus.switch, &study.recipe.latent);
     let (mut sequences, mut solutions) = (vec![], vec![]);
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
         let response = staged(&sample.response, spans, &[], At::end(latent), latent, ids);
@@ -73,7 +72,7 @@ pub(crate) fn stage(subject: &Subject, tagged: &[Tagged]) -> Result<Staged> {
         solutions.iter().any(|s| !s.boundaries.is_empty()),
         DoesNotApply::because(format!(
             "{}: no boundary in this data: no held-out solution has a tagged span",
-            subject.name
+            study.name
         ))
     );
     let named_clauses = tagged.iter().any(|(sample, _)| !sample.clauses.is_empty());

@@ -16,12 +16,14 @@ use super::rows::{encode_csv, typed};
 
 /// Collects the rows of one file. The same rows give the same bytes, whatever their order was and however often the run was
 /// stopped in between.
-pub struct Journal<R> {
+pub struct Measurements<R> {
     file: Option<(PathBuf, Partial)>,
     rows: Vec<R>,
+    /// What the rows depend on.
+    setup: Value,
 }
 
-impl<R: Serialize + DeserializeOwned> Journal<R> {
+impl<R: Serialize + DeserializeOwned> Measurements<R> {
     /// Starts `<folder>/<name>`, discarding what an unfinished run left, or goes on with it. `setup`: what the rows depend on.
     ///
     /// # Errors
@@ -29,12 +31,12 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     pub fn open(folder: &Path, name: &str, resume: bool, setup: &Value) -> Result<Self> {
         let (partial, rows) = Partial::open_made_with(folder, name, resume, setup)?;
         let rows = typed(&rows).with_context(|| format!("the unfinished rows of '{name}' in {}", folder.display()))?;
-        Ok(Self { file: Some((folder.join(format!("{name}.parquet")), partial)), rows })
+        Ok(Self { file: Some((folder.join(format!("{name}.parquet")), partial)), rows, setup: setup.clone() })
     }
 
     /// Keeps its rows in memory alone.
     pub fn in_memory() -> Self {
-        Self { file: None, rows: vec![] }
+        Self { file: None, rows: vec![], setup: Value::Null }
     }
 
     /// Appends rows, on disk when this returns.
@@ -48,6 +50,11 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         }
         self.rows.extend(rows);
         Ok(())
+    }
+
+    /// The hash of the weights that the rows depend on; empty where nothing is written.
+    pub(crate) fn weights(&self) -> &str {
+        self.setup["weights"].as_str().unwrap_or_default()
     }
 
     /// The rows so far, in the order in which they came.
@@ -68,7 +75,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     /// # Errors
     /// No rows, or two with one key.
     pub fn sorted<K: Ord>(self, key: impl Fn(&R) -> K) -> Result<Vec<R>> {
-        let Self { file, mut rows } = self;
+        let Self { file, mut rows, .. } = self;
         let what = || file.as_ref().map_or_else(String::new, |(path, _)| format!("{}: ", path.display()));
         ensure!(!rows.is_empty(), "{}the experiment produced no rows", what());
         rows.sort_by_key(&key);

@@ -1,0 +1,83 @@
+//! The spans of held-out solutions, tagged as the run tagged its training problems. Knows entropies and spans.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{DoesNotApply, Study};
+use crate::evaluation::response_entropies;
+use crate::machine::Compute;
+use crate::model::Decoder;
+use crate::model::checkpoint::Checkpoint;
+use crate::progress;
+use crate::text::Sample;
+use crate::text::annotate::batches;
+use crate::text::spans::Scored;
+use crate::text::tagging::Summary;
+
+/// A held-out solution and the spans that the annotator tags in it.
+pub type Tagged = (Sample, Vec<Range<usize>>);
+
+/// Positions of a kept model that are fed at once where order does not matter: more are not faster, and take memory.
+const TOGETHER: usize = 2048;
+
+impl Study {
+    /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model
+    /// without a run is its own annotator, with the threshold of these problems.
+    ///
+    /// # Errors
+    /// A run without annotation, a problem without solution.
+    pub(super) fn tag_held_out(&self) -> Result<Vec<Tagged>> {
+        let corpus = &self.corpus;
+        let samples: Result<Vec<Sample>> =
+            corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, &corpus.template)).collect();
+        let samples = samples?;
+        let settings = &self.recipe.annotate;
+        let annotator = self.annotator()?;
+        let model = annotator.as_ref().unwrap_or(&self.model);
+        let mut entropies = vec![vec![]; samples.len()];
+        let at: BTreeMap<&str, usize> = samples.iter().enumerate().map(|(i, s)| (s.id.as_str(), i)).collect();
+        ensure!(at.len() == samples.len(), "{}: two held-out problems have the same id", self.name);
+        let tokens = if model.is_kept() { settings.batch_tokens.min(TOGETHER) } else { settings.batch_tokens };
+        for batch in batches(samples.iter().collect(), settings.batch_rows, tokens) {
+            // A batch of a large model takes minutes.
+            progress::go_on()?;
+            for (sample, values) in batch.iter().zip(response_entropies(model, &batch)?) {
+                entropies[at[sample.id.as_str()]] = values;
+            }
+        }
+        let scored = |i: usize| {
+            let Sample { clauses, answer, .. } = &samples[i];
+            Scored { entropies: &entropies[i], clauses, answer: answer.as_ref() }
+        };
+        let threshold = match &self.run {
+            Some(run) => read_threshold(run)?,
+            None => {
+                let threshold = settings.spans.threshold((0..samples.len()).map(scored));
+                threshold.map_err(|why| DoesNotApply::because(format!("{why:#}")))?
+            }
+        };
+        let spans: Vec<_> = (0..samples.len()).map(|i| settings.spans.choose(scored(i), threshold).spans).collect();
+        Ok(samples.into_iter().zip(spans).collect())
+    }
+
+    /// The model that tagged the run's training problems, where it is not this one; it computes in the same type.
+    fn annotator(&self) -> Result<Option<Decoder>> {
+        let Some(run) = &self.run else { return Ok(None) };
+        let base = run.join("base");
+        let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
+        let annotator =
+            annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
+        Compute::of(&self.model).load(&Checkpoint::open_folder(annotator)?, &self.device).map(Some)
+    }
+}
+
+fn read_threshold(run: &Path) -> Result<f32> {
+    let file = run.join("annotate").join("summary.json");
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("{}: cannot read; the run has no annotation", file.display()))?;
+    let summary: Summary = serde_json::from_str(&text).with_context(|| format!("{}: not a summary", file.display()))?;
+    Ok(summary.threshold)
+}
