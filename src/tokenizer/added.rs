@@ -124,7 +124,7 @@ fn next_id(tokenizer: &Tokenizer) -> u32 {
     added.filter(|top| *top >= words || words == 0).map_or(words, |top| top + 1)
 }
 
-/// Puts all tokens in. A new one that has no row among `rows` is left out, since nothing can be computed of it.
+/// Puts all tokens in. A new one that a file only names and that has no row among `rows` is left out: nothing can be computed of it.
 ///
 /// Returns what there is to say.
 pub(super) fn add(
@@ -157,7 +157,7 @@ pub(super) fn add(
         let content = token.content.clone();
         let id = tokenizer.token_to_id(&content);
         let next = id.unwrap_or_else(|| next_id(tokenizer));
-        if id.is_none() && rows.is_some_and(|rows| next as usize >= rows) {
+        if id.is_none() && listed.is_none() && rows.is_some_and(|rows| next as usize >= rows) {
             // What only the class brings is no fault of the folder.
             if !class.defaults().contains(&(from.as_str(), content.as_str())) {
                 left.push(format!("{from} {content:?}"));

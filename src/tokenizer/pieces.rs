@@ -166,9 +166,9 @@ fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Valu
     whole(inner, normalizers, pre_tokenizer, decoders(model.byte_fallback, model.dummy_prefix))
 }
 
-/// A text as an expression that matches it alone.
+/// A text as an expression that matches it alone. `\<` would be the beginning of a word.
 fn escaped(text: &str) -> String {
-    let sign = |c: char| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() };
+    let sign = |c: char| if r"\.+*?()|[]{}^$".contains(c) { format!("\\{c}") } else { c.to_string() };
     text.chars().map(sign).collect()
 }
 
