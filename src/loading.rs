@@ -62,6 +62,7 @@ impl Opened {
             attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
             checkpoint = checkpoint.with_adapter(adapter, apply)?;
         }
+        checkpoint.notes.iter().for_each(|note| say(note));
         let mut stop = checkpoint.config.eos_token_ids.clone();
         let (vocabulary, fault) = match text_side(&checkpoint, &mut stop) {
             Ok(vocabulary) => (vocabulary, None),

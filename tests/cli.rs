@@ -426,8 +426,8 @@ fn models_that_cannot_be_read_are_named() {
 
     let dir = fixture.copy("family");
     let config = std::fs::read_to_string(dir.join("config.json")).expect("reads");
-    std::fs::write(dir.join("config.json"), config.replace("\"qwen3\"", "\"gpt2\"")).expect("writes");
-    bad(&fixture.text("family"), &["family/config.json", "gpt2"]);
+    std::fs::write(dir.join("config.json"), config.replace("\"qwen3\"", "\"mamba\"")).expect("writes");
+    bad(&fixture.text("family"), &["family/config.json", "mamba"]);
 
     // A tokenizer with more ids than the embedding has rows.
     let dir = fixture.copy("tokenizer");

@@ -44,6 +44,7 @@ mod probes;
 mod problems;
 mod python;
 mod readme;
+mod reasoners;
 mod recipes;
 mod report;
 mod report_rows;

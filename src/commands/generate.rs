@@ -101,7 +101,7 @@ impl Generate {
             settings.stop.clone_from(&opened.stop);
         }
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let recording = Recording::of(&specs, loaded.layers())?;
+        let recording = Recording::of(&specs, loaded.model.config())?;
         let edits = edits.at_work(&loaded.model, &[prompt.len()], self.seed);
         let trace = continue_prompt(&loaded, &settings, prompt, &edits, &recording)?;
         if trace.end == End::NonFinite {
@@ -153,9 +153,13 @@ impl Generate {
         if let Some(ids) = opened.switch() {
             ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
         }
-        let most = opened.config().max_position_embeddings;
-        if prompt.len() > most {
-            let n = prompt.len();
+        let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
+        ensure!(
+            !opened.config().family.learned_positions() || n + self.max_new_tokens <= most,
+            "the prompt's {n} tokens and --max-new-tokens {} reach beyond the {most} positions that the model has rows for: take fewer",
+            self.max_new_tokens
+        );
+        if n > most {
             say(&format!(
                 "warning: the prompt has {n} tokens, the model {most} positions: what it makes of it means little"
             ));

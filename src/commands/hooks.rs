@@ -111,7 +111,7 @@ pub(crate) fn list(opened: &Opened) -> Result<()> {
         "{layers} layers: blocks.0 to blocks.{}, blocks.-1 is the last, blocks.* are all; B rows, L positions, T keys\n",
         layers.saturating_sub(1)
     );
-    for point in HookPoint::all(1) {
+    for point in HookPoint::all(1).into_iter().filter(|point| point.kind.is_in(config.family)) {
         let name = point.to_string().replacen("blocks.0.", "blocks.*.", 1);
         let where_ = match point.kind {
             PointKind::LatentSource | PointKind::LatentInjected if !latent => continue,

@@ -14,6 +14,7 @@ pub mod experiments;
 pub mod generate;
 pub mod grade;
 mod hooks;
+pub mod import;
 pub mod intervene;
 pub mod lens;
 pub mod merge;

@@ -10,6 +10,7 @@ use super::calibrate::Calibrate;
 use super::check::Check;
 use super::experiments::Experiments;
 use super::generate::Generate;
+use super::import::Import;
 use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
 use super::session::Session;
@@ -44,6 +45,7 @@ enum What {
     Calibrate(Calibrate),
     Check(Check),
     Generate(Generate),
+    Import(Import),
     Lens(LensArgs),
     Patterns(PatternArgs),
     RandomWeights(RandomWeights),
@@ -62,6 +64,7 @@ impl Probe {
             Some(What::Calibrate(calibrate)) => calibrate.run(),
             Some(What::Check(check)) => check.run(),
             Some(What::Generate(generate)) => generate.run(),
+            Some(What::Import(import)) => import.run(),
             Some(What::Lens(lens)) => lens.run(),
             Some(What::Patterns(patterns)) => patterns.run(),
             Some(What::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,

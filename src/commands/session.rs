@@ -142,7 +142,11 @@ impl Room {
 
     fn about(&self) -> Value {
         let config = self.loaded.model.config();
-        let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers).iter().map(ToString::to_string).collect();
+        let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
+            .iter()
+            .filter(|point| point.kind.is_in(config.family))
+            .map(ToString::to_string)
+            .collect();
         json!({
             "model": self.name, "layers": config.num_hidden_layers, "width": config.hidden_size,
             "heads": config.num_attention_heads, "vocabulary": config.vocab_size,
@@ -214,7 +218,7 @@ impl Room {
         let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), &settings, longest);
         specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
         out.map_or(Ok(()), tensors::check_out)?;
-        let recording = Recording::of(&specs, layers)?;
+        let recording = Recording::of(&specs, self.loaded.model.config())?;
         let requests = prompts.into_iter().enumerate();
         let requests: Vec<Request> =
             requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();

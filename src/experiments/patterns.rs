@@ -63,7 +63,7 @@ fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
     let model = study.model.config();
     let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
     let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;
-    let recording = Recording::of(&[spec], layers)?;
+    let recording = Recording::of(&[spec], model)?;
     let mut hooks = Hooks::none();
     recording.attach(&mut hooks, layers)?;
     study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;

@@ -60,9 +60,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
 }
 
 fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<TokenLensRow>> {
-    let layers = study.model.config().num_hidden_layers;
+    let model = study.model.config();
+    let layers = model.num_hidden_layers;
     let specs: [HookSpec; 2] = ["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?];
-    let recording = Recording::of(&specs, layers)?;
+    let recording = Recording::of(&specs, model)?;
     let mut hooks = Hooks::none();
     recording.attach(&mut hooks, layers)?;
     study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;

@@ -131,7 +131,7 @@ impl Change {
         let (target, change) = split(text);
         let change = change.context("write HOOK=CHANGE, for example 'blocks.3.hook_resid_post@latent[*,2]=zero'")?;
         let target: Target = target.parse()?;
-        let points = HookPoint::resolve(&target.pattern, config.num_hidden_layers)?;
+        let points = HookSpec { pattern: target.pattern.clone(), select: Select::All }.resolve_in(config)?;
         let what = match What::of_file(change, &points, config)? {
             Some(what) => what,
             None => alone(change)?,

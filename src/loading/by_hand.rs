@@ -120,7 +120,7 @@ impl Loaded {
         logits: bool,
         hooks: Hooks,
     ) -> Result<Vec<Recorded>> {
-        let recording = Recording::of(specs, self.layers())?;
+        let recording = Recording::of(specs, self.model.config())?;
         // A name of its own: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, self.layers())?;

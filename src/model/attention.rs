@@ -1,4 +1,4 @@
-//! Self-attention of one block: projections, optional QK-norm, RoPE, cache, grouped attention.
+//! Self-attention of one block: projections, optional QK-norm and RoPE, cache, grouped attention.
 
 use anyhow::Result;
 use burn::module::Module;
@@ -9,7 +9,7 @@ use super::config::ModelConfig;
 use super::decoder::Make;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::Linear;
-use super::norm::RmsNorm;
+use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation};
 
@@ -20,15 +20,16 @@ pub struct Attention {
     pub k_proj: Linear,
     pub v_proj: Linear,
     pub o_proj: Linear,
-    /// Per-head norms of q and k, `[dh]` (Qwen3).
-    pub q_norm: Option<RmsNorm>,
-    pub k_norm: Option<RmsNorm>,
+    /// Per-head norms of q and k, `[dh]`.
+    pub q_norm: Option<Norm>,
+    pub k_norm: Option<Norm>,
 }
 
 /// What every block of one call shares.
 pub(super) struct Call<'a> {
     pub span: &'a Span,
-    pub rotation: Rotation,
+    /// `None` where positions are learned.
+    pub rotation: Option<Rotation>,
     pub mask: Option<Tensor<4>>,
 }
 
@@ -36,18 +37,15 @@ impl Attention {
     pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
         let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
-        let norm = || config.qk_norm.then(|| RmsNorm::new(dh, config, device));
+        let norm = || config.qk_norm.then(|| Norm::new(dh, config, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
-        let biased = |linear: Linear, d_out| match config.family.qkv_bias() {
-            true => linear.with_bias(d_out, device),
-            false => linear,
-        };
+        let (qkv, other) = (config.family.qkv_bias(), config.family.other_biases());
         Ok(Self {
-            q_proj: biased(linear("q_proj", [q, d])?, q),
-            k_proj: biased(linear("k_proj", [kv, d])?, kv),
-            v_proj: biased(linear("v_proj", [kv, d])?, kv),
-            o_proj: linear("o_proj", [d, q])?,
+            q_proj: linear("q_proj", [q, d])?.biased(qkv, q, device),
+            k_proj: linear("k_proj", [kv, d])?.biased(qkv, kv, device),
+            v_proj: linear("v_proj", [kv, d])?.biased(qkv, kv, device),
+            o_proj: linear("o_proj", [d, q])?.biased(other, d, device),
             q_norm: norm(),
             k_norm: norm(),
         })
@@ -74,8 +72,11 @@ impl Attention {
         let q = hooks.apply(at(PointKind::Q), span, heads(q))?;
         let k = hooks.apply(at(PointKind::K), span, heads(k))?;
         let v = hooks.apply(at(PointKind::V), span, heads(v))?;
-        let q = ops::rotate(normed(&self.q_norm, q), &call.rotation);
-        let k = ops::rotate(normed(&self.k_norm, k), &call.rotation);
+        let turned = |norm, x| match &call.rotation {
+            Some(rotation) => ops::rotate(normed(norm, x), rotation),
+            None => normed(norm, x),
+        };
+        let (q, k) = (turned(&self.q_norm, q), turned(&self.k_norm, k));
         let q = hooks.apply(at(PointKind::RotQ), span, q)?;
         let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
@@ -96,13 +97,17 @@ impl Attention {
         if hooks.wants(at(PointKind::Result)) {
             let result = hooks.apply(at(PointKind::Result), span, self.per_head(z)?)?;
             let [b, l, _, d] = result.dims();
-            return Ok(result.sum_dim(2).reshape([b, l, d]));
+            let sum = result.sum_dim(2).reshape([b, l, d]);
+            return Ok(match &self.o_proj.bias {
+                Some(bias) => sum + bias.val().unsqueeze(),
+                None => sum,
+            });
         }
         let width = z.dims()[2] * head_dim;
         Ok(self.o_proj.forward(z.reshape([b, l, width])))
     }
 
-    /// Each head's share of the output: z `[B, L, H, dh]` → `[B, L, H, D]`.
+    /// Each head's share of the output, without the bias: z `[B, L, H, dh]` → `[B, L, H, D]`.
     fn per_head(&self, z: Tensor<4>) -> Result<Tensor<4>> {
         let [b, l, h, dh] = z.dims();
         let weight = self.o_proj.floats(&z.device())?;
@@ -114,7 +119,7 @@ impl Attention {
     }
 }
 
-fn normed(norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+fn normed(norm: &Option<Norm>, x: Tensor<4>) -> Tensor<4> {
     match norm {
         Some(norm) => norm.apply(x),
         None => x,

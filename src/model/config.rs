@@ -3,14 +3,18 @@
 //! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
 //! rotary scalings, other biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
+mod gpt2;
 mod keys;
 mod read;
+mod rope;
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +26,8 @@ pub enum Family {
     Llama,
     /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
     Gemma,
+    /// Radford et al. 2019.
+    Gpt2,
 }
 
 /// What the gate of the feed-forward passes.
@@ -33,7 +39,7 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 4] = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Gemma];
+    const ALL: [Family; 5] = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Gemma, Family::Gpt2];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -48,6 +54,7 @@ impl Family {
             Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
             Family::Gemma => "gemma",
+            Family::Gpt2 => "gpt2",
         }
     }
 
@@ -58,6 +65,18 @@ impl Family {
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
             Family::Gemma => "GemmaForCausalLM",
+            Family::Gpt2 => "GPT2LMHeadModel",
+        }
+    }
+
+    /// The same without a head: `transformers` writes its name over weights that are a causal model's all the same.
+    pub(crate) fn base_class(self) -> &'static str {
+        match self {
+            Family::Qwen3 => "Qwen3Model",
+            Family::Qwen2 => "Qwen2Model",
+            Family::Llama => "LlamaModel",
+            Family::Gemma => "GemmaModel",
+            Family::Gpt2 => "GPT2Model",
         }
     }
 
@@ -68,43 +87,41 @@ impl Family {
 
     /// Whether the projections to queries, keys and values add a bias.
     pub fn qkv_bias(self) -> bool {
-        self == Family::Qwen2
+        matches!(self, Family::Qwen2 | Family::Gpt2)
+    }
+
+    /// Whether every other projection of a block does too.
+    pub fn other_biases(self) -> bool {
+        self == Family::Gpt2
     }
 
     pub fn activation(self) -> Activation {
-        if self == Family::Gemma { Activation::GeluTanh } else { Activation::Silu }
+        if matches!(self, Family::Gemma | Family::Gpt2) { Activation::GeluTanh } else { Activation::Silu }
+    }
+
+    /// Whether the feed-forward has a gate beside what it activates.
+    pub fn is_gated(self) -> bool {
+        self != Family::Gpt2
+    }
+
+    /// Whether norms are LayerNorms, with a mean and a bias, instead of RMSNorms.
+    pub fn layer_norm(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    /// Whether positions are rows of a table that is added to the embeddings, instead of turns of queries and keys.
+    pub fn learned_positions(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    /// Whether files name and lay weights in GPT-2's way.
+    pub(crate) fn is_gpt2(self) -> bool {
+        self == Family::Gpt2
     }
 
     /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
     pub(crate) fn norm_offset(self) -> f64 {
         if self == Family::Gemma { 1.0 } else { 0.0 }
-    }
-}
-
-/// Llama 3's stretching of the low rotary frequencies (`rope_type = "llama3"`).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Llama3Scaling {
-    pub factor: f64,
-    pub low_freq_factor: f64,
-    pub high_freq_factor: f64,
-    pub original_max_position_embeddings: usize,
-}
-
-impl Llama3Scaling {
-    /// By what an inverse frequency is divided: 1 for short wavelengths, `factor` for long ones, a blend between
-    /// (`_compute_llama3_parameters` in transformers' `modeling_rope_utils.py`).
-    pub(crate) fn divisor(&self, inv_freq: f64) -> f64 {
-        let original = self.original_max_position_embeddings as f64;
-        let wavelength = 2.0 * std::f64::consts::PI / inv_freq;
-        if wavelength < original / self.high_freq_factor {
-            1.0
-        } else if wavelength > original / self.low_freq_factor {
-            self.factor
-        } else {
-            let smooth =
-                (original / wavelength - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
-            1.0 / ((1.0 - smooth) / self.factor + smooth)
-        }
     }
 }
 
@@ -120,9 +137,10 @@ pub struct ModelConfig {
     pub num_attention_heads: usize,
     pub num_key_value_heads: usize,
     pub head_dim: usize,
+    /// Of every norm, whatever it is.
     pub rms_norm_eps: f64,
     pub rope_theta: f64,
-    pub rope_scaling: Option<Llama3Scaling>,
+    pub rope_scaling: Option<RopeScaling>,
     /// Follows from the family; kept as a field so that the decoder asks one question.
     pub qk_norm: bool,
     pub tie_word_embeddings: bool,
@@ -152,7 +170,8 @@ impl ModelConfig {
     /// Weights of the blocks' matrices.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
-        self.hidden_size * (attention + 3 * self.intermediate_size) * self.num_hidden_layers
+        let matrices = 2 + usize::from(self.family.is_gated());
+        self.hidden_size * (attention + matrices * self.intermediate_size) * self.num_hidden_layers
     }
 
     /// Weights that a token is multiplied with: the blocks' and the head's.
@@ -162,12 +181,17 @@ impl ModelConfig {
 
     /// Inverse rotary frequencies, `[dh / 2]`, scaling included.
     pub fn inv_freqs(&self) -> Vec<f64> {
-        (0..self.head_dim / 2)
-            .map(|i| {
-                let base = self.rope_theta.powf(-((2 * i) as f64) / self.head_dim as f64);
-                self.rope_scaling.map_or(base, |s| base / s.divisor(base))
-            })
-            .collect()
+        let plain = |i: usize| self.rope_theta.powf(-((2 * i) as f64) / self.head_dim as f64);
+        let base = (0..self.head_dim / 2).map(plain).collect();
+        match self.rope_scaling {
+            Some(scaling) => scaling.apply(base, self.rope_theta),
+            None => base,
+        }
+    }
+
+    /// What queries and keys are multiplied by as they are turned: 1 but with YaRN.
+    pub(crate) fn rope_attention_factor(&self) -> f64 {
+        self.rope_scaling.map_or(1.0, |scaling| scaling.attention_factor())
     }
 
     /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
@@ -207,7 +231,7 @@ impl ModelConfig {
             "{origin}: `num_attention_heads` must be a multiple of `num_key_value_heads`, found {heads} and {kv}"
         );
         ensure!(
-            self.head_dim.is_multiple_of(2),
+            self.family.learned_positions() || self.head_dim.is_multiple_of(2),
             "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
             self.head_dim
         );
@@ -232,15 +256,12 @@ impl ModelConfig {
         let mut rope = json!({ "rope_type": "default", "rope_theta": self.rope_theta });
         let mut scaling = Value::Null;
         if let Some(s) = &self.rope_scaling {
-            scaling = json!({
-                "rope_type": "llama3",
-                "factor": s.factor,
-                "low_freq_factor": s.low_freq_factor,
-                "high_freq_factor": s.high_freq_factor,
-                "original_max_position_embeddings": s.original_max_position_embeddings,
-            });
+            scaling = s.to_json();
             rope = scaling.clone();
             rope["rope_theta"] = json!(self.rope_theta);
+        }
+        if self.family.is_gpt2() {
+            return self.gpt2_json(dtype);
         }
         let mut out = json!({
             "architectures": [self.family.architecture()],
@@ -279,12 +300,39 @@ impl ModelConfig {
                 out["max_window_layers"] = json!(self.num_hidden_layers);
             }
             Family::Llama => out["mlp_bias"] = json!(false),
-            Family::Gemma => {}
+            Family::Gemma | Family::Gpt2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
             keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone
         }
         out
+    }
+
+    fn gpt2_json(&self, dtype: &str) -> Value {
+        json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.model_type(),
+            "activation_function": "gelu_new",
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_json(),
+            "pad_token_id": self.pad_token_id,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "initializer_range": 0.02,
+            "layer_norm_epsilon": self.rms_norm_eps,
+            "n_ctx": self.max_position_embeddings,
+            "n_embd": self.hidden_size,
+            "n_head": self.num_attention_heads,
+            "n_inner": self.intermediate_size,
+            "n_layer": self.num_hidden_layers,
+            "n_positions": self.max_position_embeddings,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "use_cache": true,
+            "vocab_size": self.vocab_size,
+        })
     }
 
     /// One id as a number, several as a list, none as null.
@@ -294,25 +342,5 @@ impl ModelConfig {
             [one] => json!(one),
             many => json!(many),
         }
-    }
-}
-
-impl Llama3Scaling {
-    fn validate(&self, origin: &str) -> Result<()> {
-        let (low, high) = (self.low_freq_factor, self.high_freq_factor);
-        ensure!(
-            self.factor.is_finite() && self.factor >= 1.0,
-            "{origin}: llama3 `factor` must be at least 1, found {}",
-            self.factor
-        );
-        ensure!(
-            low.is_finite() && high.is_finite() && 0.0 < low && low < high,
-            "{origin}: llama3 scaling needs 0 < `low_freq_factor` < `high_freq_factor`, found {low} and {high}"
-        );
-        ensure!(
-            self.original_max_position_embeddings > 0,
-            "{origin}: llama3 `original_max_position_embeddings` must be positive, found 0"
-        );
-        Ok(())
     }
 }

@@ -1,10 +1,11 @@
-//! The decoder of the Qwen3, Qwen2, Llama and Gemma families: embed → blocks → final norm, and the head apart.
+//! The decoder of all [families](super::config::Family): embed → blocks → final norm, and the head apart.
 
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::module::{Module, Param};
+use burn::tensor::activation::silu;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
@@ -12,16 +13,18 @@ use super::checkpoint::{EMBED, HEAD};
 use super::config::{Activation, ModelConfig};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
+use super::kept::matrix::index;
 use super::linear::{Linear, Matrix};
 use super::lora::TARGETS;
-use super::norm::RmsNorm;
+use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
 
-/// The gated feed-forward of one block.
+/// The feed-forward of one block.
 #[derive(Module, Debug)]
 pub struct Mlp {
-    pub gate_proj: Linear,
+    /// `None` in a family whose feed-forward has no gate: what goes up is then activated itself.
+    pub gate_proj: Option<Linear>,
     pub up_proj: Linear,
     pub down_proj: Linear,
     #[module(skip)]
@@ -40,6 +43,28 @@ impl Mlp {
         }
     }
 
+    fn activated_alone(&self, x: Tensor<3>) -> Tensor<3> {
+        match self.activation {
+            Activation::Silu => silu(x),
+            Activation::GeluTanh => ops::gelu(x),
+        }
+    }
+
+    /// `[B, L, D]` → what goes down, `[B, L, F]`; hooks as TransformerLens has them: without a gate, `pre` is what is activated.
+    fn inner(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
+        let at = |kind| HookPoint::at(layer, kind);
+        let Some(gate) = &self.gate_proj else {
+            // One value under both names: TransformerLens' bridge calls it that of the layer that goes up.
+            let pre = hooks.apply(at(PointKind::MlpPreLinear), span, self.up_proj.forward(x))?;
+            let pre = hooks.apply(at(PointKind::MlpPre), span, pre)?;
+            return Ok(self.activated_alone(pre));
+        };
+        let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
+        let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
+        let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
+        Ok(self.activated(gate, up))
+    }
+
     /// Whether to work on some positions after others: those of a kept model do not depend on each other, to the last bit.
     fn is_cut(&self, x: &Tensor<3>) -> bool {
         let [b, l, _] = x.dims();
@@ -53,7 +78,10 @@ impl Mlp {
         let x = x.reshape([1, all, d]);
         let part = |part: Range<usize>| {
             let x = x.clone().narrow(1, part.start, part.len());
-            let [gate, up] = Linear::forward_two([&self.gate_proj, &self.up_proj], x);
+            let Some(gate) = &self.gate_proj else {
+                return self.down_proj.forward(self.activated_alone(self.up_proj.forward(x)));
+            };
+            let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
             self.down_proj.forward(self.activated(gate, up))
         };
         Tensor::cat(ops::like_parts(all, TOGETHER).map(part).collect(), 1).reshape([b, l, d])
@@ -63,9 +91,9 @@ impl Mlp {
 /// One pre-norm block.
 #[derive(Module, Debug)]
 pub struct Block {
-    pub input_layernorm: RmsNorm,
+    pub input_layernorm: Norm,
     pub self_attn: Attention,
-    pub post_attention_layernorm: RmsNorm,
+    pub post_attention_layernorm: Norm,
     pub mlp: Mlp,
 }
 
@@ -74,8 +102,10 @@ pub struct Block {
 pub struct Decoder {
     /// `[V, D]`.
     pub embed_tokens: Matrix,
+    /// `[P, D]`, where positions are learned.
+    pub embed_positions: Option<Param<Tensor<2>>>,
     pub layers: Vec<Block>,
-    pub norm: RmsNorm,
+    pub norm: Norm,
     /// `None` where the head is the embedding, transposed.
     pub lm_head: Option<Linear>,
     /// What a method trains beside it.
@@ -91,47 +121,57 @@ pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>
 
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
-        let (d, f) = (config.hidden_size, config.intermediate_size);
+        let (d, f, biased) = (config.hidden_size, config.intermediate_size, config.family.other_biases());
         let self_attn = Attention::new(config, layer, device, make)?;
         let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
         Ok(Self {
-            input_layernorm: RmsNorm::new(d, config, device),
+            input_layernorm: Norm::new(d, config, device),
             self_attn,
-            post_attention_layernorm: RmsNorm::new(d, config, device),
+            post_attention_layernorm: Norm::new(d, config, device),
             mlp: Mlp {
-                gate_proj: linear("gate_proj", [f, d])?,
-                up_proj: linear("up_proj", [f, d])?,
-                down_proj: linear("down_proj", [d, f])?,
+                gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
+                up_proj: linear("up_proj", [f, d])?.biased(biased, f, device),
+                down_proj: linear("down_proj", [d, f])?.biased(biased, d, device),
                 activation: config.family.activation(),
             },
         })
     }
 
-    fn linears(&self) -> [&Linear; 7] {
+    /// Its projections by the names of [`TARGETS`].
+    fn linears(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
         let (a, m) = (&self.self_attn, &self.mlp);
-        [&a.q_proj, &a.k_proj, &a.v_proj, &a.o_proj, &m.gate_proj, &m.up_proj, &m.down_proj]
+        let gate = m.gate_proj.as_ref();
+        let all = [
+            Some(&a.q_proj),
+            Some(&a.k_proj),
+            Some(&a.v_proj),
+            Some(&a.o_proj),
+            gate,
+            Some(&m.up_proj),
+            Some(&m.down_proj),
+        ];
+        TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
     /// Its projections by their paths in the block.
     pub(super) fn projections(&self) -> impl Iterator<Item = (String, &Linear)> {
-        let part = |at: usize| if at < 4 { "self_attn" } else { "mlp" };
-        let paths = TARGETS.into_iter().enumerate().map(move |(at, name)| format!("{}.{name}", part(at)));
-        paths.zip(self.linears())
+        let part = |name| if TARGETS[..4].contains(&name) { "self_attn" } else { "mlp" };
+        self.linears().map(move |(name, linear)| (format!("{}.{name}", part(name)), linear))
     }
 
     /// Its projections by the names of [`TARGETS`], to be changed.
     pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
         let (a, m) = (&mut self.self_attn, &mut self.mlp);
         let all = [
-            &mut a.q_proj,
-            &mut a.k_proj,
-            &mut a.v_proj,
-            &mut a.o_proj,
-            &mut m.gate_proj,
-            &mut m.up_proj,
-            &mut m.down_proj,
+            Some(&mut a.q_proj),
+            Some(&mut a.k_proj),
+            Some(&mut a.v_proj),
+            Some(&mut a.o_proj),
+            m.gate_proj.as_mut(),
+            Some(&mut m.up_proj),
+            Some(&mut m.down_proj),
         ];
-        TARGETS.into_iter().zip(all)
+        TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
     fn forward(
@@ -159,11 +199,8 @@ impl Block {
         let mlp_out = if self.mlp.is_cut(&normed) && !inside.iter().any(|&kind| hooks.wants(at(kind))) {
             self.mlp.in_parts(normed)
         } else {
-            let [gate, up] = Linear::forward_two([&self.mlp.gate_proj, &self.mlp.up_proj], normed);
-            let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
-            let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
-            let post = hooks.apply(at(PointKind::MlpPost), span, self.mlp.activated(gate, up))?;
-            self.mlp.down_proj.forward(post)
+            let post = self.mlp.inner(normed, layer, span, hooks)?;
+            self.mlp.down_proj.forward(hooks.apply(at(PointKind::MlpPost), span, post)?)
         };
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
@@ -182,10 +219,12 @@ impl Decoder {
         let blocks = (0..config.num_hidden_layers).map(|layer| Block::new(config, layer, device, make));
         let layers = blocks.collect::<Result<_>>()?;
         let head = (!config.tie_word_embeddings).then(|| make(HEAD, [v, d]));
+        let positions = || Param::from_tensor(Tensor::zeros([1, 1], device));
         Ok(Self {
             embed_tokens,
+            embed_positions: config.family.learned_positions().then(positions),
             layers,
-            norm: RmsNorm::new(d, config, device),
+            norm: Norm::new(d, config, device),
             lm_head: head.transpose()?.map(|weight| Linear { weight, bias: None }),
             heads: Heads::default(),
             config: config.clone(),
@@ -210,7 +249,7 @@ impl Decoder {
 
     fn any_matrix(&self, holds: impl Fn(&Matrix) -> bool) -> bool {
         let Self { embed_tokens, layers, lm_head, .. } = self;
-        let in_block = |block: &Block| block.linears().into_iter().any(|linear| holds(&linear.weight));
+        let in_block = |block: &Block| block.linears().any(|(_, linear)| holds(&linear.weight));
         let outside = std::iter::once(embed_tokens).chain(lm_head.as_ref().map(|head| &head.weight));
         outside.into_iter().any(&holds) || layers.iter().any(in_block)
     }
@@ -289,17 +328,38 @@ impl Decoder {
             .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
         ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
-        let call = Call {
-            span,
-            rotation: Rotation::new(&span.positions, &self.inv_freq, dtype, &device),
-            mask: cache.mask(l, dtype, &device),
-        };
-        let mut x = hooks.apply(HookPoint::new(PointKind::Embed), span, x)?;
+        let call = Call { span, rotation: self.rotation(span, dtype, &device), mask: cache.mask(l, dtype, &device) };
+        let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
         for (layer, block) in self.layers.iter().enumerate() {
             x = block.forward(x, layer, self.config.head_dim, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
         self.norm.forward(x, ln, span, hooks)
+    }
+
+    /// Turns of queries and keys, where positions are turns.
+    fn rotation(&self, span: &Span, dtype: DType, device: &Device) -> Option<Rotation> {
+        let turned = || Rotation::new(&span.positions, &self.inv_freq, dtype, device);
+        self.embed_positions.is_none().then(|| turned().times(self.config.rope_attention_factor()))
+    }
+
+    /// With the rows of their positions added, where those are learned: `[B, L, D]` → `[B, L, D]`.
+    fn placed(&self, x: Tensor<3>, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
+        let Some(table) = &self.embed_positions else { return Ok(x) };
+        let there = self.config.max_position_embeddings;
+        let mut rows = Vec::with_capacity(span.rows.len() * span.width());
+        for (positions, steps) in span.positions.iter().zip(&span.steps) {
+            for (&position, step) in positions.iter().zip(steps) {
+                ensure!(
+                    position < there || step.is_none(),
+                    "position {position} has no row in the model's table of {there} positions: the row is too long"
+                );
+                rows.push(position.min(there - 1));
+            }
+        }
+        let table = table.val();
+        let rows = table.clone().select(0, index(&rows, &table.device())).reshape(x.dims()).cast(x.dtype());
+        Ok(x + hooks.apply(HookPoint::new(PointKind::PosEmbed), span, rows)?)
     }
 
     /// The head: hidden states after the final norm `[B, L, D]` → logits `[B, L, V]`.

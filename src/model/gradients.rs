@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::checkpoint::{EMBED, HEAD, HostTensor};
 use super::decoder::Decoder;
-use super::weights::Names;
+use super::weights::{Names, is_table};
 use crate::ops::sum_of_squares;
 
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
@@ -129,7 +129,7 @@ impl ModuleVisitor for Read<'_> {
         let Some(grad) = self.grads.get::<R>(param.id) else { return };
         let name = self.names.hugging_face();
         // LoRA factors are not Hugging Face parameters: they stay as Burn keeps them. Rows of tables lie as in the file.
-        let transposed = R == 2 && name != EMBED && !name.contains("lora") && !name.ends_with(".learnt");
+        let transposed = R == 2 && !is_table(&name) && !name.contains("lora") && !name.ends_with(".learnt");
         let grad = if transposed { grad.transpose() } else { grad };
         let shape = grad.dims().to_vec();
         let data = grad.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading the gradient of `{name}`: {e:?}"));

@@ -242,16 +242,20 @@ impl Decoder {
     /// A device that cannot hand its data over.
     pub(crate) fn heads_file(&self) -> Result<Option<Vec<u8>>> {
         let tensors = self.export_heads()?;
-        if tensors.is_empty() {
-            return Ok(None);
-        }
-        let bytes = |tensor: &HostTensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let held: Vec<(String, Vec<usize>, Vec<u8>)> =
-            tensors.into_iter().map(|(name, t)| (name, t.shape.clone(), bytes(&t))).collect();
-        let mut views = vec![];
-        for (name, shape, bytes) in &held {
-            views.push((name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes)?));
-        }
-        safetensors::serialize(views, None).map(Some).context("packing the heads")
+        (!tensors.is_empty()).then(|| packed(&tensors)).transpose()
     }
+}
+
+/// The bytes of [`FILE`] for these parameters, by the names of [`HeadSizes::parameters`].
+///
+/// # Errors
+/// A name that comes twice.
+pub(crate) fn packed(tensors: &[(String, HostTensor)]) -> Result<Vec<u8>> {
+    let bytes = |tensor: &HostTensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let held: Vec<(&String, &HostTensor, Vec<u8>)> = tensors.iter().map(|(name, t)| (name, t, bytes(t))).collect();
+    let mut views = vec![];
+    for (name, tensor, bytes) in &held {
+        views.push((name, TensorView::new(safetensors::Dtype::F32, tensor.shape.clone(), bytes)?));
+    }
+    safetensors::serialize(views, None).context("packing the heads")
 }

@@ -40,7 +40,7 @@ impl Matrix {
 #[derive(Module, Debug)]
 pub struct Linear {
     pub weight: Matrix,
-    /// `[d_out]`; few maps have one.
+    /// `[d_out]`.
     pub bias: Option<Param<Tensor<1>>>,
 }
 
@@ -51,8 +51,13 @@ impl Linear {
     }
 
     /// The same with a bias, zero until it is read.
-    pub(super) fn with_bias(self, d_out: usize, device: &Device) -> Self {
+    fn with_bias(self, d_out: usize, device: &Device) -> Self {
         Self { bias: Some(Param::from_tensor(Tensor::zeros([d_out], device))), ..self }
+    }
+
+    /// The same, with a bias where there is one.
+    pub(super) fn biased(self, has_bias: bool, d_out: usize, device: &Device) -> Self {
+        if has_bias { self.with_bias(d_out, device) } else { self }
     }
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.

@@ -92,11 +92,11 @@ impl Decoder {
                 factors.insert(format!("{name}.lora.b"), f.b);
             }
         }
-        let rank = adapter.config.r;
+        let (rank, scaling) = adapter.uniform()?;
         let settings = LoraSettings {
             rank,
             // Burn multiplies by alpha / rank; this holds PEFT's rank-stabilised scaling too.
-            alpha: adapter.scaling() * rank as f64,
+            alpha: scaling * rank as f64,
             targets: targets.into_iter().collect(),
             train_embeddings: adapter.replaced_names().next().is_some(),
             seed: 0,

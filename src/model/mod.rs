@@ -22,6 +22,6 @@ pub use decoder::{Block, Decoder, Mlp};
 pub use hooks::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select, Site};
 pub use kept::Kept;
 pub use linear::{Linear, Matrix};
-pub use norm::RmsNorm;
+pub use norm::Norm;
 pub use span::{Span, Step};
 pub use weights::Parameter;

@@ -1,30 +1,33 @@
-//! RMSNorm with its two hook points.
+//! The norms of a decoder, with their two hook points.
 
 use anyhow::Result;
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use super::config::ModelConfig;
 use super::hooks::{HookPoint, Hooks};
 use super::span::Span;
 use crate::ops;
 
-/// Root-mean-square normalisation with a learned weight `[D]`: `x / rms(x) * (offset + weight)`.
+/// Normalisation with a learned weight `[D]`: by the root mean square, `x / rms(x) * (offset + weight)`; with a bias LayerNorm,
+/// `(x − mean(x)) / std(x) * weight + bias`.
 #[derive(Module, Debug)]
-pub struct RmsNorm {
+pub struct Norm {
     pub weight: Param<Tensor<1>>,
+    pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pub eps: f64,
     #[module(skip)]
     offset: f64,
 }
 
-impl RmsNorm {
+impl Norm {
     /// A norm that multiplies by one.
     pub(super) fn new(width: usize, config: &ModelConfig, device: &Device) -> Self {
         let offset = config.family.norm_offset();
         let weight = Tensor::ones([width], device).mul_scalar(1.0 - offset);
-        Self { weight: Param::from_tensor(weight), eps: config.rms_norm_eps, offset }
+        let bias = config.family.layer_norm().then(|| Param::from_tensor(Tensor::zeros([width], device)));
+        Self { weight: Param::from_tensor(weight), bias, eps: config.rms_norm_eps, offset }
     }
 
     /// What the normalised stream is multiplied by, `[D]`.
@@ -35,7 +38,19 @@ impl RmsNorm {
 
     /// Without hooks: `[.., D]` → `[.., D]`.
     pub fn apply<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
-        ops::rms_norm(x, self.gain(), self.eps)
+        match &self.bias {
+            None => ops::rms_norm(x, self.gain(), self.eps),
+            Some(bias) => ops::rms_norm(centred(x), self.gain(), self.eps) + bias.val().unsqueeze(),
+        }
+    }
+
+    /// The same in f32 whatever the weights are in.
+    pub(crate) fn apply_in_f32<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
+        let f32 = |x: Tensor<1>| x.cast(FloatDType::F32);
+        match &self.bias {
+            None => ops::rms_norm(x, f32(self.gain()), self.eps),
+            Some(bias) => ops::rms_norm(centred(x), f32(self.gain()), self.eps) + f32(bias.val()).unsqueeze(),
+        }
     }
 
     /// `[B, L, D]` → `[B, L, D]`; `scale` and `normalized` are where hooks stand.
@@ -49,8 +64,17 @@ impl RmsNorm {
         if !hooks.wants(scale) && !hooks.wants(normalized) {
             return Ok(self.apply(x));
         }
+        let x = if self.bias.is_some() { centred(x) } else { x };
         let by = hooks.apply(scale, span, ops::rms_scale(x.clone(), self.eps))?;
-        let x = hooks.apply(normalized, span, x / by)?;
-        Ok(x * self.gain().unsqueeze())
+        let x = hooks.apply(normalized, span, x / by)? * self.gain().unsqueeze();
+        Ok(match &self.bias {
+            Some(bias) => x + bias.val().unsqueeze(),
+            None => x,
+        })
     }
+}
+
+/// Minus its mean over the last axis.
+fn centred<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    x.clone() - x.mean_dim(R - 1)
 }

@@ -1,6 +1,6 @@
 //! Between the decoder's parameters and host tensors under Hugging Face names.
 //!
-//! Burn keeps matrices `[in, out]`, files keep them `[out, in]`; the embedding table is `[V, D]` in both.
+//! Burn keeps matrices `[in, out]`, files keep them `[out, in]`; tables of tokens and positions are `[V, D]` in both.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Ten
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, expected_parameters, spread};
+use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, POSITIONS, expected_parameters, spread};
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::heads::Heads;
@@ -231,6 +231,11 @@ const HEADS: &str = "heads.";
 pub(super) const DENSE: &str = "Dense";
 pub(super) const KEPT: &str = "Kept";
 
+/// Whether a matrix lies in files as Burn keeps it: rows by token or by position.
+pub(super) fn is_table(name: &str) -> bool {
+    [EMBED, POSITIONS].contains(&name)
+}
+
 /// The stack of module names during a traversal.
 #[derive(Default)]
 pub(super) struct Names(Vec<String>);
@@ -255,6 +260,7 @@ impl Names {
             .join(".");
         match path.as_str() {
             "embed_tokens" => EMBED.to_owned(),
+            "embed_positions" => POSITIONS.to_owned(),
             "embed_tokens.learnt" => format!("{EMBED}.learnt"),
             _ if path.starts_with(HEAD) || path.starts_with(HEADS) => path,
             _ => format!("model.{path}"),
@@ -281,7 +287,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
         let dtype = DType::from(if in_f32 { FloatDType::F32 } else { self.dtype });
         ops::ensure_fits(|| format!("`{name}`"), (host.data.len() * dtype.size()) as u64, &self.device)?;
         // On the host: a transposed view would be brought into order again by every matrix product.
-        let host = if R == 2 && name != EMBED { host.transposed() } else { host };
+        let host = if R == 2 && !is_table(name) { host.transposed() } else { host };
         Ok(Tensor::<R>::from_data(TensorData::new(host.data, host.shape), (&self.device, dtype)))
     }
 }
@@ -333,7 +339,7 @@ impl ModuleVisitor for Collect {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let name = self.names.hugging_face();
         let value = param.val();
-        let value = if R == 2 && name != EMBED { value.transpose() } else { value };
+        let value = if R == 2 && !is_table(&name) { value.transpose() } else { value };
         let shape = value.dims().to_vec();
         let data = value.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading parameter `{name}`: {e:?}"));
         self.out.push(data.and_then(|data| HostTensor::new(shape, data)).map(|host| (name, host)));

@@ -38,6 +38,7 @@ pub(crate) use norm::rms_scale;
 pub use product::matmul;
 pub(crate) use product::{has_tf32, round_to_tf32, rounds_to_tf32};
 pub use rope::{Rotation, rotate};
+pub(crate) use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};
 
 /// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.

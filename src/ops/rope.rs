@@ -33,6 +33,15 @@ impl Rotation {
         };
         Self { cos: tensor(cos), sin: tensor(sin) }
     }
+
+    /// The same, and what is turned becomes longer by this factor (YaRN).
+    #[must_use]
+    pub(crate) fn times(self, factor: f64) -> Self {
+        if factor == 1.0 {
+            return self;
+        }
+        Self { cos: self.cos.mul_scalar(factor), sin: self.sin.mul_scalar(factor) }
+    }
 }
 
 /// Rotates `[B, L, heads, dh]`: `(x1, x2) → (x1 cos − x2 sin, x2 cos + x1 sin)` on the two halves of `dh`.

@@ -18,6 +18,11 @@ pub fn composed_swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor
     silu(gate) * up
 }
 
+/// GELU's approximation by tanh, any shape (GPT-2's `gelu_new`).
+pub(crate) fn gelu<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    gelu_approximate(x)
+}
+
 /// `gelu(gate) * up`, any shape, with GELU's approximation by tanh (Gemma).
 pub fn geglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     gelu_approximate(gate) * up

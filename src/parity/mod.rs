@@ -24,8 +24,18 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 7] =
-    ["qwen3_tied", "qwen3_untied", "qwen2_tied", "qwen2_untied", "llama_gqa", "llama3_scaled", "gemma_mqa"];
+pub const TINY: [&str; 10] = [
+    "qwen3_tied",
+    "qwen3_untied",
+    "qwen3_yarn",
+    "qwen2_tied",
+    "qwen2_untied",
+    "llama_gqa",
+    "llama3_scaled",
+    "llama_linear",
+    "gemma_mqa",
+    "gpt2_tied",
+];
 
 /// Reference values, and the device that is compared with them.
 #[derive(Clone, Debug)]

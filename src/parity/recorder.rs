@@ -8,20 +8,21 @@ use anyhow::{Result, ensure};
 use super::reference::values;
 use crate::model::checkpoint::HostTensor;
 use crate::model::hooks::{Activation, Site};
-use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, PointKind, Select, Span, Step};
+use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, ModelConfig, PointKind, Select, Span, Step};
 
 /// `(point, row)` → position → values. Scores and pattern hold, per head, the keys up to the position: those unmasked.
 pub type Recorded = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
 
 /// Points of the decoder itself; `hook_result` is left out (it changes how the output is computed).
-pub fn points(layers: usize) -> Vec<HookPoint> {
+pub fn points(config: &ModelConfig) -> Vec<HookPoint> {
     let ours = |k: PointKind| {
         !matches!(
             k,
             PointKind::Result | PointKind::LatentSource | PointKind::LatentInjected | PointKind::BoundaryLogits
         )
     };
-    HookPoint::all(layers).into_iter().filter(|p| ours(p.kind)).collect()
+    let all = HookPoint::all(config.num_hidden_layers).into_iter();
+    all.filter(|p| ours(p.kind) && p.kind.is_in(config.family)).collect()
 }
 
 #[derive(Default)]
@@ -83,7 +84,7 @@ pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recorded> {
     let layers = model.config().num_hidden_layers;
     let recorder = RefCell::new(Recorder::default());
     let mut hooks = Hooks::none();
-    for point in points(layers) {
+    for point in points(model.config()) {
         let spec = HookSpec { pattern: point.to_string(), select: Select::All };
         hooks.observe(&spec, layers, |site, value| recorder.borrow_mut().take(site, value))?;
     }

@@ -240,6 +240,24 @@ impl Study {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
+    /// Whether the stream is the sum of what embeddings, heads and MLPs write, and norms only divide it: what takes a decision
+    /// apart, edge by edge or exactly, relies on both.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
+    pub fn is_plain_sum(&self) -> Result<()> {
+        let family = self.model.config().family;
+        ensure!(
+            !family.layer_norm() && !family.other_biases() && !family.learned_positions(),
+            DoesNotApply::because(format!(
+                "{}: a {} model has LayerNorms, biases and learned positions, which this experiment does not take apart",
+                self.name,
+                family.model_type()
+            ))
+        );
+        Ok(())
+    }
+
     /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::expected_parameters;
-use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::config::{Family, ModelConfig, RopeScaling};
 
 use super::support::*;
 
@@ -23,9 +23,79 @@ fn both_rotary_forms_say_the_same() {
     assert_eq!((new.bos_token_id, new.eos_token_ids.as_slice()), (Some(1), &[2u32][..]));
 }
 
+/// Wherever `rope_theta` stands, it is read; in two places with two values it is refused.
+#[test]
+fn rope_theta_is_read_from_every_place() {
+    let mut bare = qwen3_json();
+    bare.as_object_mut().map(|keys| keys.remove("rope_theta"));
+    assert_eq!(config(&bare).rope_theta, 10_000.0);
+    let plain = |theta: f64| json!({ "rope_type": "default", "rope_theta": theta });
+    for place in ["rope_scaling", "rope_parameters"] {
+        assert_eq!(config(&with(bare.clone(), place, plain(5e5))).rope_theta, 5e5, "{place}");
+        assert_eq!(config(&with(bare.clone(), place, json!({ "rope_theta": 5e5 }))).rope_theta, 5e5, "{place}");
+        let both = with(qwen3_json(), place, plain(5e5));
+        assert_names(&message(ModelConfig::from_json(&both, "c")), &["rope_theta", place, "500000", "1000000"]);
+    }
+    let twice = with(with(bare, "rope_scaling", plain(5e5)), "rope_parameters", plain(5e5));
+    assert_eq!(config(&twice).rope_theta, 5e5);
+}
+
+/// The original length of a stretched model: outside, inside, or the model's own length.
+#[test]
+fn yarn_finds_its_original_length_as_transformers_does() {
+    let rope = json!({ "type": "yarn", "factor": 4.0 });
+    let yarn = |value: &Value| match config(value).rope_scaling {
+        Some(RopeScaling::Yarn(yarn)) => yarn,
+        other => panic!("{other:?}"),
+    };
+    let own = with(qwen3_json(), "rope_scaling", rope.clone());
+    let found = yarn(&own);
+    assert_eq!((found.original_max_position_embeddings, found.beta_fast, found.truncate), (256, 32.0, true));
+    assert!((found.attention_factor - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+    let mut inside = rope.clone();
+    inside["original_max_position_embeddings"] = json!(64);
+    let inside = with(qwen3_json(), "rope_scaling", inside);
+    assert_eq!(yarn(&inside).original_max_position_embeddings, 64);
+    let outside = with(inside, "original_max_position_embeddings", json!(32));
+    assert_eq!(yarn(&outside).original_max_position_embeddings, 32);
+    let mut scaled = rope;
+    (scaled["mscale"], scaled["mscale_all_dim"]) = (json!(2.0), json!(1.0));
+    let (one, two) = (0.1 * 4f64.ln() + 1.0, 0.2 * 4f64.ln() + 1.0);
+    assert!((yarn(&with(qwen3_json(), "rope_scaling", scaled)).attention_factor - two / one).abs() < 1e-12);
+}
+
+#[test]
+fn gpt2_has_keys_and_defaults_of_its_own() {
+    let found = config(&json!({ "model_type": "gpt2" }));
+    let shape = (found.hidden_size, found.num_hidden_layers, found.num_attention_heads, found.intermediate_size);
+    assert_eq!((shape, found.vocab_size, found.max_position_embeddings), ((768, 12, 12, 3072), 50_257, 1024));
+    assert_eq!((found.bos_token_id, found.eos_token_ids.as_slice()), (Some(50_256), &[50_256][..]));
+    assert!(found.tie_word_embeddings);
+    for (key, wrong) in [
+        ("activation_function", json!("relu")),
+        ("scale_attn_by_inverse_layer_idx", json!(true)),
+        ("scale_attn_weights", json!(false)),
+        ("add_cross_attention", json!(true)),
+        ("n_head", json!(5)),
+        ("architectures", json!(["GPT2ForSequenceClassification"])),
+    ] {
+        assert_names(&message(ModelConfig::from_json(&with(gpt2_json(), key, wrong), "c")), &["c: ", key]);
+    }
+}
+
+#[test]
+fn a_base_class_is_the_same_model() {
+    for (value, name) in [(qwen3_json(), "Qwen3Model"), (llama_json(), "LlamaModel"), (gpt2_json(), "GPT2Model")] {
+        let base = with(value.clone(), "architectures", json!([name]));
+        assert_eq!(config(&base), config(&value));
+    }
+}
+
 #[test]
 fn what_we_write_we_read_back() {
-    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json()] {
+    let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
+    let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
+    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gpt2_json(), yarn, linear] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -98,15 +168,23 @@ fn unsupported_settings_are_refused_by_name() {
     ];
     for (key, found) in cases {
         let value = match key {
-            "rope_type" => with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0 })),
+            "rope_type" => with(qwen3_json(), "rope_scaling", json!({ "rope_type": "dynamic", "factor": 4.0 })),
             _ => with(qwen3_json(), key, found),
         };
         assert_names(&message(ModelConfig::from_json(&value, "some/config.json")), &["some/config.json", key]);
     }
-    for kind in ["linear", "dynamic", "yarn", "longrope"] {
+    for kind in ["dynamic", "longrope", "mrope"] {
         let value =
             with(llama_json(), "rope_parameters", json!({ "rope_type": kind, "rope_theta": 1e4, "factor": 2.0 }));
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["rope_parameters.rope_type", kind]);
+    }
+    for (kind, key, wrong) in
+        [("linear", "factor", 0.5), ("yarn", "beta_slow", 40.0), ("yarn", "attention_factor", -1.0)]
+    {
+        let mut rope = json!({ "rope_type": kind, "factor": 2.0 });
+        rope[key] = json!(wrong);
+        let value = with(qwen3_json(), "rope_scaling", rope);
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", kind, key]);
     }
     let value = with(llama_json(), "mlp_bias", json!(true));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["mlp_bias"]);

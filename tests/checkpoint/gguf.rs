@@ -6,7 +6,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile};
-use switchyard::model::config::ModelConfig;
+use switchyard::model::config::{ModelConfig, RopeScaling};
 use switchyard::ops::stored::Format;
 
 use super::gguf_writer::*;
@@ -53,7 +53,7 @@ fn llama3_divisors_become_settings_again() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let mut wanted = config(&llama_json());
-    if let Some(s) = &mut wanted.rope_scaling {
+    if let Some(RopeScaling::Llama3(s)) = &mut wanted.rope_scaling {
         s.original_max_position_embeddings = 8192;
     }
     let plain = ModelConfig { rope_scaling: None, ..wanted.clone() };

@@ -7,6 +7,8 @@ mod gguf_text;
 mod gguf_writer;
 mod hub;
 mod hub_server;
+mod layout;
 mod peft;
+mod pickle;
 mod place;
 mod support;

@@ -24,12 +24,9 @@ fn settings(names: &[&str]) -> AdapterConfig {
     AdapterConfig {
         r: 3,
         alpha: 6.0,
-        use_rslora: false,
         targets: Targets::Names(names.iter().map(|n| n.to_string()).collect()),
-        layers: None,
-        modules_to_save: vec![],
-        token_rows: vec![],
         base_model: Some("base".into()),
+        ..AdapterConfig::default()
     }
 }
 
@@ -63,7 +60,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
 
     let read = Arc::new(Adapter::open(&dir).expect("opens"));
     assert_eq!(read.config, settings(&names));
-    assert_eq!(read.scaling(), 2.0);
+    assert_eq!(read.scaling(Q0), 2.0);
     assert_eq!(read.factor_names().count(), 4);
     assert_eq!(read.factors(Q0).expect("reads").as_ref(), lora.get(Q0));
     assert_eq!(read.factors(EMBED).expect("reads"), None);
@@ -127,7 +124,7 @@ fn keys_of_every_peft_version_are_understood() {
             "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "modules_to_save": ["embed_tokens", "lm_head"], "lora_dropout": 0.05 });
         fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
         let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
-        assert_eq!(adapter.scaling(), 6.0 / 3f64.sqrt());
+        assert_eq!(adapter.scaling(Q0), 6.0 / 3f64.sqrt());
         let open = || Checkpoint::open_folder(root.path().join("base")).expect("opens");
         let both = open().with_adapter(adapter, Apply::Merged).expect("fits");
         assert_eq!(both.config.vocab_size, 39);
@@ -153,19 +150,20 @@ fn unsupported_settings_are_refused_by_name() {
         ("use_dora", json!(true)),
         ("lora_bias", json!(true)),
         ("bias", json!("all")),
-        ("fan_in_fan_out", json!(true)),
-        ("rank_pattern", json!({ "q_proj": 4 })),
-        ("alpha_pattern", json!({ "q_proj": 4 })),
+        ("rank_pattern", json!({ "q_proj": 0 })),
+        ("alpha_pattern", json!({ "q_proj": "much" })),
+        ("exclude_modules", json!("layers.(0")),
+        ("layers_pattern", json!([1])),
         ("init_lora_weights", json!("pissa")),
-        ("trainable_token_indices", json!({ "lm_head": [1] })),
+        ("trainable_token_indices", json!({ "norm": [1] })),
         ("trainable_token_indices", json!([1, 1])),
         ("layer_replication", json!([[0, 1]])),
         ("r", json!(0)),
-        ("lora_alpha", json!(null)),
+        ("lora_alpha", json!("much")),
         ("target_modules", json!(3)),
         ("layers_to_transform", json!(["a"])),
     ] {
-        let mut value = settings(&["q_proj"]).to_json(false);
+        let mut value = settings(&["q_proj"]).to_json();
         value[key] = found;
         assert_names(
             &message(AdapterConfig::from_json(&value, "x/adapter_config.json")),
@@ -173,7 +171,7 @@ fn unsupported_settings_are_refused_by_name() {
         );
     }
     let kept = settings(&["q_proj"]);
-    assert_eq!(AdapterConfig::from_json(&kept.to_json(false), "c").expect("reads"), kept);
+    assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
 #[test]
@@ -211,7 +209,8 @@ fn what_does_not_fit_the_base_is_named() {
         &message(write(&settings(&names), &lora, &[(EMBED, tensor(&[40, 31], 1))])),
         &["embed_tokens", "32", "[40, 31]"],
     );
-    assert_names(&message(write(&settings(&names), &lora, &[(HEAD, tensor(&[40, 32], 1))])), &["lm_head", "tied"]);
+    let both = [(EMBED, tensor(&[40, 32], 1)), (HEAD, tensor(&[40, 32], 2))];
+    assert_names(&message(write(&settings(&names), &lora, &both)), &["lm_head", "embed_tokens", "tied"]);
     assert_names(
         &message(write(&settings(&names), &lora, &[("model.layers.7.x.weight", tensor(&[4], 1))])),
         &["layers.7.x"],
@@ -220,7 +219,10 @@ fn what_does_not_fit_the_base_is_named() {
     assert_eq!(write(&settings(&names), &lora, &[(EMBED, same.clone()), (HEAD, same)]).expect("fits").vocab_size, 41);
     let mut head = lora.clone();
     head.insert(HEAD.into(), Factors { a: tensor(&[3, 32], 1), b: tensor(&[40, 3], 1) });
-    assert_names(&message(write(&settings(&names), &head, &[])), &[HEAD, "no matrix"]);
+    // Not a target: left out, as in PEFT. A target: the head is then a matrix of its own.
+    assert!(write(&settings(&names), &head, &[]).expect("fits").tie_word_embeddings);
+    let targets = ["q_proj", "up_proj", "lm_head"];
+    assert!(!write(&settings(&targets), &head, &[]).expect("fits").tie_word_embeddings);
 
     fs::remove_file(dir.join("adapter_model.safetensors")).expect("removes");
     assert_names(&message(Adapter::open(&dir)), &["adapter_model.safetensors"]);

@@ -37,6 +37,15 @@ pub fn gemma_json() -> Value {
     })
 }
 
+/// As GPT-2's files are, with what they leave to its defaults.
+pub fn gpt2_json() -> Value {
+    json!({
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "vocab_size": 40,
+        "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64, "n_ctx": 64, "layer_norm_epsilon": 1e-5,
+        "bos_token_id": 39, "eos_token_id": 39
+    })
+}
+
 pub fn llama_json() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 40,

@@ -33,11 +33,8 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
         r,
         alpha: 3.0,
         use_rslora,
-        targets: Targets::Pattern(targets.collect::<Vec<_>>().join("|")),
-        layers: None,
-        modules_to_save: vec![],
-        token_rows: vec![],
-        base_model: None,
+        targets: Targets::Pattern(format!(r".*\.({})", targets.collect::<Vec<_>>().join("|"))),
+        ..AdapterConfig::default()
     };
     let all = AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None, head_rows: None };
     save_adapter(dir, &all, Dtype::F32, &[], false).expect("saves");
@@ -129,6 +126,38 @@ fn token_rows_have_the_logits_of_peft() {
             let ours = values(&model.logits(&[ids], &mut Hooks::none()).expect("a forward"));
             let off = relative(&ours, &reference[&format!("row{r}.logits")].data, "logits");
             assert!(off <= 1e-5, "model {how}, row {r}: off by {off:e}");
+        }
+    }
+}
+
+/// Settings that say more than which projections have factors: what is tied, left out, excluded, scaled or defaulted. Each case is a
+/// folder that PEFT wrote, over a base of each family, with the logits that PEFT gives.
+#[test]
+fn settings_mean_what_peft_makes_of_them() {
+    let reference = read("peft/reference.safetensors");
+    let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
+    let cases = std::fs::read_to_string(fixture("peft/cases.json")).expect("reads");
+    let cases: BTreeMap<String, String> = serde_json::from_str(&cases).expect("cases");
+    assert!(cases.len() > 20);
+    let device = Device::flex();
+    for (case, base) in &cases {
+        let (base, folder) = (fixture(&format!("tiny/{base}")).display().to_string(), fixture(&format!("peft/{case}")));
+        let opened = |apply| Opened::open(&base, Some(&folder), apply).expect(case);
+        let told = !opened(Apply::Merged).checkpoint.notes.is_empty();
+        assert_eq!(told, case.starts_with("narrowed") || case == "excluded_later", "{case}");
+        let kept = switchyard::model::Decoder::load_kept_to_train(&opened(Apply::Merged).checkpoint, &device);
+        let mut models = vec![opened(Apply::Merged).load(&device).expect(case).model, kept.expect(case)];
+        // Factors of tables, and of several ranks, cannot stay apart: it is said.
+        let is_whole = ["factors", "own_ranks"].iter().any(|part| case.contains(part));
+        match opened(Apply::ReplacedOnly).load(&device) {
+            Ok(loaded) => models.push(loaded.model),
+            Err(error) => assert!(is_whole && format!("{error:#}").contains("apart"), "{case}: {error:#}"),
+        }
+        assert_eq!(models.len(), if is_whole { 2 } else { 3 }, "{case}");
+        for (how, model) in models.iter().enumerate() {
+            let ours = values(&model.logits(&[ids.clone()], &mut Hooks::none()).expect("a forward"));
+            let off = relative(&ours, &reference[&format!("{case}.logits")].data, "logits");
+            assert!(off <= 1e-5, "{case}, model {how}: off by {off:e}");
         }
     }
 }

@@ -82,6 +82,7 @@ struct Sums {
 /// # Errors
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
+    study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let written = written(study, config.problems)?;
     let columns = 2 * (2 * nodes(&study.model).len() + 1);

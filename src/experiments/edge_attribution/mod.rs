@@ -115,6 +115,7 @@ pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairRow>) -> Result<()> {
     study.say("edge attribution");
     config.check()?;
+    study.is_plain_sum()?;
     let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
     let weights = Weights::of(&study.model)?;
     let mut any = false;

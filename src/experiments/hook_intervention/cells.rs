@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Config;
 use crate::interventions::{Acts, Heads, Positions, Region, Steps, Target, What, all, split};
-use crate::model::{HookPoint, ModelConfig, PointKind};
+use crate::model::{HookPoint, HookSpec, ModelConfig, PointKind, Select};
 use crate::schema::NORMAL;
 use crate::study::modes::{Action, cells, names};
 
@@ -30,7 +30,7 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
     for hook in &config.hooks {
         let (target, change) = split(hook);
         let target: Target = target.parse().with_context(|| format!("--hook `{hook}`"))?;
-        let points = HookPoint::resolve(&target.pattern, model.num_hidden_layers)?;
+        let points = HookSpec { pattern: target.pattern.clone(), select: Select::All }.resolve_in(model)?;
         let regions = regions(config, &target, change.is_some());
         for steps in regions.iter().map(|region| region.steps()) {
             let first = steps.first();

@@ -34,7 +34,7 @@ pub(crate) fn walk(
         let mut hooks = Hooks::none();
         for &layer in layers {
             let pattern = match layer {
-                0 => "hook_embed".to_owned(),
+                0 => "blocks.0.hook_resid_pre".to_owned(),
                 l => format!("blocks.{}.hook_resid_post", l - 1),
             };
             let spec = HookSpec { pattern, select: Select::All };

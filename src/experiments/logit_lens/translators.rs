@@ -106,7 +106,6 @@ fn train_group(
 ) -> Result<Affine> {
     let d = model.config().hidden_size;
     let dtype = FloatDType::from(model.norm.weight.val().dtype());
-    let norm = f32(model.norm.gain());
     let mut affine = Affine::zeros(group.len(), d, &model.device().autodiff());
     // Adam: weight decay would pull towards the logit lens.
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
@@ -119,7 +118,7 @@ fn train_group(
         let target = softmax(f32(model.unembed(rows_of(&text.own, batch).unsqueeze_dim(0))), 2);
         let moved = affine.forward(Tensor::cat(states, 0));
         // The norm does not see s, but for its epsilon.
-        let normed = ops::rms_norm(moved, norm.clone(), model.norm.eps);
+        let normed = model.norm.apply_in_f32(moved);
         // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are held once. [N, n, V]
         let logits = model.unembed(normed.clone().without_autodiff().cast(dtype));
         let slope = softmax(f32(logits), 2) - target;

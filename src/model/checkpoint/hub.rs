@@ -66,7 +66,7 @@ impl ModelRef {
     }
 
     /// The folder or file on this machine, downloading it if need be.
-    pub(crate) fn locate(&self) -> Result<PathBuf> {
+    pub fn locate(&self) -> Result<PathBuf> {
         match self {
             ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
             ModelRef::Hub { id, revision, file } => Wanted { id, revision, file: file.as_deref() }.locate(),

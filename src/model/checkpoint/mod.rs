@@ -4,17 +4,22 @@
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
+mod folder;
 mod gguf;
 mod host;
 mod hub;
+mod layout;
 mod params;
 pub mod peft;
+mod pickle;
 mod place;
 mod random;
 pub mod rows;
 mod safetensors;
 mod save;
 mod text;
+mod tied;
+pub mod wrapped;
 mod write;
 
 use std::fs::File;
@@ -27,16 +32,18 @@ use memmap2::Mmap;
 pub use gguf::GgufFile;
 pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
-pub use params::{EMBED, HEAD, expected_parameters};
+pub use params::{EMBED, HEAD, POSITIONS, expected_parameters};
+pub use pickle::PickleFile;
 pub(crate) use random::spread;
 pub use random::write_random;
 pub use safetensors::SafetensorsFile;
-pub(crate) use safetensors::SafetensorsFolder;
 pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
 use crate::ops::stored::Stored;
+use folder::WeightsFolder;
+use layout::Laid;
 use peft::{Adapter, Apply, Factors, Overlay};
 
 /// Where values come from: tensors by Hugging Face name, converted on demand.
@@ -63,6 +70,8 @@ pub struct Checkpoint {
     pub path: PathBuf,
     /// Where that is the folder of an adapter: what its weights stand over.
     pub base: Option<Base>,
+    /// What its reader should be told: guesses, and what of the files is not used.
+    pub notes: Vec<String>,
     weights: Arc<dyn Weights>,
     text: Vec<text::Source>,
 }
@@ -76,7 +85,7 @@ pub struct Base {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face folder: `config.json` and `*.safetensors`; or a PEFT folder, with the base that its settings name.
+    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
@@ -89,11 +98,13 @@ impl Checkpoint {
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
-        let config = ModelConfig::read(dir.join("config.json"))?;
-        let weights = SafetensorsFolder::open(dir)?;
-        params::check(&weights, &config)?;
+        let mut config = ModelConfig::read(dir.join("config.json"))?;
+        let mut notes = vec![];
+        let weights = Laid::over(Box::new(WeightsFolder::open(dir)?))?;
+        let weights = tied::resolve(weights, &mut config, &mut notes)?;
+        params::check(weights.as_ref(), &config)?;
         let text = vec![text::Source::Folder(dir.to_path_buf())];
-        Ok(Self { config, path: dir.to_path_buf(), base: None, weights: Arc::new(weights), text })
+        Ok(Self { config, path: dir.to_path_buf(), base: None, notes, weights, text })
     }
 
     /// A PEFT folder over the base that it names, as PEFT's `AutoPeftModel` opens it.
@@ -108,9 +119,11 @@ impl Checkpoint {
             !peft::is_folder(below),
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
+        let name = adapter.config.base_at(&name);
         let base = Self::open(&name).with_context(|| {
             format!(
-                "{origin}: `base_model_name_or_path` is {name:?}; where the base lies elsewhere now, correct it there"
+                "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
+                 correct it there"
             )
         })?;
         let (path, adapter) = (base.path.clone(), Arc::new(adapter));
@@ -126,6 +139,7 @@ impl Checkpoint {
             config: file.config().clone(),
             path: path.as_ref().to_path_buf(),
             base: None,
+            notes: vec![],
             weights: file.clone(),
             text: vec![text::Source::Gguf(file)],
         })
@@ -138,8 +152,9 @@ impl Checkpoint {
         if let Some(dir) = adapter.path.parent() {
             text.insert(0, text::Source::Folder(dir.to_path_buf()));
         }
-        let weights = Arc::new(Overlay::new(self.weights, adapter, apply, &config));
-        Ok(Self { config, path: self.path, base: self.base, weights, text })
+        let notes = [self.notes, adapter.notes.clone()].concat();
+        let weights = Arc::new(Overlay::new(self.weights, adapter, apply, [&self.config, &config]));
+        Ok(Self { config, path: self.path, base: self.base, notes, weights, text })
     }
 
     /// Folder or file of its weights; where that is an adapter's folder, its base too.

@@ -6,7 +6,10 @@ use super::Weights;
 use crate::model::config::ModelConfig;
 
 pub const EMBED: &str = "model.embed_tokens.weight";
+/// The table of learned positions, where a family has one.
+pub const POSITIONS: &str = "model.embed_positions.weight";
 pub(crate) const NORM: &str = "model.norm.weight";
+pub(crate) const NORM_BIAS: &str = "model.norm.bias";
 pub const HEAD: &str = "lm_head.weight";
 
 /// Name and shape of every parameter, in the order of the forward pass. Matrices are `[out, in]`.
@@ -16,37 +19,52 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let f = config.intermediate_size;
     let q = config.num_attention_heads * config.head_dim;
     let kv = config.num_key_value_heads * config.head_dim;
+    let family = config.family;
     let mut out = vec![(EMBED.to_string(), vec![config.vocab_size, d])];
+    if family.learned_positions() {
+        out.push((POSITIONS.to_string(), vec![config.max_position_embeddings, d]));
+    }
     for layer in 0..config.num_hidden_layers {
-        let mut add = |part: &str, shape: Vec<usize>| out.push((format!("model.layers.{layer}.{part}"), shape));
-        add("input_layernorm.weight", vec![d]);
+        let mut add = |part: &str, shape: Vec<usize>, biased: bool| {
+            let bias = biased.then(|| vec![shape[0]]);
+            out.push((format!("model.layers.{layer}.{part}.weight"), shape));
+            out.extend(bias.map(|shape| (format!("model.layers.{layer}.{part}.bias"), shape)));
+        };
+        add("input_layernorm", vec![d], family.layer_norm());
         for (part, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-            add(&format!("self_attn.{part}.weight"), vec![rows, d]);
-            if config.family.qkv_bias() {
-                add(&format!("self_attn.{part}.bias"), vec![rows]);
-            }
+            add(&format!("self_attn.{part}"), vec![rows, d], family.qkv_bias());
         }
-        add("self_attn.o_proj.weight", vec![d, q]);
+        add("self_attn.o_proj", vec![d, q], family.other_biases());
         if config.qk_norm {
-            add("self_attn.q_norm.weight", vec![config.head_dim]);
-            add("self_attn.k_norm.weight", vec![config.head_dim]);
+            add("self_attn.q_norm", vec![config.head_dim], false);
+            add("self_attn.k_norm", vec![config.head_dim], false);
         }
-        add("post_attention_layernorm.weight", vec![d]);
-        add("mlp.gate_proj.weight", vec![f, d]);
-        add("mlp.up_proj.weight", vec![f, d]);
-        add("mlp.down_proj.weight", vec![d, f]);
+        add("post_attention_layernorm", vec![d], family.layer_norm());
+        if family.is_gated() {
+            add("mlp.gate_proj", vec![f, d], false);
+        }
+        add("mlp.up_proj", vec![f, d], family.other_biases());
+        add("mlp.down_proj", vec![d, f], family.other_biases());
     }
     out.push((NORM.to_string(), vec![d]));
+    if family.layer_norm() {
+        out.push((NORM_BIAS.to_string(), vec![d]));
+    }
     if !config.tie_word_embeddings {
         out.push((HEAD.to_string(), vec![config.vocab_size, d]));
     }
     out
 }
 
-/// Names that files carry and nobody needs: rotary buffers of old checkpoints, and the head of a tied model
-/// (`transformers` ties it over whatever is stored).
+/// Names that files carry and nobody needs: buffers, and the head of a tied model (it has the embedding's values:
+/// [`super::tied`]).
 pub(crate) fn is_tolerated(name: &str, config: &ModelConfig) -> bool {
-    name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == HEAD)
+    is_buffer(name) || (config.tie_word_embeddings && name == HEAD)
+}
+
+/// Tables that old checkpoints hold and any program can compute: rotary frequencies, GPT-2's causal masks.
+pub(super) fn is_buffer(name: &str) -> bool {
+    [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"].iter().any(|buffer| name.ends_with(buffer))
 }
 
 /// Every expected parameter is there with its shape, and nothing else is. Reads no values.
@@ -75,8 +93,11 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
 }
 
 fn missing(weights: &dyn Weights, name: &str, shape: &[usize]) -> anyhow::Error {
-    let hint =
-        if name == HEAD { " (if the head is tied, set `tie_word_embeddings` to true in config.json)" } else { "" };
+    let hint = if name == HEAD {
+        " (a base model without head gives no logits; if the head is tied, set `tie_word_embeddings` to true in config.json)"
+    } else {
+        ""
+    };
     anyhow!(
         "{}: parameter `{name}` is missing: expected shape {shape:?}, found {} other parameters{hint}",
         weights.file_of(name).display(),

@@ -1,14 +1,13 @@
-//! Reading safetensors, one file or a sharded folder, memory-mapped: a tensor is converted when it is asked for.
+//! Reading safetensors, memory-mapped: a tensor is converted when it is asked for.
 //!
 //! The rules of the header are those of the `safetensors` crate: entries lie one after the other and fill the file, so none
 //! overlap. What it does not say is added here: which tensor, and that a name stands twice.
 //! As with every memory map, truncating a file while it is open is undefined; files are opened read-only and never grown.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use memmap2::Mmap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -16,6 +15,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::host::{Dtype, HostTensor, count};
+use super::params::is_buffer;
 use super::{Weights, map_file, release};
 use crate::ops::stored::Stored;
 
@@ -86,7 +86,7 @@ impl SafetensorsFile {
         let Header(raw) = serde_json::from_slice(&map[8..start])
             .map_err(|e| anyhow!("{origin}: the safetensors header is damaged: {e}"))?;
         let mut entries = BTreeMap::new();
-        for (name, info) in &raw {
+        for (name, info) in raw.iter().filter(|(name, _)| !is_buffer(name)) {
             let entry = check_entry(info, start).map_err(|e| anyhow!("{origin}: tensor `{name}`: {e}"))?;
             entries.insert(name.clone(), entry);
         }
@@ -151,99 +151,24 @@ fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
     Ok(Entry { dtype, shape: info.shape.clone(), range: start.saturating_add(from)..start.saturating_add(to) })
 }
 
-/// The weights of a Hugging Face folder.
-pub(crate) struct SafetensorsFolder {
-    /// The index where there is one, else the single file: what an error about a missing name points at.
-    listing: PathBuf,
-    files: Vec<SafetensorsFile>,
-    /// Tensor → its file.
-    home: BTreeMap<String, usize>,
-}
-
-impl SafetensorsFolder {
-    pub fn open(dir: &Path) -> Result<Self> {
-        let index = dir.join(INDEX);
-        let single = dir.join(SINGLE);
-        if single.is_file() {
-            let file = SafetensorsFile::open(&single)?;
-            let home = file.names().map(|name| (name.to_string(), 0)).collect();
-            return Ok(Self { listing: single, files: vec![file], home });
-        }
-        if index.is_file() {
-            return Self::open_sharded(dir, index);
-        }
-        let hint = if dir.join("pytorch_model.bin").is_file() || dir.join("pytorch_model.bin.index.json").is_file() {
-            "; pytorch_model.bin is not read: save it with safe_serialization=True"
-        } else {
-            ""
-        };
-        bail!("{}: expected {SINGLE} or {INDEX}, found neither{hint}", dir.display())
-    }
-
-    fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
-        let origin = index.display().to_string();
-        let file = File::open(&index).with_context(|| format!("{origin}: cannot read"))?;
-        let value: Value = serde_json::from_reader(std::io::BufReader::new(file))
-            .map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
-        let map = value["weight_map"]
-            .as_object()
-            .ok_or_else(|| anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file"))?;
-        let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (name, shard) in map {
-            let shard = shard
-                .as_str()
-                .ok_or_else(|| anyhow!("{origin}: `weight_map.{name}` must be a file name, found {shard}"))?;
-            // An index comes with the download; it must not be able to point outside its folder.
-            ensure!(
-                !shard.contains(['/', '\\']),
-                "{origin}: `weight_map.{name}` must be a file in the same folder, found {shard:?}"
-            );
-            shards.entry(shard).or_default().push(name);
-        }
-        let mut files = Vec::new();
-        let mut home = BTreeMap::new();
-        for (shard, names) in shards {
-            let path = dir.join(shard);
-            ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
-            let file = SafetensorsFile::open(&path)?;
-            for name in names {
-                ensure!(
-                    file.shape(name).is_some(),
-                    "{}: tensor `{name}` is missing: {INDEX} says it is in this file",
-                    path.display()
-                );
-                home.insert(name.to_string(), files.len());
-            }
-            files.push(file);
-        }
-        Ok(Self { listing: index, files, home })
-    }
-
-    fn file(&self, name: &str) -> Option<&SafetensorsFile> {
-        self.home.get(name).and_then(|i| self.files.get(*i))
-    }
-}
-
-impl Weights for SafetensorsFolder {
+impl Weights for SafetensorsFile {
     fn names(&self) -> Vec<String> {
-        self.home.keys().cloned().collect()
+        self.names().map(str::to_owned).collect()
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.file(name)?.shape(name)
+        self.shape(name)
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?.tensor(name)
+        self.tensor(name)
     }
 
     fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
-        self.file(name)
-            .ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))?
-            .stored(name, floats)
+        self.stored(name, floats)
     }
 
-    fn file_of(&self, name: &str) -> &Path {
-        self.file(name).map_or(&self.listing, |f| &f.path)
+    fn file_of(&self, _name: &str) -> &Path {
+        &self.path
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use super::host::{Dtype, HostTensor};
-use super::params::expected_parameters;
+use super::layout::as_filed;
 use super::write::write_weights;
 use crate::model::config::ModelConfig;
 
@@ -41,7 +41,8 @@ pub fn save_hf_folder(
 ) -> Result<()> {
     config.validate("the configuration to save")?;
     in_new_folder(dir, options.overwrite, |temp| {
-        write_weights(temp, &expected_parameters(config), tensors, options.dtype, options.shard_bytes)?;
+        let (expected, tensors) = as_filed(config, tensors);
+        write_weights(temp, &expected, tensors, options.dtype, options.shard_bytes)?;
         write_json(&temp.join("config.json"), &config.to_json(options.dtype.torch_name()))?;
         let generation = options.generation_config.clone().unwrap_or_else(|| {
             json!({

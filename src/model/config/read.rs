@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::keys::{Keys, brief};
-use super::{Activation, Family, Llama3Scaling, ModelConfig};
+use super::{Activation, Family, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling};
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
@@ -26,6 +26,9 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let map = value.as_object().ok_or_else(|| anyhow!("{origin}: expected a JSON object, found {}", brief(value)))?;
     let keys = Keys { origin, path: "", map };
     let family = family(&keys)?;
+    if family.is_gpt2() {
+        return super::gpt2::from_keys(&keys);
+    }
     refuse_unsupported(&keys, family)?;
 
     let heads = keys.need_usize("num_attention_heads")?;
@@ -47,7 +50,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let (default_bos, default_eos) = match family {
         Family::Llama => (Some(1), vec![2]),
         Family::Gemma => (Some(2), vec![1]),
-        Family::Qwen3 | Family::Qwen2 => (None, vec![]),
+        _ => (None, vec![]),
     };
     let eos = keys.token_ids("eos_token_id")?;
     let config = ModelConfig {
@@ -77,7 +80,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn first(ids: Vec<u32>) -> Option<u32> {
+pub(super) fn first(ids: Vec<u32>) -> Option<u32> {
     ids.first().copied()
 }
 
@@ -86,8 +89,9 @@ fn family(keys: &Keys) -> Result<Family> {
     let family = Family::named(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
     if let Some(Value::Array(list)) = keys.get("architectures") {
         let wanted = Value::from(family.architecture());
+        let base = Value::from(family.base_class());
         ensure!(
-            list.is_empty() || list.contains(&wanted),
+            list.is_empty() || list.contains(&wanted) || list.contains(&base),
             "{}: `architectures` must contain {wanted}, found {}",
             keys.origin,
             brief(&Value::Array(list.clone()))
@@ -154,24 +158,34 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// `rope_theta` and the scaling, from either form; where a file has both they must agree.
-fn rope(keys: &Keys) -> Result<(f64, Option<Llama3Scaling>)> {
-    let top_theta = keys.f64("rope_theta")?;
-    let old = keys.object("rope_scaling")?.map(|o| scaling(&o)).transpose()?;
-    let new_map = keys.object("rope_parameters")?;
-    let new = new_map.as_ref().map(scaling).transpose()?;
-    let new_theta = new_map.as_ref().map(|o| o.f64("rope_theta")).transpose()?.flatten();
-    if let (Some(a), Some(b)) = (top_theta, new_theta) {
-        ensure!(a == b, "{}: `rope_theta` is {a} but `rope_parameters.rope_theta` is {b}; keep one", keys.origin);
+/// `rope_theta` and the scaling, from either form; where a file says one thing in several places, they must agree.
+fn rope(keys: &Keys) -> Result<(f64, Option<RopeScaling>)> {
+    let mut theta = keys.f64("rope_theta")?.map(|theta| ("rope_theta".to_owned(), theta));
+    let mut found: Option<(&str, Option<RopeScaling>)> = None;
+    for place in ["rope_scaling", "rope_parameters"] {
+        let Some(own) = keys.object(place)? else { continue };
+        if let Some(inside) = own.f64("rope_theta")? {
+            let at = format!("{place}.rope_theta");
+            if let Some((other, outside)) = &theta {
+                ensure!(*outside == inside, "{}: `{other}` is {outside} but `{at}` is {inside}; keep one", keys.origin);
+            }
+            theta = Some((at, inside));
+        }
+        let scaling = scaling(&own, keys)?;
+        if let Some((other, before)) = found {
+            ensure!(
+                before == scaling,
+                "{}: `{other}` and `{place}` disagree ({before:?} and {scaling:?}); keep one",
+                keys.origin
+            );
+        }
+        found = Some((place, scaling));
     }
-    if let (Some(a), Some(b)) = (&old, &new) {
-        ensure!(a == b, "{}: `rope_scaling` and `rope_parameters` disagree ({a:?} and {b:?}); keep one", keys.origin);
-    }
-    let theta = new_theta.or(top_theta).unwrap_or(10_000.0);
-    Ok((theta, new.or(old).flatten()))
+    Ok((theta.map_or(10_000.0, |(_, theta)| theta), found.and_then(|(_, scaling)| scaling)))
 }
 
-fn scaling(keys: &Keys) -> Result<Option<Llama3Scaling>> {
+/// `whole` is the file's own object, which may hold the original length.
+fn scaling(keys: &Keys, whole: &Keys) -> Result<Option<RopeScaling>> {
     for nested in ["full_attention", "sliding_attention"] {
         if let Some(found) = keys.get(nested) {
             return Err(keys.refuse(nested, "one rotary setting for all layers", found));
@@ -188,14 +202,46 @@ fn scaling(keys: &Keys) -> Result<Option<Llama3Scaling>> {
         Some(kind) => Some(kind),
         None => keys.string("type")?,
     };
-    match kind.unwrap_or("default") {
-        "default" => Ok(None),
-        "llama3" => Ok(Some(Llama3Scaling {
+    // Where it stands, and which comes first, is transformers' `standardize_rope_params`.
+    let original = || {
+        let own = keys.usize("original_max_position_embeddings")?;
+        let outside = whole.usize("original_max_position_embeddings")?;
+        let most = || whole.need_usize("max_position_embeddings");
+        outside.or(own).map_or_else(most, Ok)
+    };
+    Ok(match kind.unwrap_or("default") {
+        "default" => None,
+        "linear" => Some(RopeScaling::Linear(keys.need_f64("factor")?)),
+        "llama3" => Some(RopeScaling::Llama3(Llama3Scaling {
             factor: keys.need_f64("factor")?,
             low_freq_factor: keys.need_f64("low_freq_factor")?,
             high_freq_factor: keys.need_f64("high_freq_factor")?,
-            original_max_position_embeddings: keys.need_usize("original_max_position_embeddings")?,
+            original_max_position_embeddings: original()?,
         })),
-        other => Err(keys.refuse("rope_type", "\"default\" or \"llama3\"", &Value::from(other))),
-    }
+        "yarn" => Some(RopeScaling::Yarn(yarn(keys, original()?)?)),
+        other => {
+            let known = "\"default\", \"linear\", \"llama3\" or \"yarn\"";
+            return Err(keys.refuse("rope_type", known, &Value::from(other)));
+        }
+    })
+}
+
+fn yarn(keys: &Keys, original_max_position_embeddings: usize) -> Result<YarnScaling> {
+    let factor = keys.need_f64("factor")?;
+    // Both of them, or neither: 0 counts as absent, as in transformers.
+    let mscale = |key: &str| Ok::<_, anyhow::Error>(keys.f64(key)?.filter(|m| *m != 0.0));
+    let attention = match (keys.f64("attention_factor")?, mscale("mscale")?, mscale("mscale_all_dim")?) {
+        (Some(factor), ..) => factor,
+        (None, Some(one), Some(all)) => YarnScaling::mscale(factor, one) / YarnScaling::mscale(factor, all),
+        _ => YarnScaling::mscale(factor, 1.0),
+    };
+    let beta = |key: &str, default| Ok::<_, anyhow::Error>(keys.f64(key)?.filter(|b| *b != 0.0).unwrap_or(default));
+    Ok(YarnScaling {
+        factor,
+        original_max_position_embeddings,
+        beta_fast: beta("beta_fast", 32.0)?,
+        beta_slow: beta("beta_slow", 1.0)?,
+        attention_factor: attention,
+        truncate: keys.bool("truncate")?.unwrap_or(true),
+    })
 }

@@ -4,12 +4,15 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
+use super::aliases;
 use crate::names::distance;
 
 /// What is seen at a point. Shapes as in the module table of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PointKind {
     Embed,
+    /// The rows of learned positions.
+    PosEmbed,
     ResidPre,
     Ln1Scale,
     Ln1Normalized,
@@ -67,8 +70,9 @@ const PER_LAYER: [(PointKind, &str); 19] = [
 const PER_LAYER_TAIL: [(PointKind, &str); 2] =
     [(PointKind::MlpOut, "hook_mlp_out"), (PointKind::ResidPost, "hook_resid_post")];
 
-const GLOBAL: [(PointKind, &str); 6] = [
+const GLOBAL: [(PointKind, &str); 7] = [
     (PointKind::Embed, "hook_embed"),
+    (PointKind::PosEmbed, "hook_pos_embed"),
     (PointKind::LnFinalScale, "ln_final.hook_scale"),
     (PointKind::LnFinalNormalized, "ln_final.hook_normalized"),
     (PointKind::LatentSource, "latent.hook_source"),
@@ -116,12 +120,14 @@ impl HookPoint {
         points
     }
 
-    /// The points that a pattern names: `*` stands for one segment, a negative layer counts from the end.
+    /// The points that a pattern names: `*` stands for one segment, a negative layer counts from the end. Some names of other
+    /// libraries are understood too.
     ///
     /// # Errors
     /// A pattern that names nothing, with the nearest existing name.
     pub fn resolve(pattern: &str, layers: usize) -> Result<Vec<Self>> {
-        let normal = absolute_layer(pattern, layers)?;
+        let ours = aliases::ours(pattern);
+        let normal = absolute_layer(ours.as_deref().unwrap_or(pattern), layers)?;
         let opt_in = normal.ends_with(".hook_result");
         let found: Vec<Self> = Self::all(layers)
             .into_iter()

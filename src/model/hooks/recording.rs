@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 
 use super::{Activation, HookPoint, HookSpec, Hooks, Place, Select, Site};
+use crate::model::config::ModelConfig;
 use crate::ops::MASKED;
 
 /// One tensor: a hook point at the positions selected.
@@ -66,14 +67,14 @@ struct Kept {
 const LOGITS: &str = "logits";
 
 impl Recording {
-    /// Of every point that the specs name in a model with `layers` blocks; a point named twice is kept once.
+    /// Of every point that the specs name in a model of these settings; a point named twice is kept once.
     ///
     /// # Errors
     /// A spec that does not resolve.
-    pub fn of(specs: &[HookSpec], layers: usize) -> Result<Self> {
+    pub fn of(specs: &[HookSpec], config: &ModelConfig) -> Result<Self> {
         let mut kept: Vec<Kept> = vec![];
         for spec in specs {
-            for point in spec.resolve(layers)? {
+            for point in spec.resolve_in(config)? {
                 let name = HookSpec { pattern: point.to_string(), select: spec.select.clone() }.to_string();
                 if kept.iter().all(|k| k.name != name) {
                     kept.push(Kept::new(name, Some(point), spec.select.clone()));

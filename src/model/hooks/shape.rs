@@ -4,11 +4,22 @@ use std::ops::Range;
 
 use super::{Place, PointKind};
 use crate::model::ModelConfig;
+use crate::model::config::Family;
 
 impl PointKind {
     /// Whether its last two axes are queries and keys, `[B, H, L, T]`; every other value is `[B, L, …]`.
     pub(crate) fn is_attention(self) -> bool {
         matches!(self, PointKind::AttnScores | PointKind::Pattern)
+    }
+
+    /// Whether a model of this family has such a point.
+    pub fn is_in(self, family: Family) -> bool {
+        match self {
+            PointKind::PosEmbed => family.learned_positions(),
+            PointKind::RotQ | PointKind::RotK => !family.learned_positions(),
+            PointKind::MlpPreLinear => family.is_gated(),
+            _ => true,
+        }
     }
 
     /// The axes behind `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
@@ -24,6 +35,7 @@ impl PointKind {
             PointKind::MlpPre | PointKind::MlpPreLinear | PointKind::MlpPost => vec![f],
             PointKind::BoundaryLogits => vec![config.vocab_size],
             PointKind::Embed
+            | PointKind::PosEmbed
             | PointKind::ResidPre
             | PointKind::Ln1Normalized
             | PointKind::AttnOut

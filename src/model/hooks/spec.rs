@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail};
 
-use super::point::HookPoint;
+use super::point::{HookPoint, PointKind};
+use crate::model::config::ModelConfig;
 use crate::model::span::Step;
 use crate::nth::Nth;
 
@@ -51,6 +52,22 @@ impl HookSpec {
     /// A pattern that names nothing.
     pub fn resolve(&self, layers: usize) -> Result<Vec<HookPoint>> {
         HookPoint::resolve(&self.pattern, layers)
+    }
+
+    /// The same of those that a model of these settings has.
+    ///
+    /// # Errors
+    /// A pattern that names nothing, or only what models of other families have.
+    pub fn resolve_in(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
+        let mut points = self.resolve(config.num_hidden_layers)?;
+        // Without a gate, what goes up is what is activated.
+        let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
+        points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
+        points.retain(|point| point.kind.is_in(config.family));
+        if points.is_empty() {
+            bail!("unknown hook `{}`: a {} model has none of that name", self.pattern, config.family.model_type());
+        }
+        Ok(points)
     }
 }
 

@@ -52,9 +52,13 @@ impl Decoder {
                         "`{name}` has factors, which an adapter of ours does not hold"
                     );
                     let rows = host(kept.rows(Some(&tokens), &self.device())?).with_context(|| format!("`{name}`"))?;
-                    let place = if name == HEAD { &mut adapter.head_rows } else { &mut adapter.token_rows };
+                    let AdapterWeights { config, token_rows, head_rows, .. } = &mut adapter;
+                    let (place, ids) = match name {
+                        HEAD => (head_rows, &mut config.head_rows),
+                        _ => (token_rows, &mut config.token_rows),
+                    };
                     *place = Some(rows);
-                    adapter.config.token_rows.clone_from(&tokens);
+                    ids.clone_from(&tokens);
                 }
             }
         }

@@ -10,7 +10,7 @@ use ndarray::{Array1, Array2, ArrayView1, s};
 
 use super::readout::{host, matrix, writes};
 use crate::model::config::ModelConfig;
-use crate::model::{Attention, Decoder, Linear, RmsNorm};
+use crate::model::{self, Attention, Decoder, Linear};
 
 /// What writes to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +136,7 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    fn of(norm: &RmsNorm) -> Result<Self> {
+    fn of(norm: &model::Norm) -> Result<Self> {
         Ok(Self { weight: host(norm.gain())?.into(), eps: norm.eps as f32 })
     }
 

@@ -39,7 +39,10 @@ pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>
         Some(head) => head.outputs(&ids, &device)?,
         None => model.embed_tokens.embedding(&ids, &device)?,
     };
-    let rows = host(rows * model.norm.gain().unsqueeze())?;
+    let rows = rows * model.norm.gain().unsqueeze();
+    // LayerNorm takes the mean off what is read along the direction, which is to take it off the direction.
+    let rows = if model.norm.bias.is_some() { rows.clone() - rows.mean_dim(1) } else { rows };
+    let rows = host(rows)?;
     Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
 }
 

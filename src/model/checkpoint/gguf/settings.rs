@@ -8,7 +8,7 @@ use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::model::config::{Family, Llama3Scaling, ModelConfig};
+use crate::model::config::{Family, Llama3Scaling, ModelConfig, RopeScaling};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -106,6 +106,10 @@ pub fn config<'d>(
          undone here: take the Hugging Face folder"
     );
     ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
+    ensure!(
+        family != Family::Gpt2,
+        "{origin}: metadata `general.architecture` is \"gpt2\", which is read from Hugging Face folders only: take the folder"
+    );
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, &key)?;
 
@@ -152,7 +156,8 @@ pub fn config<'d>(
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
         let divisors = quant::dequantise(info.kind, data(info), info.shape.last().copied().unwrap_or(1), |row| row);
-        config.rope_scaling = Some(recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?);
+        let recovered = recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?;
+        config.rope_scaling = Some(RopeScaling::Llama3(recovered));
     }
     Ok(config)
 }

@@ -30,7 +30,11 @@ pub fn write_q8_0(
     get: impl Fn(&str, &[usize]) -> Result<HostTensor>,
 ) -> Result<()> {
     ensure!(config.rope_scaling.is_none(), "rope_scaling is not written to GGUF: write a folder instead");
-    ensure!(config.family != Family::Gemma, "a Gemma is not written to GGUF: write a folder instead");
+    ensure!(
+        !matches!(config.family, Family::Gemma | Family::Gpt2),
+        "a {} is not written to GGUF: write a folder instead",
+        config.family.model_type()
+    );
     let kind = |shape: &[usize]| match shape {
         [_, width] if Format::Q8_0.row_bytes(*width).is_some() => (Q8_0, Format::Q8_0),
         _ => (F32, Format::F32),

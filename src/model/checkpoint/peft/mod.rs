@@ -8,34 +8,39 @@ mod config;
 mod difference;
 mod keys;
 mod overlay;
+mod reach;
 mod save;
+mod tied;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rayon::prelude::*;
 use serde_json::Value;
 
+use super::folder::{has_weights, open_file};
+use super::layout::gpt2_module;
 use super::params::{EMBED, HEAD};
-use super::{HostTensor, SafetensorsFile, expected_parameters};
+use super::{HostTensor, Weights, expected_parameters};
 use crate::model::config::ModelConfig;
 
 pub use config::{AdapterConfig, Targets};
 pub use difference::{Difference, difference};
-use keys::Keys;
+use keys::{FactorKeys, Keys, Replaced};
 pub use overlay::Apply;
 pub(super) use overlay::Overlay;
 pub use save::{AdapterWeights, save_adapter};
 
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
+/// In the order in which PEFT looks for them.
+const FILES: [&str; 2] = [WEIGHTS, "adapter_model.bin"];
 pub(crate) const SETTINGS: &str = "adapter_config.json";
 
 /// Whether a folder holds an adapter and no model.
 pub(crate) fn is_folder(dir: &Path) -> bool {
-    let weights = ["model.safetensors", "model.safetensors.index.json"];
-    dir.join(SETTINGS).is_file() && !weights.iter().any(|file| dir.join(file).is_file())
+    dir.join(SETTINGS).is_file() && !has_weights(dir)
 }
 
 /// The two matrices of one weight.
@@ -51,14 +56,14 @@ pub struct Factors {
 pub struct Adapter {
     pub config: AdapterConfig,
     pub path: PathBuf,
-    file: SafetensorsFile,
-    /// Weight → keys of A and B in the file.
-    factors: BTreeMap<String, (String, String)>,
-    /// Weight → key of what replaces it.
-    replaced: BTreeMap<String, String>,
+    /// What its reader should be told.
+    pub notes: Vec<String>,
+    file: Box<dyn Weights>,
+    factors: BTreeMap<String, FactorKeys>,
+    replaced: BTreeMap<String, Replaced>,
     /// Key of the rows of `config.token_rows`, `[n, d]`.
     token_rows: Option<String>,
-    /// The same of the head, where the file holds them.
+    /// The same of the head and `config.head_rows`, where the file holds them.
     head_rows: Option<String>,
     /// Rows of the vocabulary, where a `config.json` lies beside: the base's behind them are cut, as padded ones are where tokens were
     /// added.
@@ -71,26 +76,31 @@ impl Adapter {
         let origin = dir.display();
         ensure!(dir.join(SETTINGS).is_file(), "{origin}: expected a PEFT folder with {SETTINGS}, found none");
         let config = AdapterConfig::read(&dir.join(SETTINGS))?;
-        let path = dir.join(WEIGHTS);
-        if !path.is_file() {
-            let hint = if dir.join("adapter_model.bin").is_file() {
-                "; adapter_model.bin is not read: save it with safe_serialization=True"
-            } else {
-                ""
-            };
-            bail!("{origin}: expected {WEIGHTS}, found none{hint}");
-        }
-        let file = SafetensorsFile::open(&path)?;
-        let Keys { factors, replaced, token_rows, head_rows } = keys::sort(&file, &path)?;
+        let path = FILES.iter().map(|file| dir.join(file)).find(|path| path.is_file());
+        let path = path.with_context(|| format!("{origin}: expected {WEIGHTS}, found none"))?;
+        let file = open_file(&path)?;
+        let Keys { factors, replaced, token_rows, head_rows, mut left_out } =
+            keys::sort(file.as_ref(), &config, &path)?;
         ensure!(
             token_rows.is_some() != config.token_rows.is_empty(),
             "{origin}: `trainable_token_indices` of {SETTINGS} names {} tokens, and {WEIGHTS} {}",
             config.token_rows.len(),
             if token_rows.is_some() { "holds rows" } else { "holds no rows" }
         );
+        let mut notes = vec![];
+        // A head that stays tied to its embedding is saved with factors that are the embedding's.
+        left_out.retain(|module| !(config.ensure_weight_tying && module == "lm_head"));
+        if let Some(first) = left_out.first() {
+            notes.push(format!(
+                "warning: {}: factors of {} modules are not used (`{first}`, …): `target_modules`, `layers_to_transform`, \
+                 `exclude_modules` or `modules_to_save` of {SETTINGS} leaves them out, as in PEFT",
+                path.display(),
+                left_out.len()
+            ));
+        }
         let beside = dir.join("config.json");
         let vocab_size = beside.is_file().then(|| vocab_size(&beside)).transpose()?.flatten();
-        let adapter = Self { config, path, file, factors, replaced, token_rows, head_rows, vocab_size };
+        let adapter = Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size };
         adapter.check_ranks()?;
         Ok(adapter)
     }
@@ -106,31 +116,39 @@ impl Adapter {
     }
 
     pub fn factors(&self, name: &str) -> Result<Option<Factors>> {
-        let Some((a, b)) = self.factors.get(name) else {
+        let Some(keys) = self.factors.get(name) else {
             return Ok(None);
         };
-        Ok(Some(Factors { a: self.file.tensor(a)?, b: self.file.tensor(b)? }))
+        let (mut a, mut b) = (self.file.tensor(&keys.a)?, self.file.tensor(&keys.b)?);
+        if keys.is_table {
+            (a, b) = (b.transposed(), a.transposed());
+        }
+        let (nth, of) = keys.part;
+        if of > 1 {
+            let (rows, r) = (b.rows() / of, b.width());
+            b = HostTensor::new(vec![rows, r], b.data[nth * rows * r..][..rows * r].to_vec())?;
+        }
+        Ok(Some(Factors { a, b }))
     }
 
-    pub fn replaced(&self, name: &str) -> Result<Option<HostTensor>> {
-        self.replaced.get(name).map(|key| self.file.tensor(key)).transpose()
+    /// What the product of a weight's factors is multiplied by.
+    pub fn scaling(&self, name: &str) -> f64 {
+        self.factors.get(name).map_or(1.0, |keys| keys.scaling)
     }
 
-    /// Learnt rows of embedding table or head, by token; of a head that is tied to the table, the table's.
-    pub(crate) fn token_rows(&self, name: &str) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
-        let key = match name {
-            EMBED => &self.token_rows,
-            HEAD => &self.head_rows,
-            _ => &None,
-        };
-        let Some(key) = key else { return Ok(None) };
-        let rows = self.file.tensor(key)?;
-        let values = rows.data.chunks_exact(rows.width()).map(<[f32]>::to_vec);
-        Ok(Some(self.config.token_rows.iter().copied().zip(values).collect()))
-    }
-
-    pub fn scaling(&self) -> f64 {
-        self.config.scaling()
+    /// The one rank and scale of all factors, as a decoder holds them that trains them further.
+    ///
+    /// # Errors
+    /// Factors of several.
+    pub(crate) fn uniform(&self) -> Result<(usize, f64)> {
+        let mut all = self.factors.values().map(|keys| (keys.rank, keys.scaling));
+        let first = all.next().unwrap_or((self.config.r, 1.0));
+        ensure!(
+            all.all(|other| other == first),
+            "{}: `rank_pattern` or `alpha_pattern` gives factors of several ranks or scales, which cannot stay apart: merge them",
+            self.path.display()
+        );
+        Ok(first)
     }
 
     fn shape(&self, key: &str) -> &[usize] {
@@ -138,16 +156,16 @@ impl Adapter {
     }
 
     fn check_ranks(&self) -> Result<()> {
-        let r = self.config.r;
-        for (a, b) in self.factors.values() {
+        for FactorKeys { a, b, is_table, rank: r, .. } in self.factors.values() {
             let (sa, sb) = (self.shape(a), self.shape(b));
+            let wide = if *is_table { "rows" } else { "in" };
             ensure!(
-                sa.len() == 2 && sa[0] == r,
-                "{}: `{a}` must be [{r}, in] as `r` is {r}, found {sa:?}",
+                sa.len() == 2 && sa[0] == *r,
+                "{}: `{a}` must be [{r}, {wide}] as `r` is {r}, found {sa:?}",
                 self.path.display()
             );
             ensure!(
-                sb.len() == 2 && sb[1] == r,
+                sb.len() == 2 && sb[1] == *r,
                 "{}: `{b}` must be [out, {r}] as `r` is {r}, found {sb:?}",
                 self.path.display()
             );
@@ -159,8 +177,8 @@ impl Adapter {
     /// the replaced embedding (Qwen3-8B's 151936 rows become 151672 in the paper's adapter).
     pub fn fit(&self, base: &ModelConfig) -> Result<ModelConfig> {
         let origin = self.path.display();
-        let mut config = base.clone();
-        for (name, key) in &self.replaced {
+        let mut config = ModelConfig { tie_word_embeddings: self.stays_tied(base)?, ..base.clone() };
+        for (name, Replaced { key, .. }) in &self.replaced {
             if name == EMBED || name == HEAD {
                 let shape = self.shape(key);
                 let good = shape.len() == 2 && shape[1] == base.hidden_size && shape[0] > 0;
@@ -168,33 +186,9 @@ impl Adapter {
                 config.vocab_size = shape[0];
             }
         }
-        if let Some(key) = &self.token_rows {
-            let ids = &self.config.token_rows;
-            for key in std::iter::once(key).chain(&self.head_rows) {
-                let found = self.shape(key);
-                ensure!(
-                    found == [ids.len(), base.hidden_size],
-                    "{origin}: `{key}` must be [{}, {}], found {found:?}",
-                    ids.len(),
-                    base.hidden_size
-                );
-            }
-            ensure!(
-                base.tie_word_embeddings || self.head_rows.is_some(),
-                "{origin}: `{key}`: the base's head is not tied to its embedding table and would have no rows for these tokens"
-            );
-            let old = config.vocab_size;
-            let new = ids.iter().filter(|id| **id >= old).count();
-            let last = ids.iter().max().map_or(old, |last| (last + 1).max(old));
-            ensure!(
-                last == old + new,
-                "{origin}: `trainable_token_indices` goes up to {}, the embedding table has {old} rows: ids between them are missing",
-                last - 1
-            );
-            config.vocab_size = last;
-        }
+        self.fit_token_rows(base, &mut config)?;
         if let Some(rows) = self.vocab_size {
-            let learnt = self.config.token_rows.iter().max().map_or(1, |last| last + 1);
+            let learnt = self.token_ids().max().map_or(1, |last| last + 1);
             ensure!(
                 rows >= learnt,
                 "{origin}: `vocab_size` of config.json beside it is {rows}, and `trainable_token_indices` goes up to {}",
@@ -203,12 +197,12 @@ impl Adapter {
             config.vocab_size = config.vocab_size.min(rows);
         }
         let expected: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
-        for (name, key) in &self.replaced {
+        for (name, Replaced { key, .. }) in &self.replaced {
             if name == HEAD && config.tie_word_embeddings {
-                self.check_tied_head()?;
                 continue;
             }
-            if (name == EMBED || name == HEAD) && (self.token_rows.is_some() || self.vocab_size.is_some()) {
+            let is_table = name == EMBED || name == HEAD;
+            if is_table && (self.token_ids().next().is_some() || self.vocab_size.is_some()) {
                 // As many rows as it has; the others are in the file by themselves, or cut.
                 continue;
             }
@@ -218,54 +212,40 @@ impl Adapter {
             ensure!(found == shape, "{origin}: `{key}` has the wrong shape: expected {shape:?}, found {found:?}");
         }
         let shrinks = config.vocab_size <= base.vocab_size;
-        let whole = self.token_rows.is_some()
-            || self.replaced.contains_key(EMBED) && (base.tie_word_embeddings || self.replaced.contains_key(HEAD));
+        let replaces = |table| self.replacement(table, base.tie_word_embeddings).is_some();
+        let whole = self.token_rows.is_some() || replaces(EMBED) && (config.tie_word_embeddings || replaces(HEAD));
         ensure!(
             shrinks || whole,
             "{origin}: only one of embedding and head has {} rows, the base has {}: both are needed to add rows",
             config.vocab_size,
             base.vocab_size
         );
-        for (name, (a, b)) in &self.factors {
+        for (name, keys) in &self.factors {
+            if name == HEAD && config.tie_word_embeddings {
+                continue;
+            }
             let shape = expected
                 .get(name)
                 .filter(|s| s.len() == 2)
-                .ok_or_else(|| anyhow!("{origin}: `{a}`: the base has no matrix `{name}` of its own"))?;
-            let found = [self.shape(b)[0], self.shape(a)[1]];
+                .ok_or_else(|| anyhow!("{origin}: `{}`: the base has no matrix `{name}` of its own", keys.a))?;
+            let [rows, width] = [self.shape(&keys.b)[0], self.shape(&keys.a)[1]];
+            let found = if keys.is_table { [width, rows] } else { [rows / keys.part.1, width] };
             ensure!(
-                found == shape[..],
+                found == shape[..] && rows.is_multiple_of(keys.part.1),
                 "{origin}: factors of `{name}` make a {found:?} matrix, the base's is {shape:?}"
             );
         }
-        for name in expected.keys() {
+        for (name, _) in expected.iter().filter(|(_, shape)| shape.len() == 2) {
             let module = name.strip_suffix(".weight").unwrap_or(name);
-            let meant = self.config.targets.matches(module) == Some(true) && self.in_layers(module);
+            let module =
+                base.family.is_gpt2().then(|| gpt2_module(module)).flatten().unwrap_or_else(|| module.to_owned());
+            let named = matches!(self.config.targets, Targets::Names(_)) && self.config.reaches(&module);
             ensure!(
-                !meant || self.factors.contains_key(name),
+                !named || self.factors.contains_key(name),
                 "{origin}: factors of `{name}` are missing: `target_modules` names it"
             );
         }
         Ok(config)
-    }
-
-    fn in_layers(&self, module: &str) -> bool {
-        let Some(layers) = &self.config.layers else {
-            return true;
-        };
-        let number =
-            module.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()).and_then(|n| n.parse().ok());
-        number.is_some_and(|n: usize| layers.contains(&n))
-    }
-
-    /// A tied model has one matrix: a head saved beside the embedding must be the same.
-    fn check_tied_head(&self) -> Result<()> {
-        let same = self.replaced.contains_key(EMBED) && self.replaced(EMBED)? == self.replaced(HEAD)?;
-        ensure!(
-            same,
-            "{}: replaces `{HEAD}` of a model whose head is tied to the embedding, with other values: not supported",
-            self.path.display()
-        );
-        Ok(())
     }
 }
 

@@ -25,13 +25,29 @@ pub(crate) struct Overlay {
     base: Arc<dyn Weights>,
     adapter: Arc<Adapter>,
     apply: Apply,
+    /// Whether the base has one matrix for embedding and head.
+    is_tied: bool,
     shapes: Vec<(String, Vec<usize>)>,
 }
 
 impl Overlay {
-    /// `config` is what [`Adapter::fit`] gave.
-    pub fn new(base: Arc<dyn Weights>, adapter: Arc<Adapter>, apply: Apply, config: &ModelConfig) -> Self {
-        Self { base, adapter, apply, shapes: expected_parameters(config) }
+    /// `below` is the base's configuration, `config` what [`Adapter::fit`] made of it.
+    pub fn new(
+        base: Arc<dyn Weights>,
+        adapter: Arc<Adapter>,
+        apply: Apply,
+        [below, config]: [&ModelConfig; 2],
+    ) -> Self {
+        Self { base, adapter, apply, is_tied: below.tie_word_embeddings, shapes: expected_parameters(config) }
+    }
+
+    fn key(&self, name: &str) -> Option<&str> {
+        self.adapter.replacement(name, self.is_tied).map(|replaced| replaced.key.as_str())
+    }
+
+    /// The base's own name of a parameter.
+    fn below<'n>(&self, name: &'n str) -> &'n str {
+        if self.is_tied && name == HEAD { EMBED } else { name }
     }
 }
 
@@ -47,9 +63,9 @@ impl Weights for Overlay {
     fn tensor(&self, name: &str) -> Result<HostTensor> {
         let shape =
             self.shape(name).ok_or_else(|| anyhow!("{}: no parameter `{name}`", self.file_of(name).display()))?;
-        let mut weight = match self.adapter.replaced(name)? {
-            Some(weight) => weight,
-            None => self.base.tensor(name)?,
+        let mut weight = match self.key(name) {
+            Some(key) => self.adapter.file.tensor(key)?,
+            None => self.base.tensor(self.below(name))?,
         };
         // Of embedding and head, the one that was not saved loses the rows that the other lost, as resizing does.
         if (name == EMBED || name == HEAD) && weight.shape[0] > shape[0] {
@@ -66,7 +82,7 @@ impl Weights for Overlay {
         }
         if let (Apply::Merged, Some(factors)) = (self.apply, self.adapter.factors(name)?) {
             factors
-                .merge_into(&mut weight, self.adapter.scaling())
+                .merge_into(&mut weight, self.adapter.scaling(name))
                 .map_err(|e| anyhow!("{}: `{name}`: {e}", self.adapter.path.display()))?;
         }
         ensure!(
@@ -79,9 +95,9 @@ impl Weights for Overlay {
     }
 
     fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
-        let stored = match self.adapter.replaced.get(name) {
+        let stored = match self.key(name) {
             Some(key) => self.adapter.file.stored(key, floats)?,
-            None => self.base.stored(name, floats)?,
+            None => self.base.stored(self.below(name), floats)?,
         };
         let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {
             return Ok(None);
@@ -99,10 +115,10 @@ impl Weights for Overlay {
 
     fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {
         let factors = if self.apply == Apply::Merged { self.adapter.factors(name)? } else { None };
-        Ok(factors.map(|factors| (factors, self.adapter.scaling())))
+        Ok(factors.map(|factors| (factors, self.adapter.scaling(name))))
     }
 
     fn file_of(&self, name: &str) -> &Path {
-        if self.adapter.replaced.contains_key(name) { &self.adapter.path } else { self.base.file_of(name) }
+        if self.key(name).is_some() { &self.adapter.path } else { self.base.file_of(self.below(name)) }
     }
 }

@@ -22,7 +22,7 @@ pub struct AdapterWeights {
     pub replaced: BTreeMap<String, HostTensor>,
     /// The rows of `config.token_rows`, `[n, d]`.
     pub token_rows: Option<HostTensor>,
-    /// The same of a head that is not tied to the embedding.
+    /// Those of `config.head_rows`, of a head that is not tied to the embedding.
     pub head_rows: Option<HostTensor>,
 }
 
@@ -53,12 +53,8 @@ impl AdapterWeights {
             r,
             // The scale is in the factors.
             alpha: r as f64,
-            use_rslora: false,
             targets: Targets::Names(targets.into_iter().collect()),
-            layers: None,
-            modules_to_save: vec![],
-            token_rows: vec![],
-            base_model: None,
+            ..AdapterConfig::default()
         };
         Ok(Self { config, factors: all, replaced: BTreeMap::new(), token_rows: None, head_rows: None })
     }
@@ -102,13 +98,9 @@ pub fn save_adapter(
         tensors.push((format!("{}{module}.lora_B.weight", PREFIX), &f.b));
     }
     tensors.extend(replaced.iter().map(|(name, t)| (format!("{}{name}", PREFIX), t)));
-    let rows = token_rows.as_ref().map_or(0, HostTensor::rows);
-    ensure!(
-        rows == config.token_rows.len(),
-        "cannot save an adapter: {rows} token rows for {} tokens",
-        config.token_rows.len()
-    );
-    for (name, rows) in [(EMBED, token_rows), (HEAD, head_rows)] {
+    for (name, rows, ids) in [(EMBED, token_rows, &config.token_rows), (HEAD, head_rows, &config.head_rows)] {
+        let found = rows.as_ref().map_or(0, HostTensor::rows);
+        ensure!(found == ids.len(), "cannot save an adapter: {found} rows of `{name}` for {} tokens", ids.len());
         let table = name.trim_end_matches("weight");
         tensors.extend(rows.as_ref().map(|rows| (format!("{PREFIX}{table}{TOKEN_ROWS}"), rows)));
     }
@@ -116,7 +108,7 @@ pub fn save_adapter(
     in_new_folder(dir, overwrite, |temp| {
         let list = tensors.iter().map(|(name, t)| Ok((name.clone(), (*t).clone())));
         write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
-        write_json(&temp.join(SETTINGS), &config.to_json(head_rows.is_some()))?;
+        write_json(&temp.join(SETTINGS), &config.to_json())?;
         files.iter().try_for_each(|(name, bytes)| write_file(&temp.join(name), bytes))
     })
 }

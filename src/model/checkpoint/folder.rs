@@ -1,0 +1,125 @@
+//! The weights of a Hugging Face folder: one file, or several with an index.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::Value;
+
+use super::host::HostTensor;
+use super::safetensors::{INDEX, SINGLE, SafetensorsFile};
+use super::{Weights, pickle};
+use crate::ops::stored::Stored;
+
+/// Names of a file, and of the index over several, in the order in which transformers looks for them.
+const FILES: [(&str, &str); 2] = [(SINGLE, INDEX), (pickle::SINGLE, pickle::INDEX)];
+
+/// The files of one model as one set of weights.
+pub(super) struct WeightsFolder {
+    /// The index where there is one, else the single file: what an error about a missing name points at.
+    listing: PathBuf,
+    files: Vec<Box<dyn Weights>>,
+    /// Tensor → its file.
+    home: BTreeMap<String, usize>,
+}
+
+/// Whether a folder holds weights of a whole model.
+pub(super) fn has_weights(dir: &Path) -> bool {
+    FILES.iter().any(|(single, index)| dir.join(single).is_file() || dir.join(index).is_file())
+}
+
+impl WeightsFolder {
+    pub fn open(dir: &Path) -> Result<Self> {
+        for (single, index) in FILES {
+            let (single, index) = (dir.join(single), dir.join(index));
+            if single.is_file() {
+                let file = open_file(&single)?;
+                let home = file.names().into_iter().map(|name| (name, 0)).collect();
+                return Ok(Self { listing: single, files: vec![file], home });
+            }
+            if index.is_file() {
+                return Self::open_sharded(dir, index);
+            }
+        }
+        bail!("{}: expected {SINGLE}, {INDEX} or {}, found none", dir.display(), pickle::SINGLE)
+    }
+
+    fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
+        let origin = index.display().to_string();
+        let file = File::open(&index).with_context(|| format!("{origin}: cannot read"))?;
+        let value: Value = serde_json::from_reader(std::io::BufReader::new(file))
+            .map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
+        let map = value["weight_map"]
+            .as_object()
+            .ok_or_else(|| anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file"))?;
+        let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, shard) in map {
+            let shard = shard
+                .as_str()
+                .ok_or_else(|| anyhow!("{origin}: `weight_map.{name}` must be a file name, found {shard}"))?;
+            // An index comes with the download; it must not be able to point outside its folder.
+            ensure!(
+                !shard.contains(['/', '\\']),
+                "{origin}: `weight_map.{name}` must be a file in the same folder, found {shard:?}"
+            );
+            shards.entry(shard).or_default().push(name);
+        }
+        let mut files = Vec::new();
+        let mut home = BTreeMap::new();
+        for (shard, names) in shards {
+            let path = dir.join(shard);
+            ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
+            let file = open_file(&path)?;
+            for name in names {
+                ensure!(
+                    file.shape(name).is_some(),
+                    "{}: tensor `{name}` is missing: {} says it is in this file",
+                    path.display(),
+                    index.file_name().unwrap_or_default().display()
+                );
+                home.insert(name.to_string(), files.len());
+            }
+            files.push(file);
+        }
+        Ok(Self { listing: index, files, home })
+    }
+
+    fn file(&self, name: &str) -> Option<&dyn Weights> {
+        self.home.get(name).and_then(|i| self.files.get(*i)).map(AsRef::as_ref)
+    }
+
+    fn need(&self, name: &str) -> Result<&dyn Weights> {
+        self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))
+    }
+}
+
+/// A file of weights of either kind, by its name.
+pub(super) fn open_file(path: &Path) -> Result<Box<dyn Weights>> {
+    Ok(match path.extension().and_then(|e| e.to_str()) {
+        Some("safetensors") => Box::new(SafetensorsFile::open(path)?),
+        _ => Box::new(pickle::PickleFile::open(path)?),
+    })
+}
+
+impl Weights for WeightsFolder {
+    fn names(&self) -> Vec<String> {
+        self.home.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.file(name)?.shape(name)
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.need(name)?.tensor(name)
+    }
+
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+        self.need(name)?.stored(name, floats)
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        self.file(name).map_or(&self.listing, |file| file.file_of(name))
+    }
+}

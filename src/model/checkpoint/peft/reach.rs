@@ -1,0 +1,79 @@
+//! Which modules an adapter's settings reach, as PEFT's `check_target_module_exists` has it: factors of others that are in the
+//! file are not used.
+
+use anyhow::{Result, anyhow};
+use tokenizers::utils::SysRegex as Regex;
+
+use super::{AdapterConfig, Targets};
+
+/// What PEFT's mapping names for the kinds of models that we read, where `target_modules` is not said.
+const USUAL: [&str; 3] = ["q_proj", "v_proj", "c_attn"];
+
+impl AdapterConfig {
+    /// Whether a module of this path in the base has factors.
+    pub fn reaches(&self, module: &str) -> bool {
+        let excluded = self.exclude.as_ref().is_some_and(|exclude| exclude.name(module));
+        // What is saved whole is never given factors.
+        let saved = |name: &String| fits(&format!(r"(^|.*\.){name}($|\..*)"), module);
+        if excluded || self.modules_to_save.iter().any(saved) {
+            return false;
+        }
+        // A full path is meant whatever the layers are; a pattern says it all.
+        match &self.targets {
+            Targets::Names(names) if names.iter().any(|name| name == module) => true,
+            Targets::Pattern(_) => self.targets.name(module),
+            _ => self.targets.name(module) && self.in_layers(module),
+        }
+    }
+
+    fn in_layers(&self, module: &str) -> bool {
+        let Some(layers) = &self.layers else { return true };
+        // Everything up to the number's dot.
+        let number = |pattern: String| {
+            let (_, end) = Regex::new(&format!("^(?:{pattern})")).ok()?.find_iter(module).next()?;
+            module[..end].trim_end_matches('.').rsplit('.').next()?.parse::<usize>().ok()
+        };
+        let number = match self.layers_pattern.as_slice() {
+            [] => number(r".*?\.[^.]*\.\d+\.".into()),
+            patterns => patterns.iter().find_map(|p| number(format!(r"(?:^|.*?\.){p}\.\d+\."))),
+        };
+        number.is_some_and(|number| layers.contains(&number))
+    }
+
+    /// Whether the module is saved whole, a trained copy beside the base's.
+    pub(super) fn saves(&self, module: &str) -> bool {
+        self.modules_to_save.iter().any(|name| module.ends_with(name.as_str()))
+    }
+}
+
+impl Targets {
+    fn name(&self, module: &str) -> bool {
+        let ends = |name: &str| module == name || module.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
+        match self {
+            Targets::Names(names) => names.iter().any(|name| ends(name)),
+            Targets::Usual => USUAL.iter().any(|name| ends(name)),
+            Targets::Pattern(all) if all == "all-linear" => {
+                !["lm_head", "embed_tokens", "wte", "wpe"].iter().any(|table| ends(table))
+            }
+            Targets::Pattern(pattern) => fits(pattern, module),
+        }
+    }
+}
+
+/// Whether all of `text` is what the expression says (Python's `re.fullmatch`).
+///
+/// # Errors
+/// What is no expression.
+pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
+    let regex = Regex::new(&format!("^(?:{pattern})$")).map_err(|e| anyhow!("{e}"))?;
+    Ok(regex.find_iter(text).next().is_some())
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    in_pattern(pattern, text).unwrap_or(false)
+}
+
+/// Whether the path is the expression or ends in `.` and it (PEFT's `get_pattern_key`).
+pub(super) fn ends_in(pattern: &str, module: &str) -> bool {
+    fits(&format!(r"(.*\.)?({pattern})"), module)
+}

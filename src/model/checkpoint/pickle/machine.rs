@@ -1,0 +1,426 @@
+//! Python's pickles, as far as PyTorch's files of tensors are made of them: numbers, texts, lists, tuples, dictionaries, and
+//! tensors over storages. Nothing in a pickle is executed: a class or function that is not one of the few known here is refused
+//! by name.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+/// A value on the stack; containers are places in [`Machine::held`], so that one that is named twice is one.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    None,
+    Number(i64),
+    Float,
+    Text(Rc<str>),
+    Bytes,
+    /// A known class or function.
+    Global(Global),
+    List(usize),
+    Tuple(usize),
+    Dict(usize),
+    Storage(Storage),
+    Tensor(Rc<Tensor>),
+}
+
+/// Values of one type that lie one behind the other in the file.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Storage {
+    pub key: Rc<str>,
+    /// PyTorch's name without `Storage`: `Float`, `BFloat16`.
+    pub kind: &'static str,
+    pub len: usize,
+}
+
+/// A view of a storage.
+#[derive(Clone, Debug)]
+pub(super) struct Tensor {
+    pub storage: Storage,
+    pub offset: usize,
+    pub shape: Vec<usize>,
+    pub stride: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Global {
+    OrderedDict,
+    Tensor,
+    Parameter,
+    Size,
+    Storage(&'static str),
+}
+
+/// Kinds of storages, with the bytes of a value.
+pub(super) const KINDS: [(&str, usize); 10] = [
+    ("Float", 4),
+    ("Half", 2),
+    ("BFloat16", 2),
+    ("Double", 8),
+    ("Long", 8),
+    ("Int", 4),
+    ("Short", 2),
+    ("Char", 1),
+    ("Byte", 1),
+    ("Bool", 1),
+];
+
+impl Global {
+    fn named(module: &str, name: &str) -> Result<Self> {
+        Ok(match (module, name) {
+            ("collections", "OrderedDict") => Global::OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Global::Tensor,
+            ("torch._utils", "_rebuild_parameter") => Global::Parameter,
+            ("torch", "Size") => Global::Size,
+            ("torch", kind) if let Some(kind) = kind.strip_suffix("Storage").and_then(storage_kind) => {
+                Global::Storage(kind)
+            }
+            _ => bail!("holds `{module}.{name}`, which is not run: only tensors and plain containers are read"),
+        })
+    }
+}
+
+fn storage_kind(name: &str) -> Option<&'static str> {
+    KINDS.iter().map(|(kind, _)| *kind).find(|kind| *kind == name)
+}
+
+/// What a container holds.
+#[derive(Debug)]
+enum Held {
+    Items(Vec<Value>),
+    Pairs(Vec<(Value, Value)>),
+}
+
+/// Most values that one pickle may make: a state dict has a few thousand.
+const MOST: usize = 1 << 22;
+
+pub(super) struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    stack: Vec<Value>,
+    marks: Vec<usize>,
+    memo: HashMap<usize, Value>,
+    held: Vec<Held>,
+    storages: Vec<Storage>,
+}
+
+impl<'a> Machine<'a> {
+    /// Reads one pickle; gives its value, and where the next one begins.
+    ///
+    /// # Errors
+    /// Anything but what the module's head lists, and a pickle that is cut off.
+    pub fn run(bytes: &'a [u8]) -> Result<(Self, Value, usize)> {
+        let mut machine = Machine {
+            bytes,
+            at: 0,
+            stack: vec![],
+            marks: vec![],
+            memo: HashMap::new(),
+            held: vec![],
+            storages: vec![],
+        };
+        for _ in 0..MOST {
+            let at = machine.at;
+            let code = machine.byte()?;
+            if code == b'.' {
+                let value = machine.pop()?;
+                let end = machine.at;
+                return Ok((machine, value, end));
+            }
+            machine.step(code).with_context(|| format!("pickle, byte {at}"))?;
+        }
+        bail!("a pickle of more than {MOST} steps")
+    }
+
+    fn step(&mut self, code: u8) -> Result<()> {
+        match code {
+            0x80 => self.skip(1)?,
+            0x95 => self.skip(8)?,
+            b'(' => self.marks.push(self.stack.len()),
+            b'0' => self.pop().map(drop)?,
+            b'1' => self.since_mark().map(drop)?,
+            b'2' => self.push(self.stack.last().cloned().context("an empty stack")?),
+            b'N' => self.push(Value::None),
+            0x88 => self.push(Value::Number(1)),
+            0x89 => self.push(Value::Number(0)),
+            b'I' | b'L' => self.decimal()?,
+            b'J' => self.number::<4>(true)?,
+            b'K' => self.number::<1>(false)?,
+            b'M' => self.number::<2>(false)?,
+            0x8a => self.long()?,
+            b'G' => self.skip(8).map(|()| self.push(Value::Float))?,
+            b'F' => self.line().map(drop).map(|()| self.push(Value::Float))?,
+            b'X' | b'T' => self.text(4)?,
+            0x8c | b'U' => self.text(1)?,
+            0x8d => self.text(8)?,
+            b'V' => {
+                let line = self.line()?;
+                self.push(Value::Text(line));
+            }
+            b'S' => {
+                let line: Rc<str> = self.line()?.trim_matches(['\'', '"']).into();
+                self.push(Value::Text(line));
+            }
+            b'B' => self.blob(4)?,
+            b'C' => self.blob(1)?,
+            0x8e | 0x96 => self.blob(8)?,
+            b']' => self.hold(Held::Items(vec![]), Value::List)?,
+            b'}' => self.hold(Held::Pairs(vec![]), Value::Dict)?,
+            b')' => self.hold(Held::Items(vec![]), Value::Tuple)?,
+            b'l' => self.since_mark().and_then(|items| self.hold(Held::Items(items), Value::List))?,
+            b't' => self.since_mark().and_then(|items| self.hold(Held::Items(items), Value::Tuple))?,
+            b'd' => self.since_mark().and_then(pairs).and_then(|all| self.hold(Held::Pairs(all), Value::Dict))?,
+            0x85..=0x87 => {
+                let from = self.stack.len().checked_sub(usize::from(code) - 0x84).context("an empty stack")?;
+                let items = self.stack.split_off(from);
+                self.hold(Held::Items(items), Value::Tuple)?;
+            }
+            b'a' => self.pop().and_then(|item| self.append(vec![item]))?,
+            b'e' => self.since_mark().and_then(|items| self.append(items))?,
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.set(vec![(key, value)])?;
+            }
+            b'u' => self.since_mark().and_then(pairs).and_then(|all| self.set(all))?,
+            b'q' => self.uint(1).and_then(|at| self.put(at))?,
+            b'r' => self.uint(4).and_then(|at| self.put(at))?,
+            b'p' => self.line_number().and_then(|at| self.put(at))?,
+            0x94 => self.put(self.memo.len())?,
+            b'h' => self.uint(1).and_then(|at| self.get(at))?,
+            b'j' => self.uint(4).and_then(|at| self.get(at))?,
+            b'g' => self.line_number().and_then(|at| self.get(at))?,
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.push(Value::Global(Global::named(&module, &name)?));
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (Value::Text(module), Value::Text(name)) = (module, name) else { bail!("a name that is no text") };
+                self.push(Value::Global(Global::named(&module, &name)?));
+            }
+            b'R' | 0x81 => {
+                let (arguments, what) = (self.pop()?, self.pop()?);
+                let made = self.make(&what, &arguments)?;
+                self.push(made);
+            }
+            // The attributes of a dictionary (`_metadata`): nothing of it is weights.
+            b'b' => {
+                let _state = self.pop()?;
+                ensure!(matches!(self.stack.last(), Some(Value::Dict(_))), "attributes of what is no dictionary");
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                let storage = self.storage(&id)?;
+                self.storages.push(storage.clone());
+                self.push(Value::Storage(storage));
+            }
+            other => bail!("instruction {other:#04x} is not read: only tensors and plain containers are"),
+        }
+        ensure!(self.held.len() + self.stack.len() < MOST, "more than {MOST} values");
+        Ok(())
+    }
+
+    /// What a known function or class makes of its arguments.
+    fn make(&mut self, what: &Value, arguments: &Value) -> Result<Value> {
+        let Value::Global(what) = what else { bail!("something is called that is no function") };
+        let arguments = self.items(arguments)?;
+        ensure!(arguments.len() <= 8, "a call with {} arguments", arguments.len());
+        let arguments = arguments.to_vec();
+        match (what, arguments.as_slice()) {
+            (Global::OrderedDict, []) => {
+                self.hold(Held::Pairs(vec![]), Value::Dict)?;
+                self.pop()
+            }
+            (Global::Size, [sizes]) => Ok(sizes.clone()),
+            (Global::Parameter, [tensor @ Value::Tensor(_), ..]) => Ok(tensor.clone()),
+            (Global::Tensor, [Value::Storage(storage), Value::Number(offset), shape, stride, ..]) => {
+                let numbers = |list: &Value| -> Result<Vec<usize>> {
+                    let one = |item: &Value| match item {
+                        Value::Number(n) => usize::try_from(*n).context("a negative size"),
+                        _ => Err(anyhow!("a size that is no number")),
+                    };
+                    self.items(list)?.iter().map(one).collect()
+                };
+                let (shape, stride) = (numbers(shape)?, numbers(stride)?);
+                ensure!(shape.len() == stride.len(), "a tensor of shape {shape:?} with strides {stride:?}");
+                let offset = usize::try_from(*offset).context("a negative offset")?;
+                Ok(Value::Tensor(Rc::new(Tensor { storage: storage.clone(), offset, shape, stride })))
+            }
+            _ => bail!("{what:?} is called in a way that PyTorch does not"),
+        }
+    }
+
+    /// `('storage', torch.FloatStorage, key, device, length)`.
+    fn storage(&self, id: &Value) -> Result<Storage> {
+        match self.items(id)? {
+            [Value::Text(tag), Value::Global(Global::Storage(kind)), Value::Text(key), _, Value::Number(len), ..]
+                if &**tag == "storage" =>
+            {
+                let len = usize::try_from(*len).context("a negative length")?;
+                Ok(Storage { key: key.clone(), kind, len })
+            }
+            _ => bail!("a reference out of the pickle that is no storage of a known type"),
+        }
+    }
+
+    /// Every storage that was named, with the bytes of one of its values.
+    pub fn storages(&self) -> impl Iterator<Item = (&str, usize)> {
+        let size = |kind| KINDS.iter().find(|(name, _)| *name == kind).map_or(0, |(_, size)| *size);
+        self.storages.iter().map(move |storage| (&*storage.key, size(storage.kind)))
+    }
+
+    /// Items of a list or tuple.
+    pub fn items(&self, value: &Value) -> Result<&[Value]> {
+        match value {
+            Value::List(at) | Value::Tuple(at) => match &self.held[*at] {
+                Held::Items(items) => Ok(items),
+                Held::Pairs(_) => bail!("a list that is a dictionary"),
+            },
+            _ => bail!("something that is no list"),
+        }
+    }
+
+    /// Pairs of a dictionary.
+    pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
+        match value {
+            Value::Dict(at) => match &self.held[*at] {
+                Held::Pairs(pairs) => Some(pairs),
+                Held::Items(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn hold(&mut self, held: Held, value: fn(usize) -> Value) -> Result<()> {
+        self.push(value(self.held.len()));
+        self.held.push(held);
+        Ok(())
+    }
+
+    fn append(&mut self, more: Vec<Value>) -> Result<()> {
+        match self.stack.last() {
+            Some(Value::List(at)) if let Held::Items(items) = &mut self.held[*at] => items.extend(more),
+            _ => bail!("items for what is no list"),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, more: Vec<(Value, Value)>) -> Result<()> {
+        match self.stack.last() {
+            Some(Value::Dict(at)) if let Held::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
+            _ => bail!("entries for what is no dictionary"),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, at: usize) -> Result<()> {
+        let top = self.stack.last().cloned().context("an empty stack")?;
+        self.memo.insert(at, top);
+        Ok(())
+    }
+
+    fn get(&mut self, at: usize) -> Result<()> {
+        let value = self.memo.get(&at).cloned().with_context(|| format!("no value {at} to name again"))?;
+        self.push(value);
+        Ok(())
+    }
+
+    fn push(&mut self, value: Value) {
+        self.stack.push(value);
+    }
+
+    fn pop(&mut self) -> Result<Value> {
+        self.stack.pop().context("an empty stack")
+    }
+
+    fn since_mark(&mut self) -> Result<Vec<Value>> {
+        let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len()).context("no mark")?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len()).context("a pickle that is cut off")?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn skip(&mut self, n: usize) -> Result<()> {
+        self.take(n).map(drop)
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    /// Up to a line break.
+    fn line(&mut self) -> Result<Rc<str>> {
+        let rest = &self.bytes[self.at..];
+        let end = rest.iter().position(|b| *b == b'\n').context("a pickle that is cut off")?;
+        let line = std::str::from_utf8(self.take(end)?).context("a name that is no text")?.into();
+        self.skip(1)?;
+        Ok(line)
+    }
+
+    fn line_number(&mut self) -> Result<usize> {
+        self.line()?.parse().context("a number that is none")
+    }
+
+    fn decimal(&mut self) -> Result<()> {
+        let line = self.line()?;
+        let number = line.trim_end_matches('L').parse().context("a number that is none")?;
+        self.push(Value::Number(number));
+        Ok(())
+    }
+
+    fn uint(&mut self, n: usize) -> Result<usize> {
+        let bytes = self.take(n)?.iter().rev();
+        usize::try_from(bytes.fold(0_u64, |sum, b| sum << 8 | u64::from(*b))).context("a length beyond this machine")
+    }
+
+    fn number<const N: usize>(&mut self, signed: bool) -> Result<()> {
+        let value = self.uint(N)? as i64;
+        self.push(Value::Number(if signed { i64::from(value as i32) } else { value }));
+        Ok(())
+    }
+
+    /// Little-endian two's complement of any length; those that do not fit are no sizes.
+    fn long(&mut self) -> Result<()> {
+        let n = self.uint(1)?;
+        let bytes = self.take(n)?;
+        let sign = if bytes.last().is_some_and(|b| b & 0x80 != 0) { u8::MAX } else { 0 };
+        let mut whole = [sign; 8];
+        if n <= 8 {
+            whole[..n].copy_from_slice(bytes);
+        } else {
+            // PyTorch's magic number, of ten bytes: what it is is not needed, that it is one is.
+            whole = i64::MAX.to_le_bytes();
+        }
+        self.push(Value::Number(i64::from_le_bytes(whole)));
+        Ok(())
+    }
+
+    fn text(&mut self, width: usize) -> Result<()> {
+        let n = self.uint(width)?;
+        let text: Rc<str> = String::from_utf8_lossy(self.take(n)?).into();
+        self.push(Value::Text(text));
+        Ok(())
+    }
+
+    fn blob(&mut self, width: usize) -> Result<()> {
+        let n = self.uint(width)?;
+        self.skip(n)?;
+        self.push(Value::Bytes);
+        Ok(())
+    }
+}
+
+fn pairs(items: Vec<Value>) -> Result<Vec<(Value, Value)>> {
+    ensure!(items.len().is_multiple_of(2), "a key without a value");
+    let mut items = items.into_iter();
+    let mut all = vec![];
+    while let (Some(key), Some(value)) = (items.next(), items.next()) {
+        all.push((key, value));
+    }
+    Ok(all)
+}

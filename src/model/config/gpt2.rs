@@ -1,0 +1,72 @@
+//! GPT-2's `config.json`: keys of its own, defaults where they are left out.
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::keys::Keys;
+use super::read::first;
+use super::{Family, ModelConfig};
+
+/// Both the first and the last token of a text: `<|endoftext|>`.
+const END_OF_TEXT: u32 = 50_256;
+
+/// Names of the approximation by tanh.
+const ACTIVATIONS: [&str; 3] = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
+
+/// Settings that change what is computed, and what they must be.
+const FLAGS: [(&str, bool); 3] =
+    [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false), ("add_cross_attention", false)];
+
+pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
+    for (key, wanted) in FLAGS {
+        if let Some(found) = keys.bool(key)?.filter(|found| *found != wanted) {
+            return Err(keys.refuse(key, &wanted.to_string(), &Value::from(found)));
+        }
+    }
+    let activation = keys.string("activation_function")?.unwrap_or("gelu_new");
+    if !ACTIVATIONS.contains(&activation) {
+        return Err(keys.refuse("activation_function", "\"gelu_new\"", &Value::from(activation)));
+    }
+    if let Some(found) = keys.get("quantization_config") {
+        return Err(keys.refuse("quantization_config", "unquantised weights (F32, F16 or BF16)", found));
+    }
+    let or = |key: &str, default| Ok::<usize, anyhow::Error>(keys.usize(key)?.unwrap_or(default));
+    let (hidden_size, heads) = (or("n_embd", 768)?, or("n_head", 12)?);
+    ensure!(
+        heads > 0 && hidden_size.is_multiple_of(heads),
+        "{}: `n_embd` must be a multiple of `n_head`, found {hidden_size} and {heads}",
+        keys.origin
+    );
+    let ids = |key: &str| match keys.map.contains_key(key) {
+        true => keys.token_ids(key),
+        false => Ok(vec![END_OF_TEXT]),
+    };
+    let vocab_size = or("vocab_size", 50_257)?;
+    // Of a smaller vocabulary the defaults name no token.
+    let there = |ids: Vec<u32>, key: &str| -> Vec<u32> {
+        let said = keys.map.contains_key(key);
+        ids.into_iter().filter(|id| said || (*id as usize) < vocab_size).collect()
+    };
+    let config = ModelConfig {
+        family: Family::Gpt2,
+        vocab_size,
+        hidden_size,
+        intermediate_size: or("n_inner", 4 * hidden_size)?,
+        num_hidden_layers: or("n_layer", 12)?,
+        num_attention_heads: heads,
+        num_key_value_heads: heads,
+        head_dim: hidden_size / heads,
+        rms_norm_eps: keys.f64("layer_norm_epsilon")?.unwrap_or(1e-5),
+        // Nothing is turned.
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        qk_norm: false,
+        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(true),
+        max_position_embeddings: or("n_positions", 1024)?,
+        bos_token_id: first(there(ids("bos_token_id")?, "bos_token_id")),
+        eos_token_ids: there(ids("eos_token_id")?, "eos_token_id"),
+        pad_token_id: first(keys.token_ids("pad_token_id")?),
+    };
+    config.validate(keys.origin)?;
+    Ok(config)
+}

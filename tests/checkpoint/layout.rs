@@ -1,0 +1,125 @@
+//! Files that name or lay weights in another way than ours: base classes, GPT-2, tied heads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+use switchyard::model::checkpoint::{
+    Checkpoint, Dtype, EMBED, HEAD, HostTensor, SafetensorsFile, SaveOptions, expected_parameters,
+};
+
+use super::support::*;
+
+/// A folder of these settings and tensors.
+fn written<'t>(dir: &Path, value: &Value, tensors: impl IntoIterator<Item = (String, &'t HostTensor)>) {
+    fs::create_dir_all(dir).expect("creates");
+    fs::write(dir.join("config.json"), value.to_string()).expect("writes");
+    let bytes: Vec<_> =
+        tensors.into_iter().map(|(name, t)| (name, t.shape.clone(), Dtype::F32.encode(&t.data))).collect();
+    let views = bytes.iter().map(|(name, shape, data)| {
+        (name.clone(), TensorView::new(safetensors::Dtype::F32, shape.clone(), data).expect("a view"))
+    });
+    safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).expect("writes");
+}
+
+fn counted(value: &Value) -> BTreeMap<String, HostTensor> {
+    tensors(&config(value)).into_iter().map(|read| read.expect("fits")).collect()
+}
+
+#[test]
+fn a_base_class_leaves_the_prefix_away() {
+    let root = tempfile::tempdir().expect("temp");
+    for (name, value) in [("tied", qwen3_json()), ("untied", llama_json())] {
+        let (dir, all) = (root.path().join(name), counted(&value));
+        written(&dir, &value, all.iter().map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
+        let opened = Checkpoint::open_folder(&dir).expect("opens");
+        for (name, wanted) in &all {
+            assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{name}");
+        }
+        // Without a head there are no logits: it is said, and how to tie it.
+        if !opened.config.tie_word_embeddings {
+            let headless = all.iter().filter(|(name, _)| *name != HEAD);
+            written(&dir, &value, headless.map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
+            assert_names(&message(Checkpoint::open_folder(&dir)), &[HEAD, "missing", "tie_word_embeddings"]);
+        }
+        let twice =
+            all.iter().map(|(name, t)| (name.clone(), t)).chain([("norm.weight".into(), &all["model.norm.weight"])]);
+        written(&dir, &value, twice);
+        assert_names(&message(Checkpoint::open_folder(&dir)), &["model.norm.weight", "norm.weight", "twice"]);
+    }
+}
+
+/// GPT-2 by its own names, with and without `transformer.`, and with the masks that old files hold.
+#[test]
+fn gpt2_is_read_from_its_own_layout_and_written_in_it() {
+    let root = tempfile::tempdir().expect("temp");
+    let (ours, all) = (root.path().join("ours"), counted(&gpt2_json()));
+    save(&ours, &config(&gpt2_json()), &SaveOptions::default());
+    let file = SafetensorsFile::open(&ours.join("model.safetensors")).expect("opens");
+    let fused = file.tensor("transformer.h.1.attn.c_attn.weight").expect("reads");
+    assert_eq!(fused.shape, [32, 96]);
+    for (nth, part) in ["q_proj", "k_proj", "v_proj"].into_iter().enumerate() {
+        let own = &all[&format!("model.layers.1.self_attn.{part}.weight")];
+        for (out, input) in [(0, 0), (5, 31), (31, 7)] {
+            assert_eq!(fused.data[input * 96 + nth * 32 + out], own.data[out * 32 + input], "{part}");
+        }
+    }
+    assert_eq!(file.shape("transformer.h.0.mlp.c_fc.weight"), Some(&[32, 128][..]));
+    let theirs: BTreeMap<String, HostTensor> =
+        file.names().map(|name| (name.to_owned(), file.tensor(name).expect("reads"))).collect();
+    let mask = HostTensor::new(vec![1, 1, 4, 4], vec![1.0; 16]).expect("fits");
+    for prefix in ["transformer.", ""] {
+        let dir = root.path().join(format!("theirs-{prefix}"));
+        let named = theirs.iter().map(|(name, t)| (name.replace("transformer.", prefix), t));
+        written(&dir, &gpt2_json(), named.chain([(format!("{prefix}h.0.attn.bias"), &mask)]));
+        let opened = Checkpoint::open_folder(&dir).expect("opens");
+        for (name, shape) in expected_parameters(&opened.config) {
+            assert_eq!(opened.shape(&name), Some(shape.as_slice()));
+            assert_eq!(opened.tensor(&name).expect("reads"), all[&name], "{name}");
+            if let Some(stored) = opened.stored(&name, true).expect("reads") {
+                assert_eq!([stored.rows(), stored.width()], shape[..], "{name}");
+                let rows: Vec<usize> = (0..shape[0]).collect();
+                assert_eq!(stored.widened(&rows).expect("rows"), all[&name].data, "{name}");
+            }
+        }
+    }
+    let mut short = theirs.clone();
+    short.remove("transformer.wpe.weight");
+    written(&ours, &gpt2_json(), short.iter().map(|(name, t)| (name.clone(), t)));
+    assert_names(&message(Checkpoint::open_folder(&ours)), &["embed_positions", "missing"]);
+}
+
+/// As transformers 5 ties: one table where both are the same or one is missing, two where they differ.
+#[test]
+fn a_head_is_tied_where_the_file_has_one_table() {
+    let root = tempfile::tempdir().expect("temp");
+    let all = counted(&qwen3_json());
+    let table = &all[EMBED];
+    let mut other = table.clone();
+    other.data[40] += 1.0;
+    let open = |name: &str, embed: Option<&HostTensor>, head: Option<&HostTensor>| {
+        let dir = root.path().join(name);
+        let rest = all.iter().filter(|(name, _)| *name != EMBED).map(|(name, t)| (name.clone(), t));
+        let tables = [(EMBED, embed), (HEAD, head)].into_iter().filter_map(|(name, t)| Some((name.to_owned(), t?)));
+        written(&dir, &qwen3_json(), rest.chain(tables));
+        Checkpoint::open_folder(&dir)
+    };
+    for (name, embed, head) in
+        [("one", Some(table), None), ("both", Some(table), Some(table)), ("head", None, Some(table))]
+    {
+        let tied = open(name, embed, head).expect("opens");
+        assert!(tied.config.tie_word_embeddings && tied.notes.is_empty(), "{name}");
+        assert_eq!(&tied.tensor(EMBED).expect("reads"), table, "{name}");
+    }
+    let parted = open("parted", Some(table), Some(&other)).expect("opens");
+    assert!(!parted.config.tie_word_embeddings);
+    assert_eq!((&parted.tensor(EMBED).expect("reads"), &parted.tensor(HEAD).expect("reads")), (table, &other));
+    assert_names(&parted.notes[0], &["parted/model.safetensors", HEAD, "tie_word_embeddings", "not tied"]);
+    assert!(open("none", None, None).is_err());
+    let untied = json!(false);
+    let mut value = qwen3_json();
+    value["tie_word_embeddings"] = untied;
+    assert!(!config(&value).tie_word_embeddings);
+}

@@ -1,0 +1,109 @@
+//! Published latent reasoners in the layouts that their authors' code saves (`fixtures/make_latent_reasoners.py`), imported and run.
+
+use std::path::Path;
+use std::process::Command;
+
+use switchyard::latent::{Blocks, Sequence, Source};
+use switchyard::loading::Loaded;
+use switchyard::model::Hooks;
+use switchyard::model::checkpoint::SafetensorsFile;
+
+const FOLDER: &str = "fixtures/reasoners";
+
+/// Added tokens of each, behind the 37 of its base.
+const STEPS: usize = 3;
+
+fn import(from: &str, kind: &str, base: &str, out: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+    command.args(["import", &format!("{FOLDER}/{from}"), "--as", kind, "--base", &format!("{FOLDER}/{base}")]);
+    let output = command.args(["--latents", "3", "--out"]).arg(out).output().expect("probe runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn off(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    let most = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    ours.iter().zip(theirs).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / most
+}
+
+#[test]
+fn imported_reasoners_compute_what_the_authors_code_does() {
+    let root = tempfile::tempdir().expect("temp");
+    let reference = SafetensorsFile::open(&Path::new(FOLDER).join("reference.safetensors")).expect("opens");
+    for (name, from, kind, base) in [
+        ("codi-gpt2", "codi-gpt2", "codi", "gpt2"),
+        ("codi-llama", "codi-llama", "codi", "llama"),
+        ("coconut", "coconut", "coconut", "gpt2"),
+        ("simcot", "simcot/checkpoint_3", "simcot", "gpt2"),
+    ] {
+        let out = root.path().join(name);
+        let (code, said) = import(from, kind, base, &out);
+        assert_eq!(code, Some(0), "{name}: {said}");
+        assert_eq!(said.contains("expainable_llm"), name == "simcot", "{said}");
+        assert_eq!(said.contains("rank 4 with alpha 32"), kind == "codi", "{said}");
+        let loaded = Loaded::open(out.to_str().expect("a path")).expect("opens");
+        let source = if kind == "codi" { Source::Projection } else { Source::HiddenState };
+        assert_eq!((loaded.reasoning.source, loaded.reasoning.blocks), (source, Blocks::AfterPrompt { steps: STEPS }));
+        let read = |what: &str| reference.tensor(&format!("{name}.{what}")).expect("a reference");
+        let ids: Vec<u32> = ids(&reference, name);
+        let switch = loaded.switch.expect("switch tokens");
+        assert_eq!((ids[5], ids[6], ids[9]), (switch.swi, switch.latent, switch.swi_end), "{name}");
+        let row = Sequence::new(0, ids, 6, Some(switch.latent)).expect("a row");
+        let cache =
+            loaded.run_with_cache(&[row], &["latent.hook_injected", "logits"], Hooks::none()).expect("a forward");
+        let latents = off(&cache["latent.hook_injected"].data, &read("latents").data);
+        let (logits, theirs) = (&cache["logits"], read("logits"));
+        let (wide, narrow) = (logits.shape[2], theirs.shape[1]);
+        let cut: Vec<f32> = logits.data.chunks(wide).flat_map(|row| &row[..narrow]).copied().collect();
+        let logits = off(&cut, &theirs.data);
+        println!("{name}: latents {latents:.1e}, logits {logits:.1e}");
+        assert!(latents <= 1e-5 && logits <= 1e-5, "{name}: latents {latents:e}, logits {logits:e}");
+    }
+}
+
+/// Whole numbers of the reference, which hold no fraction in f32.
+fn ids(reference: &SafetensorsFile, name: &str) -> Vec<u32> {
+    let ids = reference.tensor(&format!("{name}.ids")).expect("ids").data;
+    ids.into_iter().map(|id| id as u32).collect()
+}
+
+/// Decoding opens the block after the prompt by itself, and the text that follows is that of the reference's logits.
+#[test]
+fn an_imported_reasoner_decodes_with_its_block() {
+    let root = tempfile::tempdir().expect("temp");
+    let reference = SafetensorsFile::open(&Path::new(FOLDER).join("reference.safetensors")).expect("opens");
+    for (name, kind) in [("codi-gpt2", "codi"), ("coconut", "coconut")] {
+        let out = root.path().join(name);
+        assert_eq!(import(name, kind, "gpt2", &out).0, Some(0));
+        let loaded = Loaded::open(out.to_str().expect("a path")).expect("opens");
+        let trace = loaded.generate("w5 w9 w30 w2 w17", &mut Hooks::none()).expect("a response");
+        assert_eq!(loaded.row(&trace).expect("a row").latents(), STEPS, "{name}");
+        let logits = reference.tensor(&format!("{name}.logits")).expect("logits");
+        // Behind `</swi>`, among the tokens of the base.
+        let after = &logits.data[9 * logits.shape[1]..][..37];
+        let best = after.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token as u32);
+        assert_eq!(trace.text().first().copied(), best, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused_by_name() {
+    let root = tempfile::tempdir().expect("temp");
+    let out = root.path().join("out");
+    for (from, kind, base, says) in [
+        ("coconut", "codi", "gpt2", &["Coconut", "Codi"][..]),
+        ("simcot", "coconut", "gpt2", &["expainable_llm", "--as simcot"]),
+        ("codi-gpt2", "codi", "llama", &["codi-gpt2", "unexpected parameter"]),
+        ("gpt2", "codi", "gpt2", &["fixtures/reasoners/gpt2", "no file of weights"]),
+        ("nowhere", "codi", "gpt2", &["nowhere", "no such"]),
+        ("coconut", "coconut", "nowhere", &["nowhere"]),
+    ] {
+        let (code, said) = import(from, kind, base, &out);
+        assert_eq!(code, Some(2), "{said}");
+        says.iter().for_each(|part| assert!(said.contains(part), "`{part}` is not in {said}"));
+        assert!(!out.exists());
+    }
+    std::fs::create_dir(&out).expect("creates");
+    assert!(import("coconut", "coconut", "gpt2", &out).1.contains("is there already"));
+}
