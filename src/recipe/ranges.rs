@@ -37,7 +37,7 @@ const POSITIONS: usize = 10_000_000;
 const WIDTH: usize = 1 << 20;
 
 /// Every setting; `[]` stands for any element of a list, a last part `*` for all that is inside.
-const RANGES: [(&str, Range); 152] = [
+const RANGES: [(&str, Range); 154] = [
     ("name", Typed),
     ("seed", Count(0, i64::MAX as usize)),
     ("methods[]", Typed),

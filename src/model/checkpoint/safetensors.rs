@@ -12,7 +12,6 @@ use memmap2::Mmap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
 
 use super::host::{Dtype, HostTensor, count};
 use super::params::is_buffer;
