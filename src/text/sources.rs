@@ -304,7 +304,7 @@ mod tests {
         let many = 2 * MOST_RECORD as usize / record.len();
         let list = format!("\u{feff}\n [{}]", vec![record.as_str(); many].join(","));
         assert_eq!(read(list.as_bytes(), "a.json").expect("a list in one line"), many);
-        assert_eq!(read(vec![record.as_str(); 3].join("\n\n").as_bytes(), "a.jsonl").expect("lines"), 3);
+        assert_eq!(read([record.as_str(); 3].join("\n\n").as_bytes(), "a.jsonl").expect("lines"), 3);
         let long = format!("{{\"question\": \"{}\"}}", "a".repeat(MOST_RECORD as usize));
         let error = format!("{:#}", read(long.as_bytes(), "a.jsonl").expect_err("a long line"));
         assert!(error.contains("a.jsonl:1: a line of more than 16777216 bytes"), "{error}");
