@@ -1,6 +1,7 @@
 // Called by .ci/page: prints a line a view, leaves a screenshot of each, and ends with code 1 where a script fails, something is
-// asked of the network, or axe-core finds what it calls serious or critical.
+// asked of the network, axe-core finds what it calls serious or critical, or the laboratory (lab.cjs) does not do what it should.
 const fs = require("fs");
+const laboratory = require("./lab.cjs");
 const puppeteer = require("puppeteer-core");
 const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const [page, shots] = process.argv.slice(2);
@@ -15,6 +16,7 @@ async function look(browser, scheme, width, unfolded) {
   await tab.setViewport({ width, height: 900 });
   await tab.goto(`file://${page}`, { timeout: 600000 });
   await tab.screenshot({ path: `${shots}/${scheme}-${width}.png` });
+  await tab.waitForFunction(() => document.documentElement.dataset.whole && (!document.querySelector("#try-lab") || document.querySelector(".lab-trace")));
   if (unfolded) await tab.evaluate(() => document.querySelectorAll("details").forEach((part) => (part.open = true)));
   const height = await tab.evaluate(() => document.documentElement.scrollHeight);
   const wide = await tab.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
@@ -43,6 +45,11 @@ async function look(browser, scheme, width, unfolded) {
   for (const unfolded of [false, true])
     for (const scheme of ["light", "dark"])
       for (const width of [1400, 420]) failed = (await look(browser, scheme, width, unfolded)) || failed;
+  const wrong = await laboratory(browser, page, shots);
+  wrong.forEach((line) => console.log(`  ${line}`));
+  const size = fs.statSync(page).size;
+  console.log(`${(size / 1e6).toFixed(2)} MB`);
+  failed = failed || wrong.length > 0;
   await browser.close();
   process.exit(failed ? 1 : 0);
 })();

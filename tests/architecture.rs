@@ -46,7 +46,7 @@ const ALLOWED: [(&str, &str); 32] = [
         "corpus experiments grade interventions latent model parallel progress random recipe schema store study tasks text",
     ),
     ("parity", "corpus latent machine method model ops recipe train"),
-    ("report", "nth schema stats store"),
+    ("report", "nth schema stats store tasks text"),
     (
         "commands",
         "calibration corpus experiments grade interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",

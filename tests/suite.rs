@@ -30,6 +30,7 @@ mod known_answers;
 mod latent;
 mod lenses;
 mod links;
+mod live;
 mod malformed;
 mod methods;
 mod observations;

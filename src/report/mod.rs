@@ -16,6 +16,7 @@
 //! | `places` | named places of rows, in the order in which a reader meets them |
 //! | [`front`], `picture` | what the README shows |
 //! | [`recipes`] | which commands make which table and figure |
+//! | `live` | the page's laboratory: small checkpoints that run in the reader's browser |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 
 pub mod beside;
@@ -31,6 +32,7 @@ pub mod folder;
 pub mod front;
 mod generic;
 mod letters;
+mod live;
 mod mixture;
 pub mod page;
 mod paired;

@@ -12,6 +12,7 @@ use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, Undrawn};
 use super::figures::{FigureFiles, laid_out, write};
 use super::folder::Folder;
+use super::live::Live;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
@@ -77,9 +78,11 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     rooms.dedup();
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
     let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
-    let html = page::html(&paper, &rendered, &recipes, &places(page, folders));
+    let live = Live::of(folders);
+    let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
     write_atomic(page, html.as_bytes())?;
-    let summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
+    let mut summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
+    live.said.iter().for_each(|said| summary += &format!("  page     {said}\n"));
     Ok(Report { page: page.to_path_buf(), summary })
 }
 

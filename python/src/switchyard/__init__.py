@@ -1,6 +1,7 @@
 """Reads what Switchyard writes (rows, activations, traces) and runs its program `probe`."""
 
 from .activations import Activations, activations, save
+from .laboratory import view
 from .live import Lens, Model, load
 from .names import new_name, old_name
 from .rows import columns, manifest, rows
@@ -26,4 +27,5 @@ __all__ = [
     "scale",
     "swap",
     "traces",
+    "view",
 ]

@@ -2,8 +2,9 @@
 //! rendered.
 //!
 //! A reader sees what this is, three findings a checkpoint and one problem solved; everything else is folded under headings.
-//! All of it is in the HTML as it is written and readable without JavaScript; the script adds keyboard movement between
-//! tokens, the panel of details and the filter of claims.
+//! All of it is readable without JavaScript, as long as the page stays light without packing ([`packed`]). The script adds keyboard
+//! movement between tokens, the panel of details and the filter of claims; where small checkpoints lie beside the rows, the
+//! laboratory too ([`super::live`]).
 
 mod attention;
 mod cards;
@@ -14,6 +15,7 @@ mod figures;
 mod heads;
 mod lens;
 mod manifest;
+mod packed;
 mod pattern;
 mod steps;
 mod table;
@@ -21,9 +23,13 @@ mod trace;
 
 use std::fmt::Write;
 
+use anyhow::Result;
 use escape::text;
+use packed::Piece;
+use sha2::{Digest, Sha256};
 
 use super::figures::fonts::font_face_css;
+use super::live::{self, Live};
 use super::paper::Paper;
 use super::recipes::Recipe;
 use super::render::Rendered;
@@ -50,26 +56,56 @@ pub(super) fn shown(html: &str) -> Vec<String> {
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// The whole page; `places` say where its folders are.
-pub fn html(paper: &Paper, folders: &[Rendered<'_>], recipes: &[(&'static str, Recipe)], places: &[String]) -> String {
-    let mut body = String::new();
-    let mut nav = String::new();
+/// The whole page; `places` say where its folders are, `live` are the models that run in it.
+///
+/// # Errors
+/// None in practice: JSON in memory is packed.
+pub(crate) fn html(
+    paper: &Paper,
+    folders: &[Rendered<'_>],
+    recipes: &[(&'static str, Recipe)],
+    places: &[String],
+    live: &Live,
+) -> Result<String> {
+    let mut body = vec![];
+    let mut nav = if live.is_empty() { String::new() } else { "<a href=\"#try\">Try it</a>".into() };
     for (number, r) in folders.iter().enumerate() {
         let id = id(number, &r.folder.name);
-        body += &folder(paper, r, recipes, &id);
-        let _ = write!(nav, "<a href=\"#{id}\">{}</a>", text(&r.folder.name));
+        let laboratory = if live.stands_in(number) { live::SECTION } else { "" };
+        body.extend(folder(paper, r, recipes, &id, laboratory));
+        if folders.len() > 1 {
+            let _ = write!(nav, "<a href=\"#{id}\">{}</a>", text(&r.folder.name));
+        }
     }
     let places = text(&serde_json::to_string(places).unwrap_or_default());
-    let nav = if folders.len() > 1 { format!("<nav aria-label=\"Folders\">{nav}</nav>") } else { String::new() };
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+    let nav = if nav.is_empty() { nav } else { format!("<nav aria-label=\"On this page\">{nav}</nav>") };
+    let script = format!("\n{SCRIPT}{}", live.script());
+    let style = format!("{}{STYLE}{}", font_face_css(), if live.is_empty() { "" } else { live::STYLE });
+    let data = live.data()?;
+    let invitation = if live.is_empty() { "" } else { live::INVITATION };
+    let body = packed::joined(body, style.len() + script.len() + data.len() + AROUND)?;
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{}\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{MARKER}\n{FOLDERS}{places}\">\n<title>Switchyard: report</title>\n\
-         <style>\n{}{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
-         <header><p class=\"brand\">Switchyard</p>{nav}</header>\n<main id=\"main\">\n{INTRODUCTION}\n{body}</main>\n\
-         <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        font_face_css()
+         <style>\n{style}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
+         <header><p class=\"brand\">Switchyard</p>{nav}</header>\n<main id=\"main\">\n{INTRODUCTION}\n{invitation}{body}</main>\n\
+         {data}<script>{script}</script>\n</body>\n</html>\n",
+        policy(&script),
+    ))
+}
+
+/// What a browser may do with this page: run this one script, read what stands in it, and ask nothing of anyone. Values of rows reach
+/// the page as text; were one read as a script all the same, it would not run.
+fn policy(script: &str) -> String {
+    let hash = live::base64(&Sha256::digest(script.as_bytes()));
+    format!(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; \
+         font-src data:; img-src data:; base-uri 'none'; form-action 'none'\">"
     )
 }
+
+/// More than the bytes of the head, the navigation and the introduction.
+const AROUND: usize = 10_000;
 
 const INTRODUCTION: &str = "<p class=\"lead\">These language models may stop writing, think for some steps in hidden states between \
     <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page says what was measured of that thinking.</p>\n\
@@ -84,14 +120,20 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], id: &str) -> String {
+fn folder(
+    paper: &Paper,
+    r: &Rendered<'_>,
+    recipes: &[(&'static str, Recipe)],
+    id: &str,
+    laboratory: &str,
+) -> Vec<Piece> {
     let tables = || r.own_tables.iter().chain(r.paper_tables.iter().map(|b| &b.table));
     let anchor = |label: &str| {
         let there = tables().any(|table| table.label == label && !table.rows().is_empty());
         there.then(|| format!("{id}-{}", plain(label)))
     };
     let mut out = format!(
-        "<article id=\"{id}\">\n<h1>{}</h1>\n{}{}{}",
+        "<article id=\"{id}\">\n<h1>{}</h1>\n{}{}{}{laboratory}",
         text(&r.folder.name),
         mixed(r),
         facts(r),
@@ -100,13 +142,20 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
     if !r.claims.is_empty() {
         out += &claims::html(&r.claims, id);
     }
-    let mut part = |key: &str, name: &str, count: usize, content: String| {
-        if !content.is_empty() {
+    let files = format!(
+        "The same stands in <code>{0}/tables</code>, <code>{0}/figures</code> and in the rows beside them.",
+        text(&r.folder.path.display().to_string())
+    );
+    let mut pieces = vec![Piece::Html(out)];
+    let mut part = |key: &str, name: &str, count: usize, html: String| {
+        if !html.is_empty() {
             let count = if count > 0 { format!(" <small>{count}</small>") } else { String::new() };
-            let _ = writeln!(
-                out,
-                "<details class=\"part\" id=\"{id}-{key}\"><summary><h2>{name}{count}</h2></summary>\n{content}</details>"
-            );
+            let open = format!("<details class=\"part\" id=\"{id}-{key}\"><summary><h2>{name}{count}</h2></summary>\n");
+            pieces.extend([
+                Piece::Html(open),
+                Piece::Folded { html, files: files.clone() },
+                Piece::Html("</details>\n".into()),
+            ]);
         }
     };
     let (traces, problems) = trace::html(r.folder, id);
@@ -124,7 +173,8 @@ fn folder(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)], i
     });
     part("paper", "The paper’s tables with ours beside them", r.paper_tables.len(), beside.collect());
     part("manifest", "What the rows were made from", r.folder.files().count(), manifest::html(r.folder));
-    out + "</article>\n"
+    pieces.push(Piece::Html("</article>\n".into()));
+    pieces
 }
 
 /// What was left out so that rows of different origin are not mixed: a bar that nobody overlooks.

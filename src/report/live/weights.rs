@@ -1,0 +1,145 @@
+//! The weights of a checkpoint as text in a page: 32-bit floats, their bytes in four planes, gzip, base64.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+/// Whether every bit is kept.
+#[derive(Clone, Copy)]
+pub(super) enum Exact {
+    Yes,
+    /// To 13 bits of mantissa: a relative error of 2⁻¹⁴ at most. Takes two thirds of the room.
+    Rounded,
+}
+
+impl Exact {
+    /// What is said of it.
+    pub fn note(self) -> &'static str {
+        match self {
+            Exact::Yes => "",
+            Exact::Rounded => ", rounded to 13 bits of mantissa",
+        }
+    }
+
+    fn of(self, value: f32) -> f32 {
+        const DROPPED: u32 = 23 - 13;
+        match self {
+            Exact::Rounded if value.is_finite() => {
+                f32::from_bits((value.to_bits() + (1 << (DROPPED - 1))) >> DROPPED << DROPPED)
+            }
+            _ => value,
+        }
+    }
+}
+
+/// Weights in the form that `decoder.js` reads.
+pub(super) struct Packed {
+    /// `[[name, shape], …]` in the order of the numbers.
+    pub index: Value,
+    pub base64: String,
+}
+
+/// How many numbers a file holds; of a file that is too long to hold at most `most`, about how many.
+///
+/// # Errors
+/// What is no safetensors file.
+pub(super) fn count(file: &Path, most: usize) -> Result<usize> {
+    let long = std::fs::metadata(file).map_or(0, |about| about.len() as usize) / size_of::<f32>();
+    if long > 2 * most {
+        return Ok(long); // not read: it may be many gigabytes
+    }
+    let bytes = read(file)?;
+    Ok(opened(file, &bytes)?.tensors().iter().map(|(_, view)| view.shape().iter().product::<usize>()).sum())
+}
+
+/// # Errors
+/// What is no safetensors file, and values that are no floats.
+pub(super) fn pack(file: &Path, exact: Exact) -> Result<Packed> {
+    let bytes = read(file)?;
+    let (mut index, mut floats) = (vec![], vec![]);
+    for (name, view) in opened(file, &bytes)?.tensors() {
+        let values = view.data();
+        let wide =
+            |of: fn(&[u8]) -> f32, size| values.chunks_exact(size).map(of).map(|x| exact.of(x)).collect::<Vec<_>>();
+        floats.extend(match view.dtype() {
+            Dtype::F32 => wide(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]), 4),
+            Dtype::F16 => wide(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
+            Dtype::BF16 => wide(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
+            other => bail!("{}: `{name}` holds {other:?}, expected floats of 16 or 32 bits", file.display()),
+        });
+        index.push(json!([name, view.shape()]));
+    }
+    let planes: Vec<u8> = (0..4).flat_map(|plane| floats.iter().map(move |x| x.to_le_bytes()[plane])).collect();
+    Ok(Packed { index: index.into(), base64: zipped(&planes)? })
+}
+
+/// Gzip in base64.
+///
+/// # Errors
+/// None in practice: memory is written to.
+pub(in crate::report) fn zipped(bytes: &[u8]) -> Result<String> {
+    let mut zip = GzEncoder::new(vec![], Compression::best());
+    zip.write_all(bytes)?;
+    Ok(base64(&zip.finish()?))
+}
+
+/// Base64 of RFC 4648, padded.
+pub(in crate::report) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for part in bytes.chunks(3) {
+        let bits = part.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte)) << (8 * (3 - part.len()));
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            out.push(if digit > part.len() { '=' } else { char::from(DIGITS[value]) });
+        }
+    }
+    out
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("{}: cannot read", file.display()))
+}
+
+fn opened<'b>(file: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {
+    SafeTensors::deserialize(bytes).with_context(|| format!("{}: not a safetensors file", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        // RFC 4648, section 10.
+        let told = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
+        told.iter().for_each(|(raw, coded)| assert_eq!(base64(raw.as_bytes()), *coded));
+        assert_eq!(base64(&[0xff, 0xfe, 0xfb]), "//77");
+    }
+
+    #[test]
+    fn rounding_keeps_thirteen_bits_and_what_is_not_finite() {
+        for value in [1.0_f32, -0.1, 3.3e-5, 1.5e30] {
+            let rounded = Exact::Rounded.of(value);
+            assert!(
+                rounded.to_bits().trailing_zeros() >= 10 && (rounded / value - 1.0).abs() <= 2_f32.powi(-14),
+                "{value}"
+            );
+            assert_eq!(Exact::Yes.of(value).to_bits(), value.to_bits());
+        }
+        assert!(Exact::Rounded.of(f32::NAN).is_nan() && Exact::Rounded.of(f32::INFINITY).is_infinite());
+    }
+}
