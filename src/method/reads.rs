@@ -179,7 +179,7 @@ mod tests {
             .iter()
             .map(|s| Tagged {
                 id: s.id.clone(),
-                spans: vec![1..s.response.len().min(5)],
+                spans: vec![std::ops::Range { start: 1, end: s.response.len().min(5) }],
                 latents: 0,
                 tagged_solution: String::new(),
             })

@@ -8,9 +8,13 @@ use serde_json::Value as Json;
 
 use super::dates;
 
+/// Instructions of a template at most: a chat of a thousand messages takes less, and a loop that does not end takes more.
+const FUEL: u64 = 50_000_000;
+
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
     env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    env.set_fuel(Some(FUEL));
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(method);
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {

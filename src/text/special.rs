@@ -4,7 +4,7 @@
 //! End-of-text ids are collected from all of them, the first stays first: instruction models name their turn's end in one
 //! file and the text's end in another, and generation must stop at both.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -50,7 +50,7 @@ impl SpecialIds {
 }
 
 /// The ids that a file gives a part, as `eos_token_id`: an id or a list of ids. Some files write -1 for "none".
-fn numbers(file: &PathBuf, object: &Map<String, Value>, role: &str) -> Result<Vec<u32>> {
+fn numbers(file: &Path, object: &Map<String, Value>, role: &str) -> Result<Vec<u32>> {
     let key = format!("{role}_token_id");
     let listed = match object.get(&key) {
         None | Some(Value::Null) => return Ok(Vec::new()),

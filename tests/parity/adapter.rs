@@ -155,7 +155,7 @@ fn settings_mean_what_peft_makes_of_them() {
         }
         assert_eq!(models.len(), if is_whole { 2 } else { 3 }, "{case}");
         for (how, model) in models.iter().enumerate() {
-            let ours = values(&model.logits(&[ids.clone()], &mut Hooks::none()).expect("a forward"));
+            let ours = values(&model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward"));
             let off = relative(&ours, &reference[&format!("{case}.logits")].data, "logits");
             assert!(off <= 1e-5, "{case}, model {how}: off by {off:e}");
         }

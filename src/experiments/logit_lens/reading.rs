@@ -110,7 +110,7 @@ impl Grid {
         let agree = sampling::argmax(own) == top;
         let cell = self.cells.entry((lens, key.step, layer)).or_default();
         cell.problems.push(key.problem);
-        cell.own.extend(key.own.map(|own| (key.problem, own.iter().any(|token| *token == top))));
+        cell.own.extend(key.own.map(|own| (key.problem, own.contains(&top))));
         cell.values.push([sampling::entropy(&lp), at_exit.exp(), rank as f64, kl, f64::from(agree)]);
         for token in most_probable(&lp, KEPT) {
             *cell.mass.entry(token).or_default() += lp[token as usize].exp();

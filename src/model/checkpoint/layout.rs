@@ -64,12 +64,14 @@ pub(crate) fn gpt2_module(ours: &str) -> Option<String> {
     Some(format!("transformer.h.{layer}.{theirs}"))
 }
 
+type Tensors<'t> = Box<dyn Iterator<Item = Result<(String, HostTensor)>> + 't>;
+
 /// Names and shapes of a model's parameters as its own family's files have them, and the tensors in that form: those that lie
 /// side by side in a file are joined when the last of them has come.
 pub(super) fn as_filed<'t>(
     config: &ModelConfig,
     tensors: impl IntoIterator<Item = Result<(String, HostTensor)>> + 't,
-) -> (Vec<(String, Vec<usize>)>, Box<dyn Iterator<Item = Result<(String, HostTensor)>> + 't>) {
+) -> (Vec<(String, Vec<usize>)>, Tensors<'t>) {
     let expected = expected_parameters(config);
     if !config.family.is_gpt2() {
         return (expected, Box::new(tensors.into_iter()));
