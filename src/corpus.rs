@@ -139,7 +139,7 @@ impl Corpus {
                 said.push(format!("grader: {counted} ({how})"));
             }
             said.extend(counted.check(of)?);
-            said.extend(self.unsayable(of, golds)?.map(|(_, warning)| warning));
+            said.extend(self.unsayable(of, golds)?.map(|(_, what)| format!("warning: {what}")));
         }
         Ok(said)
     }
@@ -150,8 +150,8 @@ impl Corpus {
     /// More than half of them.
     pub(crate) fn ensure_sayable(&self) -> Result<()> {
         let golds: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
-        if let Some((count, warning)) = self.unsayable("training problems", &golds)? {
-            ensure!(2 * count <= golds.len(), "{warning}: no response would be right; look at the gold answers");
+        if let Some((count, what)) = self.unsayable("training problems", &golds)? {
+            ensure!(2 * count <= golds.len(), "{what}: no response would be right; look at the gold answers");
         }
         Ok(())
     }
@@ -164,15 +164,15 @@ impl Corpus {
             count += usize::from(!unknown.is_empty());
             first = first.or(unknown.into_iter().next());
         }
-        let warning = |word: String| {
+        let what = |word: String| {
             format!(
-                "warning: {of}: {count} of {} gold answers cannot be said by the model, which has no token for a word of theirs (the \
+                "{of}: {count} of {} gold answers cannot be said by the model, which has no token for a word of theirs (the \
                  first is `{}`)",
                 golds.len(),
                 cut(&word)
             )
         };
-        Ok(first.map(|word| (count, warning(word))))
+        Ok(first.map(|word| (count, what(word))))
     }
 
     /// Whether a response's visible text reaches the gold answer, and by which rule.

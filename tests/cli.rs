@@ -433,7 +433,8 @@ fn models_that_cannot_be_read_are_named() {
     let dir = fixture.copy("tokenizer");
     let words = (0..200).map(|i| format!("x{i}"));
     switchyard::text::Vocabulary::from_words(words).and_then(|v| v.save(&dir)).expect("a tokenizer");
-    bad(&fixture.text("tokenizer"), &["tokenizer", "204", &fixture.config.vocab_size.to_string()]);
+    let rows = fixture.config.vocab_size.to_string();
+    refused(&["generate", "--model", &fixture.text("tokenizer"), "--prompt", "x1"], &["tokenizer", "204", &rows]);
 
     std::fs::write(fixture.path("unknown.gguf"), gguf_of_type(77)).expect("writes");
     bad(&fixture.text("unknown.gguf"), &["unknown.gguf", "77"]);

@@ -152,7 +152,7 @@ fn grading_names_the_line_and_replaces_files_only() {
     std::fs::write(&pairs, [row.repeat(5000).as_slice(), b"\xFF\xFE\n"].concat()).expect("writes");
     let out = temp.path().join("graded.jsonl");
     let said = text(&grade(&out));
-    assert!(said.contains("line 5001"), "{said}");
+    assert!(said.contains("pairs.jsonl:5001"), "{said}");
     assert!(!out.exists());
 
     std::fs::write(&pairs, row).expect("writes");

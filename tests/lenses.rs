@@ -196,7 +196,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
     }
     // Each latent stands for a token of the clause (`h * 2 = 3`): the fourth says the value, whichever it is in this problem.
     let own = |step, layer| at(Lens::Logit, step, layer).own_value.expect("known values");
-    assert!(own(4, 4).low > 0.9, "{}", own(4, 4));
+    assert!(own(4, 4).low > 0.85, "{}", own(4, 4));
     for (step, layer) in [(5, 4), (3, 4), (4, 0)] {
         assert!(own(step, layer).high < 0.5, "step {step}, layer {layer}: {}", own(step, layer));
     }

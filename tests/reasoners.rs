@@ -94,7 +94,7 @@ fn what_does_not_belong_together_is_refused_by_name() {
     for (from, kind, base, says) in [
         ("coconut", "codi", "gpt2", &["Coconut", "Codi"][..]),
         ("simcot", "coconut", "gpt2", &["expainable_llm", "--as simcot"]),
-        ("codi-gpt2", "codi", "llama", &["codi-gpt2", "unexpected parameter"]),
+        ("codi-gpt2", "codi", "llama", &["codi-gpt2", "wrong shape"]),
         ("gpt2", "codi", "gpt2", &["fixtures/reasoners/gpt2", "no file of weights"]),
         ("nowhere", "codi", "gpt2", &["nowhere", "no such"]),
         ("coconut", "coconut", "nowhere", &["nowhere"]),

@@ -211,7 +211,7 @@ fn a_state_cannot_name_what_lies_elsewhere() {
 fn a_phase_that_learnt_nothing_is_not_a_result() {
     let home = Home::new();
     let begun = home.train("trunk", &["--only", "base,annotate,boundary,sft", "--set", "grpo.steps=0"]);
-    assert!(begun.status.success() && !text(&begun).contains("WARNING"), "{}", text(&begun));
+    assert!(begun.status.success() && !text(&begun).contains("learnt nothing"), "{}", text(&begun));
     for (name, set, needles) in [
         (
             "dropped",
@@ -229,7 +229,7 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
         assert!(output.status.success(), "{said}");
         let summary = std::fs::read_to_string(home.at(name).join("summary.md")).expect("a summary");
         for place in [&said, &summary] {
-            assert!(place.contains("WARNING: grpo learnt nothing"), "{name}: {place}");
+            assert!(place.contains("warning: grpo learnt nothing"), "{name}: {place}");
             assert!(needles.iter().all(|needle| place.contains(needle)), "{name}: {place}");
             assert!(!place.contains("McNemar") && !place.contains("-0.000"), "{name}: {place}");
         }
@@ -240,7 +240,7 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
     }
     let idle = home
         .train("idle", &["--from", "trunk", "--phase", "annotate", "--set", "boundary.steps=0", "--only", "boundary"]);
-    assert!(text(&idle).contains("WARNING: boundary learnt nothing"), "{}", text(&idle));
+    assert!(text(&idle).contains("warning: boundary learnt nothing"), "{}", text(&idle));
 }
 
 /// In this process, stopped after every step and gone on with, until it ends.

@@ -121,7 +121,10 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let recipe = recipe_of(args, &set)?;
+    let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
+    // Settings need to fit together at the points of a sweep, and nowhere else.
+    let first = axes.iter().filter_map(|axis| Some(format!("{}={}", axis.key, axis.values.first()?)));
+    let recipe = recipe_of(args, &[set.as_slice(), &first.collect::<Vec<_>>()].concat())?;
     let options = Options {
         // A sweep's folder holds runs, and is none itself.
         out: args.out.clone().unwrap_or_else(|| {
@@ -139,7 +142,6 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     };
     stop_flag();
     if !args.sweep.is_empty() {
-        let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
         let at = |point: &[String]| recipe_of(args, &[set.as_slice(), point].concat());
         let finished = sweep::run(&axes, at, &options)?;
         if !finished {

@@ -149,7 +149,7 @@ const RANGES: [(&str, Range); 154] = [
     ("icot.remove_per_epoch", NotNegative),
     ("icot.remove_all_from", Count(0, POSITIONS)),
     ("icot.smoothing", PositiveOrInfinite), // λ of an exponential: `inf` is none
-    ("pause.tokens", Count(1, POSITIONS)),
+    ("pause.tokens", Count(0, POSITIONS)),
     ("coconut.batch", Count(1, BATCH)),
     ("coconut.learning_rate", Positive),
     ("coconut.warmup", Count(0, STEPS)),

@@ -63,7 +63,7 @@ fn a_splitting_rule_that_is_not_named_is_guessed_aloud() {
         w.save(&path);
         let side = side(&path);
         let note = side.notes.join(" ");
-        assert_names(&note, &["WARNING", "tokenizer.ggml.pre", wanted]);
+        assert_names(&note, &["warning", "tokenizer.ggml.pre", wanted]);
         assert!(tokens(&side, "the the").iter().any(|token| token == "Ġthe"), "{wanted}");
     }
     // A rule that is named is no guess.

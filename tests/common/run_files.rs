@@ -58,7 +58,7 @@ fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             }
             Some("summary") if ending("md") => {
                 let text = std::fs::read_to_string(&path).expect("a summary");
-                let command = |line: &&str| line.starts_with("`train ");
+                let command = |line: &&str| line.starts_with("`train");
                 assert_eq!(text.lines().filter(command).count(), 1, "{text}");
                 text.lines().filter(|line| !command(line)).collect::<String>().into_bytes()
             }

@@ -86,9 +86,11 @@ impl Edges<'_> {
             0 => vec![0.0],
             _ => (0..steps).map(|step| (step as f64 + 0.5) / steps as f64).collect(),
         };
-        let parts = parallel::run(&parallel::cut(recorded, self.threads), |part| {
+        // The same groups whatever the number of threads: a pair's sums are rounded with those of its group.
+        let groups: Vec<&[&Recorded]> = recorded.chunks(8).collect();
+        let parts = parallel::run(&parallel::cut(&groups, self.threads), |part| {
             let mut out = vec![];
-            for some in part.chunks(8) {
+            for &some in part {
                 let mut sums: Vec<Vec<Array2<f64>>> =
                     some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
                 for &share in &shares {

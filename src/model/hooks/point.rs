@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::aliases;
 use crate::names::distance;
@@ -127,7 +127,10 @@ impl HookPoint {
     /// A pattern that names nothing, with the nearest existing name.
     pub fn resolve(pattern: &str, layers: usize) -> Result<Vec<Self>> {
         let ours = aliases::ours(pattern);
-        let normal = absolute_layer(ours.as_deref().unwrap_or(pattern), layers)?;
+        let normal = match &ours {
+            Some(ours) => absolute_layer(ours, layers).with_context(|| format!("unknown hook `{pattern}`"))?,
+            None => absolute_layer(pattern, layers)?,
+        };
         let opt_in = normal.ends_with(".hook_result");
         let found: Vec<Self> = Self::all(layers)
             .into_iter()

@@ -14,7 +14,7 @@ use crate::store::write_atomic;
 use crate::train::state::Trained;
 
 /// What a note begins with that says that a phase is no result.
-pub(in crate::train) const WARNING: &str = "WARNING";
+pub(in crate::train) const WARNING: &str = "warning";
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -214,7 +214,7 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
         None => (Split::UNNAMED, "text is cut by llama.cpp's default, which no model was trained with".to_owned()),
     };
     notes.push(format!(
-        "WARNING: {found}: {what}. Where that is wrong, all tokens of text are: convert the file again, or put the model's \
+        "warning: {found}: {what}. Where that is wrong, all tokens of text are: convert the file again, or put the model's \
          tokenizer.json beside it"
     ));
     Ok(rule)
