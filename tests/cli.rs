@@ -434,7 +434,11 @@ fn models_that_cannot_be_read_are_named() {
     let words = (0..200).map(|i| format!("x{i}"));
     switchyard::text::Vocabulary::from_words(words).and_then(|v| v.save(&dir)).expect("a tokenizer");
     let rows = fixture.config.vocab_size.to_string();
-    refused(&["generate", "--model", &fixture.text("tokenizer"), "--prompt", "x1"], &["tokenizer", "204", &rows]);
+    // It keeps text from being read, and nothing else.
+    let output = probe(&["generate", "--model", &fixture.text("tokenizer"), "--prompt", "x1"]);
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(["text side", "x199", "203", &rows].iter().all(|part| said.contains(part)), "{said}");
 
     std::fs::write(fixture.path("unknown.gguf"), gguf_of_type(77)).expect("writes");
     bad(&fixture.text("unknown.gguf"), &["unknown.gguf", "77"]);

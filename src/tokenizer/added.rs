@@ -47,7 +47,7 @@ pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class)
     let mut all: Map<String, Value> =
         class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
     all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
-    if !config.contains_key("added_tokens_decoder") {
+    if decoder(config).is_none() {
         let file = folder.join("special_tokens_map.json");
         all.extend(roles(&file.display().to_string(), &read_object(&file)?.unwrap_or_default())?);
     }
@@ -55,10 +55,15 @@ pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class)
     Ok(all)
 }
 
+/// `null` is none.
+fn decoder(config: &Map<String, Value>) -> Option<&Value> {
+    config.get("added_tokens_decoder").filter(|listed| !listed.is_null())
+}
+
 /// Further tokens of no named part, of the file that names the parts.
 fn extra(folder: &Path, config: &Map<String, Value>) -> Result<Vec<String>> {
     let keys = ["extra_special_tokens", "additional_special_tokens"];
-    let older = match config.contains_key("added_tokens_decoder") {
+    let older = match decoder(config).is_some() {
         true => Map::new(),
         false => read_object(&folder.join("special_tokens_map.json"))?.unwrap_or_default(),
     };
@@ -84,7 +89,7 @@ fn listed(
     let id = |text: &str| {
         text.parse::<u32>().map_err(|_| anyhow!("{}: added_tokens_decoder: {text:?} is no id", place.display()))
     };
-    if let Some(decoder) = config.get("added_tokens_decoder") {
+    if let Some(decoder) = decoder(config) {
         let decoder = decoder.as_object();
         let decoder =
             decoder.with_context(|| format!("{}: added_tokens_decoder: expected an object", place.display()))?;

@@ -203,7 +203,7 @@ fn to_json(tokenizer: &Tokenizer) -> Result<Vec<u8>> {
 fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
     let mut config: Value =
         serde_json::from_slice(bytes).map_err(|e| anyhow!("tokenizer_config.json: not valid JSON: {e}"))?;
-    if let Some(list) = config["added_tokens_decoder"].as_object_mut() {
+    if let Some(list) = config.get_mut("added_tokens_decoder").and_then(Value::as_object_mut) {
         let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
         for (id, token) in added {
