@@ -74,7 +74,8 @@ fn shorter(line: &str) -> String {
     let (program, second) = (words[0], words.get(1).copied().unwrap_or_default());
     let mut line = line.replace(" --device cuda", "").replace(" --draws 20", "");
     match (program, second) {
-        ("probe" | "intervene", "generate" | "activations" | "lens" | "patterns" | "pairs") | ("report", _) => {}
+        ("probe" | "intervene", "generate" | "activations" | "import" | "lens" | "patterns" | "pairs")
+        | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
         ("probe" | "intervene", _) => {
             if let Some((before, after)) = line.clone().split_once(" --problems ") {
@@ -170,6 +171,14 @@ fn at_hand(line: &str) -> TempDir {
     if line.contains("Qwen/Qwen3-8B") {
         stranger(&gguf, &at("Qwen/Qwen3-8B"));
     }
+    if line.starts_with("probe import") && line.contains("checkpoint_33") {
+        std::fs::copy(repository("fixtures/reasoners/coconut/checkpoint_3"), at("checkpoint_33")).expect("copied");
+    }
+    for (name, of) in [("CODI-gpt2", "codi-gpt2"), ("openai-community/gpt2", "gpt2")] {
+        if line.starts_with("probe import") && line.contains(name) {
+            copy(&repository("fixtures/reasoners").join(of), &at(name));
+        }
+    }
     if line.contains("switch-adapter") {
         adapter(&at("switch-adapter"));
     }
@@ -182,7 +191,13 @@ fn at_hand(line: &str) -> TempDir {
         if line.contains(name) {
             let problems =
                 std::fs::read_to_string(repository(&format!("fixtures/problems/{of}.jsonl"))).expect("problems");
-            let numbered = |n: usize| problems.replace("fixture/", &format!("{n}/"));
+            // A question that stands twice is asked once.
+            let numbered = |n: usize| {
+                let asked = problems.replace("fixture/", &format!("{n}/"));
+                ["question", "problem"]
+                    .iter()
+                    .fold(asked, |all, key| all.replace(&format!("{{\"{key}\": \""), &format!("{{\"{key}\": \"({n}) ")))
+            };
             write(&at(name), &(0..16).map(numbered).collect::<String>());
         }
     }

@@ -198,7 +198,10 @@ fn smoke_leaves_every_artefact() {
     let other = train_on(&out, "3").arg("--resume").output().expect("train runs");
     assert_eq!(other.status.code(), Some(2));
     let said = text(&other);
-    assert!(said.contains("--threads 2") && said.contains("--threads 3") && said.contains("manifest.json"), "{said}");
+    assert!(
+        said.contains("threads was 2, now 3") && said.contains("--threads") && said.contains("manifest.json"),
+        "{said}"
+    );
     let manifest = std::fs::read_to_string(out.join("manifest.json")).expect("the manifest");
     let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
     assert_eq!(
