@@ -164,7 +164,7 @@ fn a_stopped_or_killed_process_ends_the_run_which_goes_on() {
     fails(&hit(begin(&["--resume"]), &out.join("grpo"), "-KILL"), "signal 9");
     // Another number of processes rounds another way.
     let other = train(1, &out, &["--resume"]).output().expect("it starts");
-    fails(&other, "started by 2 processes, now there are 1");
+    fails(&other, "processes was 2, now 1");
     done(&mut train(2, &out, &["--resume"]));
     assert_same(by_two().0, &out, "one of two processes was stopped, and one killed");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use switchyard::latent::{Blocks, Sequence, Source};
+use switchyard::latent::{Blocks, DecodeSettings, Request, Sequence, Source, decode};
 use switchyard::loading::Loaded;
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::SafetensorsFile;
@@ -77,8 +77,13 @@ fn an_imported_reasoner_decodes_with_its_block() {
         let out = root.path().join(name);
         assert_eq!(import(name, kind, "gpt2", &out).0, Some(0));
         let loaded = Loaded::open(out.to_str().expect("a path")).expect("opens");
-        let trace = loaded.generate("w5 w9 w30 w2 w17", &mut Hooks::none()).expect("a response");
-        assert_eq!(loaded.row(&trace).expect("a row").latents(), STEPS, "{name}");
+        let prompt = loaded.vocabulary.as_ref().and_then(|v| v.encode_row("w5 w9 w30 w2 w17").ok()).expect("ids");
+        // The tiny models have 48 positions.
+        let settings = DecodeSettings { max_new_tokens: 4, ..loaded.settings() };
+        let request = Request { problem: 0, prompt, rollout: 0 };
+        let traces = decode(loaded.decode(&settings), &[request], 1, &mut Hooks::none()).expect("a response");
+        let trace = &traces[0];
+        assert_eq!(loaded.row(trace).expect("a row").latents(), STEPS, "{name}");
         let logits = reference.tensor(&format!("{name}.logits")).expect("logits");
         // Behind `</swi>`, among the tokens of the base.
         let after = &logits.data[9 * logits.shape[1]..][..37];
