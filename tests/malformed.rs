@@ -1,5 +1,5 @@
 //! Damaged and hostile input: every parser gets files with bytes changed, cut, doubled and swapped, and may answer with a
-//! result or an error only. No panic, no abort, none over two seconds, none beyond two gigabytes, no file elsewhere. Half of
+//! result or an error only. No panic, no abort, none over two seconds of work, none beyond two gigabytes, no file elsewhere. Half of
 //! the changes are to bytes, half keep the structure that a reader checks first.
 //!
 //! The cases run in processes of their own, under a limit of the system on their memory: a failed allocation ends the
@@ -23,7 +23,10 @@ use parsers::{TARGETS, Target, place};
 
 const CASES: &str = "SWITCHYARD_CASES";
 const FOLDER: &str = "SWITCHYARD_FOLDER";
+/// Of the processor, which a busy machine does not change.
 const SLOWEST: Duration = Duration::from_secs(2);
+/// Of the clock: what waits and does not work hangs.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Of address space, in KiB.
 const MEMORY: usize = 2 << 20;
 
@@ -33,10 +36,22 @@ const CANARIES: u64 = 1 << 40;
 fn canary(case: u64) {
     match case - CANARIES {
         0 => panic!("a canary"),
-        1 => std::thread::sleep(2 * SLOWEST),
+        1 => {
+            let begun = worked();
+            while worked() - begun < 2 * SLOWEST {}
+        }
         2 => drop(std::hint::black_box(vec![1_u8; 3 << 30])),
         _ => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 50))),
     }
+}
+
+/// What this process has had of the processors, in the hundredths of a second that Linux counts for programs.
+fn worked() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("what the system says of this process");
+    let after = stat.rsplit_once(')').expect("a name").1;
+    // User and system time are the fields 14 and 15; the third follows the name.
+    let ticks = after.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
+    Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
 /// The seed of case `number` changed: by one to four steps.
@@ -128,16 +143,21 @@ fn worker() {
     let watched = note.with_extension("slow");
     let slow = watched.clone();
     std::thread::spawn(move || {
-        let (mut case, mut since) = (u64::MAX, Instant::now());
+        let (mut case, mut since, mut before) = (u64::MAX, Instant::now(), worked());
         loop {
             std::thread::sleep(Duration::from_millis(50));
             let now = CASE.load(Ordering::Relaxed);
             if now != case {
-                (case, since) = (now, Instant::now());
-            } else if since.elapsed() > SLOWEST {
-                let _ = std::fs::write(&slow, "over two seconds");
-                std::process::exit(9);
+                (case, since, before) = (now, Instant::now(), worked());
+                continue;
             }
+            let why = match (worked() - before > SLOWEST, since.elapsed() > LONGEST) {
+                (true, _) => "over two seconds",
+                (_, true) => "nothing for a minute",
+                _ => continue,
+            };
+            let _ = std::fs::write(&slow, why);
+            std::process::exit(9);
         }
     });
     let mut refused = vec![];
