@@ -1,8 +1,12 @@
-//! Other crates' work on files that nobody vouches for: where it panics, that is an error here, and nothing else is said of it.
+//! Files that nobody vouches for: a panic of another crate that reads one is an error here, and nothing else is said of it; a
+//! text that is held whole has a bound.
 
 use std::any::Any;
 use std::cell::Cell;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::Path;
 use std::sync::Once;
 
 use anyhow::{Result, anyhow};
@@ -33,6 +37,23 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     done.map_err(|panic| anyhow!("{}", said(&*panic)))
 }
 
+/// Bytes of a text that is held whole: the longest are tokenizers, of some 35 MB.
+const MOST_TEXT: u64 = 256 << 20;
+
+/// The text of a file of settings, a tokenizer or a manifest.
+///
+/// # Errors
+/// A file that cannot be read, is no UTF-8 or is longer than any of these.
+pub(crate) fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(MOST_TEXT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_TEXT {
+        let words = format!("longer than {MOST_TEXT} bytes: no file of settings is");
+        return Err(Error::new(ErrorKind::InvalidData, words));
+    }
+    Ok(text)
+}
+
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a text").to_owned()
@@ -47,5 +68,12 @@ mod tests {
         let error = guarded(|| [1, 2, 3][std::hint::black_box(7)]).expect_err("a panic").to_string();
         assert!(error.contains("index out of bounds"), "{error}");
         assert_eq!(guarded(|| 5).expect("no panic"), 5);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_text_without_end_is_refused() {
+        let error = read_text("/dev/zero").expect_err("too long").to_string();
+        assert!(error.contains("longer than"), "{error}");
     }
 }

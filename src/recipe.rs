@@ -22,6 +22,7 @@ pub use ranges::settings;
 pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 use crate::grade::Grader;
+use crate::guard::read_text;
 pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
 use crate::names::meant;
@@ -212,7 +213,7 @@ impl Recipe {
 
     fn read(source: &str, overrides: &[String]) -> Result<Self> {
         let text = if source.ends_with(".toml") {
-            std::fs::read_to_string(source).with_context(|| format!("{source}: cannot read the recipe"))?
+            read_text(source).with_context(|| format!("{source}: cannot read the recipe"))?
         } else {
             let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
             let found = PRESETS.iter().find(|(name, _)| *name == source);

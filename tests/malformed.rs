@@ -114,8 +114,9 @@ fn workplace(temp: &Path) -> Vec<(PathBuf, PathBuf, Vec<u8>)> {
     let own = |(number, target): (usize, &Target)| {
         let folder = temp.join(number.to_string());
         place(target, &folder);
-        let seed = std::fs::read(Path::new(target.folder).join(target.file)).expect("a seed");
-        (folder.clone(), folder.join(target.file), seed)
+        let file = folder.join(target.file);
+        let seed = std::fs::read(Path::new(target.folder).join(target.file)).or_else(|_| std::fs::read(&file));
+        (folder.clone(), file, seed.expect("a seed"))
     };
     TARGETS.iter().enumerate().map(own).collect()
 }

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::shard::ShardArgs;
 use crate::experiments::{ALL, Experiment, Settings};
+use crate::guard::read_text;
 use crate::names::meant;
 use crate::study::Study;
 
@@ -94,7 +95,7 @@ impl Chosen {
     /// A file that cannot be read, a setting that no experiment has.
     pub fn settings(&self) -> Result<Settings> {
         let Some(file) = &self.recipe else { return Ok(Settings::default()) };
-        let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+        let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
         let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
         let Some(settings) = table.remove("settings") else { return Ok(Settings::default()) };
         settings.try_into().with_context(|| format!("{}: [settings]", file.display()))

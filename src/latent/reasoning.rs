@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller::Blocks;
 use super::source::Source;
+use crate::guard::read_text;
 
 /// `reasoning.json` of a checkpoint folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ impl Reasoning {
     /// A file that cannot be read or is not one, by path.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match read_text(&path) {
             Ok(text) => text,
             Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
                 return Ok(None);

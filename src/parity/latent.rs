@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::reference::{self, get, mean_cross_entropy, read, relative, values};
 use super::{Compared, Fixtures};
 use crate::corpus::Row;
+use crate::guard::read_text;
 use crate::latent::{Gradient, HiddenState, Sequence, unroll};
 use crate::model::Hooks;
 use crate::model::gradients::gradients_by_name;
@@ -26,7 +27,7 @@ struct Known {
 /// Rows with latents, of set `a` (one block each) or `b` (several).
 pub(super) fn rows_of(fixtures: &Fixtures, set: &str) -> Result<Vec<Row>> {
     let path = fixtures.path("latent/rows.json");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
     let mut sets: BTreeMap<String, Vec<Known>> =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let known = sets.remove(set).with_context(|| format!("{}: no set `{set}`", path.display()))?;

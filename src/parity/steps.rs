@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::latent::{LATENT, rows_of};
 use super::reference::{self, Found, get, read, relative};
 use super::{Compared, Fixtures};
+use crate::guard::read_text;
 use crate::latent::gumbel::Drawn;
 use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
@@ -109,7 +110,7 @@ impl GrpoValues {
     }
 
     fn read_file(path: std::path::PathBuf) -> Result<(Self, Vec<Rollout>)> {
-        let text = std::fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         let values: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         let rollouts = values.rollouts.iter().map(GrpoRollout::rollout).collect();
         Ok((values, rollouts))

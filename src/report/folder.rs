@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::mixture;
+use crate::guard::read_text;
 use crate::schema::{CalibrationRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_flat};
@@ -124,7 +125,7 @@ impl Folder {
         if !manifest.is_file() {
             return None;
         }
-        let read = fs::read_to_string(&manifest).map_err(anyhow::Error::from);
+        let read = read_text(&manifest).map_err(anyhow::Error::from);
         match read.and_then(|text| serde_json::from_str(&text).map_err(anyhow::Error::from)) {
             Ok(value) => Some(value),
             Err(why) => {

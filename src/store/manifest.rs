@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::head::commit;
 use super::origin::{checkpoint, difference, left_out};
 use super::{Inside, Lock, json, sha256, write_atomic};
+use crate::guard::read_text;
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
 pub(crate) struct Manifest {
@@ -34,7 +35,7 @@ impl Manifest {
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("manifest.json");
         let failed = || format!("{}: not a manifest; move it away to go on", path.display());
-        let held: Map<String, Value> = match std::fs::read_to_string(&path) {
+        let held: Map<String, Value> = match read_text(&path) {
             Ok(text) => json::from_str(&text).with_context(failed)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
             Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),

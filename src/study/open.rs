@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Study;
 use crate::corpus::Corpus;
 use crate::grade::Grader;
+use crate::guard::read_text;
 use crate::loading::{NewRows, Opened};
 use crate::machine::Machine;
 use crate::model::ModelConfig;
@@ -32,7 +33,7 @@ impl Study {
     /// As [`Self::open`], and a file that cannot be read.
     pub fn of_run(run: &Path, phase: &str, asked: &Asked, machine: &Machine) -> Result<Self> {
         let file = run.join("recipe.toml");
-        let text = std::fs::read_to_string(&file)
+        let text = read_text(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
         let trained = recipe.clone();

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{DoesNotApply, Study};
 use crate::evaluation::response_entropies;
+use crate::guard::read_text;
 use crate::machine::Compute;
 use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
@@ -76,8 +77,8 @@ impl Study {
 
 fn read_threshold(run: &Path) -> Result<f32> {
     let file = run.join("annotate").join("summary.json");
-    let text = std::fs::read_to_string(&file)
-        .with_context(|| format!("{}: cannot read; the run has no annotation", file.display()))?;
+    let text =
+        read_text(&file).with_context(|| format!("{}: cannot read; the run has no annotation", file.display()))?;
     let summary: Summary = serde_json::from_str(&text).with_context(|| format!("{}: not a summary", file.display()))?;
     Ok(summary.threshold)
 }

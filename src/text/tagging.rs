@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::annotate::AnnotateSettings;
 use super::samples::Sample;
 use super::spans::{Scored, mean};
+use crate::guard::read_text;
 
 /// One line of `tagged.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +98,7 @@ pub(crate) fn tag(
 
 /// Reads `tagged.jsonl`.
 pub fn read_tagged(file: &Path) -> Result<Vec<Tagged>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
     let parse = |(number, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| format!("{}:{}: not a tagged solution", file.display(), number + 1))
     };

@@ -10,6 +10,7 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::{Class, is_byte_level};
 use super::{Templates, TextSide, added, parse, pieces, sentencepiece};
+use crate::guard::read_text;
 
 const FILE: &str = "tokenizer.json";
 const PIECES: &str = "tokenizer.model";
@@ -29,7 +30,7 @@ pub(crate) fn has_tokenizer(folder: &Path) -> bool {
 /// # Errors
 /// What is not a JSON object.
 pub(crate) fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
-    let text = match fs::read_to_string(file) {
+    let text = match read_text(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("{}: cannot read", file.display())),
@@ -138,7 +139,7 @@ fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Valu
         folder.display()
     );
     let words = read_object(&vocab)?.unwrap_or_default();
-    let text = fs::read_to_string(&merges).with_context(|| format!("{}: cannot read", merges.display()))?;
+    let text = read_text(&merges).with_context(|| format!("{}: cannot read", merges.display()))?;
     let lines = text.lines().filter(|line| !line.starts_with("#version") && !line.trim().is_empty());
     let pair = |line: &str| {
         let pair = line.trim_end().split_once(' ');

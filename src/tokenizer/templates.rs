@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::folder::read_object;
+use crate::guard::read_text;
 
 const FILE: &str = "chat_template.jinja";
 const MORE: &str = "additional_chat_templates";
@@ -99,5 +100,5 @@ impl Templates {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))
+    read_text(path).with_context(|| format!("{}: cannot read", path.display()))
 }

@@ -12,6 +12,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use super::trainer::{Health, Trainer};
+use crate::guard::{guarded, read_text};
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::peft::save_adapter;
 use crate::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
@@ -172,12 +173,12 @@ impl PhaseFolder {
         ensure!(sums(&folder)? == current.sums, again());
         // The state was written outside autodiff; `train` makes leaves of what was trained before.
         let plain = trainer.model.valid();
-        let loaded =
-            plain.try_load_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
-        trainer.model = loaded.trained_again_on(&trainer.model.device());
+        let weights = guarded(|| plain.try_load_file(folder.join("model.bpk")).map_err(|e| anyhow!("{e:?}")));
+        let weights = weights.flatten().map_err(|e| failed("the weights", e.to_string()))?;
+        trainer.model = weights.trained_again_on(&trainer.model.device());
         let fresh = trainer.optimizer.clone();
-        trainer.optimizer =
-            fresh.load(folder.join("optimizer.bpk")).map_err(|e| failed("the optimiser", format!("{e:?}")))?;
+        let optimizer = guarded(|| fresh.load(folder.join("optimizer.bpk")).map_err(|e| anyhow!("{e:?}")));
+        trainer.optimizer = optimizer.flatten().map_err(|e| failed("the optimiser", e.to_string()))?;
         trainer.health = current.health;
         Ok(current.step)
     }
@@ -195,7 +196,7 @@ impl PhaseFolder {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         let failed = || {
             format!("{}: not a training state; delete {} to start the phase again", path.display(), self.path.display())
         };
@@ -220,7 +221,7 @@ impl PhaseFolder {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
     }
 
@@ -293,7 +294,7 @@ impl PhaseFolder {
     /// A folder without it.
     pub fn trained(&self, name: &str) -> Result<Trained> {
         let path = self.path.join(name).join(TRAINED);
-        let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))
     }
 

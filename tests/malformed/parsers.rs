@@ -1,16 +1,25 @@
 //! Every parser of a file that a user may name: for `tests/malformed.rs`, and for the targets of `fuzz/`.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use burn::tensor::Device;
+use sha2::{Digest, Sha256};
+use switchyard::corpus::Row;
 use switchyard::grade::{extract, grade};
-use switchyard::latent::Reasoning;
+use switchyard::latent::{Gradient, Reasoning, Source};
 use switchyard::loading::Opened;
+use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::model::Decoder;
+use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::checkpoint::peft::Apply;
-use switchyard::recipe::Recipe;
+use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::report::folder::Folder;
 use switchyard::store::read_flat;
 use switchyard::text::read_problems;
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::state::PhaseFolder;
+use switchyard::train::trainer::Trainer;
 
 /// A file that a user may name, and what reads it.
 pub struct Target {
@@ -23,7 +32,7 @@ pub struct Target {
     pub read: fn(&Path, &Path) -> bool,
 }
 
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 23] = [
     Target { folder: "fixtures/tiny/llama_gqa", file: "model.safetensors", text: false, read: folder },
     Target { folder: "fixtures/tiny/llama_gqa", file: "config.json", text: true, read: folder },
     Target { folder: "fixtures/micro/sft/checkpoint", file: "tokenizer.json", text: true, read: vocabulary },
@@ -44,7 +53,13 @@ pub const TARGETS: [Target; 20] = [
     Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
     Target { folder: "fixtures/rows", file: "manifest.json", text: true, read: results },
     Target { folder: "fixtures/grader", file: "pairs.jsonl", text: true, read: answers },
+    Target { folder: STATE, file: "sft/state.json", text: true, read: state },
+    Target { folder: STATE, file: "sft/state-0000001/model.bpk", text: false, read: state },
+    Target { folder: STATE, file: "sft/state-0000001/optimizer.bpk", text: false, read: state },
 ];
+
+/// No folder of the repository: [`place`] writes a training state after one step.
+const STATE: &str = "a training state";
 
 fn opened(model: &Path, adapter: Option<&Path>) -> bool {
     let opened = Opened::open(&model.display().to_string(), adapter, Apply::Merged);
@@ -99,9 +114,57 @@ fn answers(_: &Path, file: &Path) -> bool {
     true
 }
 
+/// A trainer of the smallest model.
+fn trainer() -> Trainer {
+    static MODEL: LazyLock<Decoder> = LazyLock::new(|| {
+        let checkpoint = Checkpoint::open_folder("fixtures/tiny/llama_gqa").expect("the tiny model");
+        Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
+    });
+    Trainer::new(MODEL.clone(), &Optimizer::default())
+}
+
+/// The same after one step.
+fn trained() -> Trainer {
+    let mut trainer = trainer();
+    let settings = Sft {
+        name: "sft",
+        steps: 1,
+        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
+        latent_token: 3,
+        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
+        resets: &[],
+        accumulate: 1,
+        threads: 1,
+        checkpoint_every: 1,
+    };
+    let row = Row { ids: vec![5, 6, 7, 8], prompt: 1, teacher: None, slots: vec![] };
+    sft::step(&mut trainer, &settings, &[row], 1e-3).expect("a step");
+    trainer
+}
+
+/// Going on from a state. Its checksums are made right first: they are no wall against who can write them.
+fn state(folder: &Path, _: &Path) -> bool {
+    let file = folder.join("sft/state.json");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    if let Ok(mut state) = serde_json::from_str::<serde_json::Value>(&text)
+        && let Some(sums) = state.get_mut("sums")
+    {
+        let sum = |name| std::fs::read(folder.join("sft/state-0000001").join(name)).map(|bytes| Sha256::digest(&bytes));
+        let sum = |name| sum(name).expect("a file").iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        *sums = serde_json::json!([sum("model.bpk"), sum("optimizer.bpk")]);
+        std::fs::write(&file, state.to_string()).expect("a file");
+    }
+    let mut trainer = trainer();
+    let phase = PhaseFolder::open(folder, "sft").expect("a phase");
+    phase.restore(&mut trainer).is_ok_and(|step| step == 1)
+}
+
 /// Copies into `folder` what lies beside a target's file: the file itself is what changes there.
 pub fn place(target: &Target, folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
+    if target.folder == STATE {
+        return PhaseFolder::open(folder, "sft").expect("a phase").save(1, &trained()).expect("saves");
+    }
     for entry in std::fs::read_dir(target.folder).expect("seeds").map(|entry| entry.expect("a seed")) {
         let small = entry.metadata().is_ok_and(|data| data.is_file() && data.len() < 2_000_000);
         if small && !target.folder.ends_with("gguf") {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::gguf::parts::is_later_part;
+use crate::guard::read_text;
 
 /// Names that a message lists at most.
 const MOST: usize = 6;
@@ -77,7 +78,7 @@ fn listed(dir: &Path, names: &[&String]) -> String {
 fn snapshot(dir: &Path) -> Result<PathBuf> {
     let snapshots = dir.join("snapshots");
     let there = names(&snapshots, true);
-    let main = std::fs::read_to_string(dir.join("refs/main")).unwrap_or_default();
+    let main = read_text(dir.join("refs/main")).unwrap_or_default();
     let named = there.iter().find(|name| *name == main.trim());
     match (named, there.as_slice()) {
         (Some(one), _) | (None, [one]) => of_model(&snapshots.join(one)),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::{Checkpoint, GgufFile};
+use crate::guard::read_text;
 pub use crate::tokenizer::Templates;
 use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, templates_in};
 
@@ -217,6 +218,6 @@ fn read_json(path: &Path) -> Result<Option<Value>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let text = read_text(path).with_context(|| format!("{}: cannot read", path.display()))?;
     serde_json::from_str(&text).map(Some).map_err(|e| anyhow!("{}: not valid JSON: {e}", path.display()))
 }

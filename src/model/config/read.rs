@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::keys::{Keys, brief};
 use super::{Activation, Family, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling};
+use crate::guard::read_text;
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
@@ -16,8 +17,7 @@ pub(super) fn read(path: &Path) -> Result<ModelConfig> {
         !path.exists() || path.is_file(),
         "{origin}: expected a file, the model's config.json, and found something else"
     );
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
+    let text = read_text(path).with_context(|| format!("{origin}: cannot read the model's config.json"))?;
     let value: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
     from_json(&value, &origin)
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::weights;
+use crate::guard::read_text;
 use crate::report::folder::Folder;
 use crate::store::sha256;
 use crate::tasks::{Split, Task};
@@ -128,7 +129,7 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
 /// A run that has no generated task in words.
 fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
     let recipe = path.join("recipe.toml");
-    let text = std::fs::read_to_string(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
+    let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
     let recipe: toml::Value = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
     let part = |keys: [&str; 2]| recipe.get(keys[0]).and_then(|part| part.get(keys[1]));
     let template = part(["data", "template"]).and_then(|t| Template::deserialize(t.clone()).ok());
@@ -174,6 +175,6 @@ fn json(file: &Path) -> Result<Option<Value>> {
     if !file.is_file() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
     serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not valid JSON", file.display()))
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::Run;
 use crate::corpus::Corpus;
+use crate::guard::read_text;
 use crate::machine;
 use crate::model::checkpoint::Checkpoint;
 use crate::progress::say;
@@ -114,7 +115,7 @@ fn of_files(path: &Path) -> Result<String> {
 /// A manifest that cannot be read; none in a folder with phases, of which nobody knows what they were made of.
 pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
     let path = root.join("manifest.json");
-    match fs::read_to_string(&path) {
+    match read_text(&path) {
         Ok(text) => {
             serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not a manifest", path.display()))
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::guard::read_text;
 use crate::recipe::Recipe;
 
 /// Compares a recipe with the one that a run has on disk.
@@ -24,7 +25,7 @@ pub(super) fn same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
 
 /// The recipe of a run, as the table that it is.
 pub(super) fn read_recipe(file: &Path) -> Result<toml::Table> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
     text.parse().with_context(|| format!("{}: not a recipe", file.display()))
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Branch, Run, inputs, resume, taken};
 use crate::corpus::Corpus;
+use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{NewRows, Opened};
 use crate::method::Phase;
@@ -53,7 +54,7 @@ fn template(recipe: &Recipe, opened: &Opened, begun: &Path) -> Result<Template> 
     if !named.is_chat() || !opened.text()?.has_chat() {
         return Ok(named);
     }
-    let begun = fs::read_to_string(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
+    let begun = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
     Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
 }
 

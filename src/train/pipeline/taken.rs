@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::inputs;
 use super::resume::{differences, read_recipe};
+use crate::guard::read_text;
 use crate::method::{Phase, Work, reads};
 use crate::progress::say;
 use crate::recipe::Recipe;
@@ -258,7 +259,7 @@ pub(super) fn origin(folder: &Path) -> Result<Option<Origin>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text = fs::read_to_string(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+    let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
     serde_json::from_str(&text)
         .map(Some)
         .with_context(|| format!("{}: does not say where a phase is from", path.display()))

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{is_hash, set};
+use crate::guard::read_text;
 use crate::progress::say;
 
 /// The folder of `HF_HOME` or its default.
@@ -46,7 +47,7 @@ impl Cache {
 
     /// The commit that a revision was when it was last asked for; the revision itself where it is a commit that is here.
     pub fn commit(&self, revision: &str) -> Option<String> {
-        let held = fs::read_to_string(self.folder.join("refs").join(revision)).ok();
+        let held = read_text(self.folder.join("refs").join(revision)).ok();
         let held = held.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));
         held.or_else(|| (is_hash(revision) && self.snapshot(revision).is_dir()).then(|| revision.to_owned()))
     }

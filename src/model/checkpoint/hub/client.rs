@@ -10,6 +10,7 @@ use ureq::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
 use ureq::{Agent, Body};
 
 use super::set;
+use crate::guard::read_text;
 use crate::progress::say;
 
 /// Seconds without a byte after which a download is given up (Hugging Face's name for it), and their default.
@@ -203,7 +204,7 @@ fn token(home: &Path) -> Result<Option<HeaderValue>> {
     let named = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"].into_iter().find_map(|name| Some((name.to_owned(), set(name)?)));
     let read = || {
         let file = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), Into::into);
-        Some((file.display().to_string(), std::fs::read_to_string(&file).ok()?))
+        Some((file.display().to_string(), read_text(&file).ok()?))
     };
     let Some((place, text)) = named.or_else(read) else { return Ok(None) };
     let text = text.trim();

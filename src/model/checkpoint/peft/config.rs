@@ -1,7 +1,6 @@
 //! `adapter_config.json`: the settings of a LoRA adapter, with those that change the arithmetic in a way we do not
 //! have refused by name.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -10,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::ModelRef;
 use super::reach::{ends_in, in_pattern};
+use crate::guard::read_text;
 
 /// Names of modules, as `target_modules` and `exclude_modules` have them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl AdapterConfig {
 
     pub fn read(path: &Path) -> Result<Self> {
         let origin = path.display().to_string();
-        let text = fs::read_to_string(path).with_context(|| format!("{origin}: cannot read the adapter's settings"))?;
+        let text = read_text(path).with_context(|| format!("{origin}: cannot read the adapter's settings"))?;
         let value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
         Self::from_json(&value, &origin)
     }

@@ -13,7 +13,6 @@ mod save;
 mod tied;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -24,6 +23,7 @@ use super::folder::{has_weights, open_file};
 use super::layout::gpt2_module;
 use super::params::{EMBED, HEAD};
 use super::{HostTensor, Weights, expected_parameters};
+use crate::guard::read_text;
 use crate::model::config::ModelConfig;
 
 pub use config::{AdapterConfig, Targets};
@@ -251,7 +251,7 @@ impl Adapter {
 
 fn vocab_size(config: &Path) -> Result<Option<usize>> {
     let origin = config.display();
-    let text = fs::read_to_string(config).with_context(|| format!("{origin}: cannot read"))?;
+    let text = read_text(config).with_context(|| format!("{origin}: cannot read"))?;
     let value: Value = serde_json::from_str(&text).with_context(|| format!("{origin}: not valid JSON"))?;
     Ok(value["vocab_size"].as_u64().map(|rows| rows as usize))
 }
