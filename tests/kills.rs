@@ -27,7 +27,7 @@ struct Point {
     number: usize,
 }
 
-/// Every phase of SWITCH on `smoke`, a few steps of each.
+/// Every phase of SWITCH on `smoke`, a few steps of each; or the branch of such a run that is `trunk` beside it.
 fn train(out: &Path, resume: bool) -> Vec<String> {
     let mut line = vec![env!("CARGO_BIN_EXE_train")];
     line.extend(["--preset", "smoke", "--method", "switch", "--threads", "1", "--set", "checkpoint.every=3"]);
@@ -45,8 +45,16 @@ fn train(out: &Path, resume: bool) -> Vec<String> {
     let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
     line.extend(["--out".to_owned(), out.display().to_string()]);
     line.extend(resume.then(|| "--resume".to_owned()));
+    let trunk = out.with_file_name(TRUNK);
+    if out != trunk && trunk.exists() {
+        line.extend(["--from".to_owned(), trunk.display().to_string()]);
+        line.extend(["--set", "grpo.learning_rate=1e-4"].map(str::to_owned));
+    }
     line
 }
+
+/// A finished run of this name makes the others its branches.
+const TRUNK: &str = "trunk";
 
 fn run(line: &[String]) -> Output {
     let mut command = Command::new(&line[0]);
@@ -101,6 +109,9 @@ fn whole(temp: &Path) -> [usize; CALLS.len()] {
 /// `wanted` points over all kinds of calls, evenly; `turn` shifts them.
 fn points(counts: [usize; CALLS.len()], wanted: usize, turn: usize) -> Vec<Point> {
     let mut points = vec![];
+    if wanted == 0 {
+        return points;
+    }
     for (call, total) in CALLS.into_iter().zip(counts) {
         let each = (total * CALLS.len() / wanted).max(1);
         points.extend((1..=total).filter(|number| number % each == turn % each).map(|number| Point { call, number }));
@@ -140,11 +151,14 @@ fn full(temp: &Path, at: Point) -> Option<String> {
     wrong.map(|wrong| format!("refused at {at:?}: {wrong}"))
 }
 
-fn attack(kills: usize, pairs: usize, refusals: usize) {
+fn attack(branches: bool, kills: usize, pairs: usize, refusals: usize) {
     if !has_strace() {
         return;
     }
     let temp = tempfile::tempdir().expect("a temporary folder");
+    if branches {
+        assert!(run(&train(&temp.path().join(TRUNK), false)).status.success());
+    }
     let counts = whole(temp.path());
     let mut wrong = vec![];
     let once = points(counts, kills, 0);
@@ -184,12 +198,18 @@ fn a_stop_just_before_a_phase_ends_costs_nothing() {
 
 #[test]
 fn a_kill_or_a_full_disk_at_any_call_costs_nothing() {
-    attack(7, 3, 7);
+    attack(false, 7, 3, 7);
+}
+
+#[test]
+fn a_kill_at_any_call_of_a_branch_costs_nothing() {
+    attack(true, 7, 0, 0);
 }
 
 #[test]
 #[ignore = "hours with SWITCHYARD_KILLS=1000"]
 fn a_thousand_kills_cost_nothing() {
     let kills = std::env::var("SWITCHYARD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
-    attack(kills, kills / 5, kills / 5);
+    attack(false, kills, kills / 5, kills / 5);
+    attack(true, kills / 5, kills / 5, kills / 5);
 }

@@ -82,7 +82,7 @@ pub fn normal_cdf(x: f64) -> f64 {
 }
 
 /// P(T <= x) of Student's t with `df` degrees of freedom.
-pub(crate) fn t_cdf(x: f64, df: f64) -> f64 {
+pub fn t_cdf(x: f64, df: f64) -> f64 {
     let tail = 0.5 * incomplete_beta(0.5 * df, 0.5, df / (df + x * x));
     if x > 0.0 { 1.0 - tail } else { tail }
 }
