@@ -398,6 +398,34 @@ fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
 }
 
 #[test]
+fn verdicts_of_the_committed_rows_say_no_more_than_the_rows() {
+    let committed = Path::new(".").join("reports/micro");
+    let said = |id: &str| verdict(&committed, id);
+    // 5 gained and 1 lost of the 47 problems on which both switch: each checkpoint chooses its own problems.
+    let (latent, _, test) = said("rl-latent-accuracy-same-run");
+    assert!(latent == Verdict::Undecided && test.contains("of the 47 problems on which both switch"), "{test}");
+    let (_, _, test) = said("rl-doubles-latent-accuracy");
+    assert!(test.contains("whole problems resampled"), "{test}");
+    // Methods at chance are no rivals, and what sums embeddings is no hidden-state recurrence.
+    let (rivals, p, test) = said("beats-latent-baselines");
+    assert!(rivals == Verdict::NotTestable && p.is_none(), "{test}");
+    assert!(test.matches("a method that learnt nothing is no rival").count() == 2 && !test.contains("colar"), "{test}");
+    // "About 100" has two sides.
+    assert_eq!(said("swi-neighbour-contrast").0, Verdict::NotReproduced);
+    // The test finds its effect in every model that has none.
+    let (specific, _, test) = said("specific-hidden-state");
+    assert!(specific == Verdict::NotTestable && test.contains("raises a false alarm in 1.00"), "{test}");
+    // Where the gain was made: the parts add up to the whole.
+    let (_, _, test) = said("rl-trainable");
+    let parts = test.split(" (gained").nth(1).and_then(|rest| rest.split("exact McNemar").next()).expect("the flips");
+    let sum = |sign: char| -> usize {
+        let numbers = parts.split(sign).skip(1);
+        numbers.map(|rest| rest.split(' ').next().and_then(|n| n.parse::<usize>().ok()).expect("a count")).sum()
+    };
+    assert_eq!((sum('+'), sum('−')), (97, 9), "{parts}");
+}
+
+#[test]
 fn the_start_of_grpo_has_the_name_that_its_method_gives_it() {
     let phases = switchyard::method::phases(&Recipe::resolve("micro", &[]).unwrap()).unwrap();
     let folder = Folder::open(&Path::new(".").join("reports/micro")).unwrap();

@@ -1,5 +1,5 @@
 //! Every estimate with an interval in README.md and docs/results.md is one of the committed rows or tables, to the digits that it
-//! is written with. What was measured without its rows being committed stands between `<!-- no rows -->` and
+//! is written with and with the n that stands behind it. What was measured without its rows being committed stands between `<!-- no rows -->` and
 //! `<!-- /no rows -->`, where the text names its command.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,16 @@ use switchyard::store::read_flat;
 /// Value, low and high end.
 type Triple = [f64; 3];
 
-/// `.942 [.911, .969]` in a text, with the decimals that each number is written with.
-fn written(text: &str) -> Vec<(String, Triple, [usize; 3])> {
+/// The n that stands right behind an interval: ` n=47` or ` (n = 1,319`.
+fn denominator(behind: &str) -> Option<usize> {
+    let start = behind.trim_start_matches([' ', ',', '(']);
+    let number = start.strip_prefix("n=").or_else(|| start.strip_prefix("n = "))?;
+    let digits = number.chars().take_while(|c| c.is_ascii_digit() || *c == ',').filter(char::is_ascii_digit);
+    digits.collect::<String>().parse().ok()
+}
+
+/// `.942 [.911, .969]` in a text, with the decimals that each number is written with, and its n where it is said.
+fn written(text: &str) -> Vec<(String, Triple, [usize; 3], Option<usize>)> {
     let text = text.replace('−', "-");
     let mut found = vec![];
     for (at, _) in text.match_indices(" [") {
@@ -22,7 +30,8 @@ fn written(text: &str) -> Vec<(String, Triple, [usize; 3])> {
         let number = |part: &str| part.contains('.').then(|| part.parse().ok()).flatten();
         let decimals = |part: &str| part.split('.').nth(1).map_or(0, str::len);
         if let [Some(a), Some(b), Some(c)] = [value, low, high].map(number) {
-            found.push((format!("{value}{}", &text[at..=end]), [a, b, c], [value, low, high].map(decimals)));
+            let words = format!("{value}{}", &text[at..=end]);
+            found.push((words, [a, b, c], [value, low, high].map(decimals), denominator(&text[end + 1..])));
         }
     }
     found
@@ -35,10 +44,10 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// All estimates of the committed rows and tables, by their value in thousandths.
-fn committed() -> BTreeMap<i64, Vec<Triple>> {
+fn committed() -> BTreeMap<i64, Vec<(Triple, Option<usize>)>> {
     let mut paths = vec![];
     files(Path::new("reports"), &mut paths);
-    let mut all: Vec<Triple> = vec![];
+    let mut all: Vec<(Triple, Option<usize>)> = vec![];
     // Raw rows are not committed: those here may be anyone's.
     let raw = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -47,21 +56,22 @@ fn committed() -> BTreeMap<i64, Vec<Triple>> {
     for path in paths.into_iter().filter(|path| !raw(path)) {
         if path.extension().is_some_and(|e| e == "md") {
             let text = std::fs::read_to_string(&path).expect("a table");
-            all.extend(written(&text).into_iter().map(|(_, triple, _)| triple));
+            all.extend(written(&text).into_iter().map(|(_, triple, _, n)| (triple, n)));
         } else if path.extension().is_some_and(|e| e == "parquet") {
             for row in read_flat(&path).expect("rows") {
                 for (column, value) in row.iter().filter(|(column, _)| column.ends_with(".value")) {
                     let stem = column.trim_end_matches("value");
                     let end = |end: &str| row.get(&format!("{stem}{end}")).and_then(serde_json::Value::as_f64);
                     if let (Some(value), Some(low), Some(high)) = (value.as_f64(), end("low"), end("high")) {
-                        all.push([value, low, high]);
+                        let n = row.get(&format!("{stem}n")).and_then(serde_json::Value::as_u64);
+                        all.push(([value, low, high], n.map(|n| n as usize)));
                     }
                 }
             }
         }
     }
-    let mut by_value = BTreeMap::<i64, Vec<Triple>>::new();
-    all.into_iter().for_each(|triple| by_value.entry((triple[0] * 1000.0).round() as i64).or_default().push(triple));
+    let mut by_value = BTreeMap::<i64, Vec<(Triple, Option<usize>)>>::new();
+    all.into_iter().for_each(|of| by_value.entry((of.0[0] * 1000.0).round() as i64).or_default().push(of));
     by_value
 }
 
@@ -80,22 +90,37 @@ fn with_rows(text: &str) -> String {
 fn every_interval_of_the_texts_is_in_the_committed_rows() {
     let committed = committed();
     let mut wrong = vec![];
-    let mut seen = 0;
+    let (mut seen, mut counted) = (0, 0);
     for file in ["README.md", "docs/results.md"] {
         let text = with_rows(&std::fs::read_to_string(file).expect("a text"));
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (words, triple, decimals) in written(&text) {
-            let near = |found: &Triple| {
+        for (words, triple, decimals, n) in written(&text) {
+            let near = |(found, of): &(Triple, Option<usize>)| {
                 let close = |i: usize| (found[i] - triple[i]).abs() <= 0.5 * 0.1_f64.powi(decimals[i] as i32) + 1e-9;
-                (0..3).all(close)
+                (0..3).all(close) && (n.is_none() || *of == n)
             };
             let at = (triple[0] * 1000.0).round() as i64;
-            seen += 1;
+            (seen, counted) = (seen + 1, counted + usize::from(n.is_some()));
             if !committed.range(at - 6..=at + 6).any(|(_, triples)| triples.iter().any(near)) {
-                wrong.push(format!("{file}: {words}"));
+                wrong.push(format!("{file}: {words}, n = {n:?}"));
             }
         }
     }
-    assert!(seen > 100, "only {seen} estimates were found: the test would show nothing");
+    assert!(seen > 100 && counted > 20, "{seen} estimates, {counted} with their n: the test would show nothing");
     assert!(wrong.is_empty(), "not in the committed rows: {wrong:#?}");
+}
+
+/// How large the circuits are, and of how many edges that can exist.
+#[test]
+fn sizes_of_circuits_are_those_of_the_rows() {
+    let text = std::fs::read_to_string("docs/results.md").expect("the results");
+    let rows = read_flat(Path::new("reports/micro/circuits-sft.parquet")).expect("rows");
+    let grouped = |n: u64| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
+    let found: Vec<_> = rows.iter().filter(|row| row["circuit"] == "found").collect();
+    assert_eq!(found.len(), 2, "one with latents, one of text");
+    for row in found {
+        let [edges, of] = ["edges", "of"].map(|column| grouped(row[column].as_u64().expect("a count")));
+        let said = [format!("{edges} of the {of} edges"), format!("{edges} of {of}")];
+        assert!(said.iter().any(|words| text.contains(words)), "docs/results.md does not say {said:?}");
+    }
 }

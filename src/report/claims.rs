@@ -64,6 +64,9 @@ pub struct Comparison {
     /// Only the problems on which both checkpoints switch, pair by pair.
     #[serde(default)]
     pub shared: bool,
+    /// A cell that the right side must lie above for the comparison to mean anything: a control that a rival which learnt the task
+    /// beats.
+    pub learnt_above: Option<String>,
 }
 
 fn one() -> f64 {
@@ -122,6 +125,11 @@ impl Claim {
 }
 
 impl Comparison {
+    /// Every cell that it names.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &str> {
+        [&self.left, &self.right].into_iter().filter_map(Term::cell).chain(self.learnt_above.as_deref())
+    }
+
     /// Whether it compares cells of ours that no table of the paper has.
     pub(crate) fn is_ours(&self) -> bool {
         [&self.left, &self.right].iter().any(|term| term.cell().is_some_and(|name| name.starts_with("ours:")))

@@ -15,16 +15,23 @@ use crate::stats::{Bootstrap, Estimate, Flips, LEVEL};
 pub(crate) fn difference(paper: &Paper, cells: Cells<'_>, c: &Comparison) -> Option<Contrast> {
     let (Term::Cell(left), Term::Cell(right)) = (&c.left, &c.right) else { return None };
     let ([l, lr, lc], [r, rr, rc]) = (parts(left).ok()?, parts(right).ok()?);
-    if l != r || lc != rc || c.times != 1.0 {
+    if l != r || lc != rc {
         return None;
     }
     let unit = paper.unit(left).ok()?.per_share();
+    let of_phases =
+        matches!((l, lr, rr), ("tab:sft-vs-rl", "grpo", "sft") | ("tab:appendix-sweep", "step800", "stage6"));
+    if of_phases && lc == "latent_acc" {
+        return if c.shared { where_both_switch(cells, unit) } else { where_each_switches(cells, c.times, unit) };
+    }
+    if c.times != 1.0 {
+        return None;
+    }
     match (l, lr, rr, lc) {
         ("tab:intervention", mode, "normal", "all_acc") => against_normal(cells, mode, unit),
         ("tab:main", "switch_grpo", "switch_sft", _)
         | ("tab:appendix-sweep", "step800", "stage6", "acc" | "tokens")
         | ("tab:sft-vs-rl", "grpo", "sft", "switch_rate" | "tokens") => between_phases(cells, lc, unit),
-        ("tab:sft-vs-rl", "grpo", "sft", "latent_acc") if c.shared => where_both_switch(cells, unit),
         ("tab:appendix-sweep", "stage6", "stage8", "acc") => against_free(cells, unit),
         ("tab:tf", "grpo_start", "sft_start", column) => same_positions(cells, column),
         ("tab:swi-window", "grpo", "sft", "at") => same_positions(cells, "p_swi"),
@@ -76,9 +83,48 @@ fn between_phases(cells: Cells<'_>, column: &str, unit: f64) -> Option<Contrast>
         let difference = Bootstrap::default().paired(&before, &after).ok()?;
         return Some(Contrast { difference, how: "bootstrap over the same problems".into(), test: Test::Interval });
     }
-    let holds = |row: &OutcomeRow| if column == "switch_rate" { row.switched } else { row.correct };
+    let of_switching = column == "switch_rate";
+    let holds = |row: &OutcomeRow| if of_switching { row.switched } else { row.correct };
     let (before, after): (Vec<bool>, Vec<bool>) = pairs.iter().map(|(b, a)| (holds(b), holds(a))).unzip();
-    of_flips(Flips::count(&before, &after).ok()?, unit, "")
+    let on = if of_switching { String::new() } else { whence(&pairs) };
+    of_flips(Flips::count(&before, &after).ok()?, unit, &on)
+}
+
+/// Where a change in accuracy comes from: what was gained and lost where both checkpoints switch, where the second no longer does,
+/// where only it does, and where neither does.
+fn whence(pairs: &[(&OutcomeRow, &OutcomeRow)]) -> String {
+    let count = |before: bool, after: bool| {
+        let here = pairs.iter().filter(|(b, a)| (b.switched, a.switched) == (before, after));
+        let (gained, lost) = here.fold((0, 0), |(gained, lost), (b, a)| {
+            (gained + usize::from(!b.correct && a.correct), lost + usize::from(b.correct && !a.correct))
+        });
+        format!("+{gained} −{lost}")
+    };
+    format!(
+        " ({} where both switch, {} where the latter stopped switching, {} where it began to, {} where neither does)",
+        count(true, true),
+        count(true, false),
+        count(false, true),
+        count(false, false)
+    )
+}
+
+/// Accuracy where the second checkpoint switches minus so many times that where the first does. The two sets of problems overlap:
+/// whole problems are resampled.
+fn where_each_switches(cells: Cells<'_>, times: f64, unit: f64) -> Option<Contrast> {
+    let (before, after): (Vec<&OutcomeRow>, Vec<&OutcomeRow>) = outcomes(cells).into_iter().unzip();
+    let found = Bootstrap::default().units(before.len(), |counts| {
+        let accuracy = |rows: &[&OutcomeRow]| {
+            let drawn = || rows.iter().zip(counts).filter(|(row, _)| row.switched);
+            let right: u32 = drawn().filter(|(row, _)| row.correct).map(|(_, times)| times).sum();
+            f64::from(right) / f64::from(drawn().map(|(_, times)| times).sum::<u32>())
+        };
+        accuracy(&after) - times * accuracy(&before)
+    });
+    let switched = |rows: &[&OutcomeRow]| rows.iter().filter(|row| row.switched).count();
+    let n = switched(&before).min(switched(&after));
+    let difference = Estimate { n, ..found.ok()?.scaled(unit) };
+    Some(Contrast { difference, how: "whole problems resampled, each in both".into(), test: Test::Interval })
 }
 
 /// Accuracy on the problems on which both checkpoints switch: free of which problems each of them chooses.

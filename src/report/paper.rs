@@ -136,7 +136,7 @@ impl Paper {
             for label in &claim.rests_on {
                 ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which is not there", claim.id);
             }
-            for name in claim.compare_here.iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::cell) {
+            for name in claim.compare_here.iter().flat_map(Comparison::cells) {
                 paper.unit(name).with_context(|| format!("claim '{}'", claim.id))?;
             }
             for comparison in claim.compare_here.iter().filter(|c| !c.is_ours()) {

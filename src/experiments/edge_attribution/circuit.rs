@@ -8,6 +8,7 @@ use ndarray::Array2;
 use super::scores::{Edges, Recorded};
 use crate::parallel;
 use crate::study::circuits::alive::{Edge, alive};
+use crate::study::circuits::edges::Receiver;
 use crate::study::circuits::rewire::{Rewired, leads};
 use crate::study::sweep::not_stopped;
 
@@ -15,13 +16,13 @@ use crate::study::sweep::not_stopped;
 const ROWS: usize = 64;
 const HELD: usize = 1 << 26;
 
-/// Every edge with its score summed over pairs, the largest first, whatever its sign.
-pub fn ranked(edges: &Edges, scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
+/// Every edge that can exist with its score summed over pairs, the largest first, whatever its sign.
+pub fn ranked(edges: &Edges, pairs: &[Recorded], scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
     let graph = edges.weights.graph;
     let mut out: Vec<(Edge, f64)> = vec![];
-    for place in 0..edges.places {
-        for (receiver, reads) in graph.receivers().into_iter().map(|r| graph.reads(r)).enumerate() {
-            for sender in 0..reads {
+    for (place, has) in receiving(edges.places, pairs).into_iter().enumerate() {
+        for (receiver, kind) in graph.receivers().into_iter().enumerate().filter(|(_, kind)| has.has(*kind)) {
+            for sender in 0..graph.reads(kind) {
                 let sum = scores.iter().map(|of_pair| of_pair[place][[receiver, sender]]).sum();
                 out.push(((place, receiver, sender), sum));
             }
@@ -29,6 +30,38 @@ pub fn ranked(edges: &Edges, scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
     }
     // Equal scores stand in the order of the edges, whatever the machine.
     out.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
+    out
+}
+
+/// Which of the receivers that not every position has stand at a place, in some pair.
+#[derive(Clone, Copy, Default)]
+struct Receiving {
+    /// A position before a latent step.
+    latent: bool,
+    /// The read-out.
+    logits: bool,
+}
+
+impl Receiving {
+    fn has(self, receiver: Receiver) -> bool {
+        match receiver {
+            Receiver::Latent => self.latent,
+            Receiver::Logits => self.logits,
+            _ => true,
+        }
+    }
+}
+
+/// Of every place. An edge to a receiver that never stands there is no edge: it counts in no share, and no random set draws it.
+fn receiving(places: usize, pairs: &[Recorded]) -> Vec<Receiving> {
+    let mut out = vec![Receiving::default(); places];
+    for Recorded { pair, places, .. } in pairs {
+        let row = &pair.clean;
+        for (position, &place) in places.iter().enumerate() {
+            out[place].logits |= position + 1 == row.ids.len();
+            out[place].latent |= position + 1 < row.ids.len() && row.is_latent(position + 1);
+        }
+    }
     out
 }
 

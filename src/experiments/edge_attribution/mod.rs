@@ -10,7 +10,8 @@
 //!   from a difference to the read-out.
 //! - the tests: the clean rows run with these edges alone, the corrupt run's value standing on all others (resample ablation). `found`:
 //!   faithfulness. `rest`: what all others do without them; near 0 where the circuit is complete. `less_one`: the circuit without
-//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. `top`: so many from the top of the ranking.
+//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. All are drawn
+//!   from the edges that can exist: no place but the last hands to the logits, none but those before a latent to its input. `top`: so many from the top of the ranking.
 //!
 //! Misleads: a circuit says what suffices for the difference between these pairs, not how the model works elsewhere; what both
 //! rows share (the counter of a block, say) is in the ablated values too, and needs no edge. Scores are first order: where a gate is
@@ -167,12 +168,13 @@ fn of_pairs(
     let numbered: Vec<Vec<usize>> =
         by_name.iter().map(|names| names.iter().map(|name| index[name]).collect()).collect();
     let edges = Edges { study, weights, places: places.len(), threads: study.threads };
-    let recorded: Vec<(usize, Recorded)> = edges.recorded(pairs, &numbered)?.into_iter().enumerate().collect();
+    let recorded = edges.recorded(pairs, &numbered)?;
     // Every second pair finds, the others test.
-    let finds: Vec<&Recorded> = recorded.iter().step_by(2).map(|(_, recorded)| recorded).collect();
+    let finds: Vec<&Recorded> = recorded.iter().step_by(2).collect();
     let scores = edges.scores(&finds, config.steps)?;
-    let ranked = ranked(&edges, &scores);
+    let ranked = ranked(&edges, &recorded, &scores);
     let found = edges.smallest(&finds, &ranked, config.share)?;
+    let recorded: Vec<(usize, Recorded)> = recorded.into_iter().enumerate().collect();
     let identity = study.identity(pairs.len());
     let trial = Trial::new(&edges, &places, &ranked, &found, config, (form, &identity));
     let expected = |(number, _): &(usize, Recorded)| ((Some(form), *number), trial.rows(*number));

@@ -3,6 +3,7 @@
 
 use crate::report::claims::{Comparison, Term};
 use crate::schema::CalibrationRow;
+use crate::stats::LEVEL;
 
 /// The calibrated test that a comparison rests on: the same statistic through the same function. Holm's correction is over
 /// another family (there the modes of a run, here the claims).
@@ -22,12 +23,25 @@ fn test_of(c: &Comparison) -> Option<String> {
     }
 }
 
-/// What is known of a comparison's test at the largest calibrated n that is not above its own (else at the smallest).
-pub(super) fn line(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
+/// The row of a comparison's test at the largest calibrated n that is not above its own (else at the smallest).
+fn row_of<'r>(rows: &'r [CalibrationRow], c: &Comparison, n: usize) -> Option<&'r CalibrationRow> {
     let test = test_of(c)?;
     let of = || rows.iter().filter(|row| row.test == test && row.kind == CalibrationRow::ALL);
     let at = of().filter(|row| row.problems <= n).max_by_key(|row| row.problems);
-    let row = at.or_else(|| of().min_by_key(|row| row.problems))?;
+    at.or_else(|| of().min_by_key(|row| row.problems))
+}
+
+/// That a comparison's test finds its effect where there is none, more often than its level allows.
+pub(super) fn alarms(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
+    let row = row_of(rows, c, n)?;
+    let false_alarms = row.false_alarms.filter(|share| share.low > 1.0 - LEVEL)?;
+    Some(format!("`{}` raises a false alarm in {false_alarms:.2} of known cases", row.test))
+}
+
+/// What is known of a comparison's test.
+pub(super) fn line(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
+    let row = row_of(rows, c, n)?;
+    let test = &row.test;
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let found = row.power.map(|p| format!("finds such an effect in {} of known cases ({p:.2})", percent(p.value)));
     let alarms = row.false_alarms.map(|p| format!("raises a false alarm in {} ({p:.2})", percent(p.value)));

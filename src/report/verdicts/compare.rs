@@ -1,6 +1,6 @@
 //! One comparison of a claim on our rows: where its two sides come from, and its line for the reader. Knows cells and tests.
 
-use super::calibration::line;
+use super::calibration::{alarms, line};
 use super::contrast::{Contrast, Evidence, shown_p};
 use crate::report::cells::Cells;
 use crate::report::claims::{Comparison, Op, Term};
@@ -47,6 +47,13 @@ pub(crate) fn compare(
         [&c.left, &c.right].into_iter().filter_map(Term::label).flat_map(sources).copied().collect();
     let cells = Cells { folder, checkpoint, sft: if rl { folder.before_grpo(&needed) } else { &folder.sft } };
     let (left, right) = (side(paper, cells, &c.left)?, side(paper, cells, &c.right)?);
+    if let Some(control) = &c.learnt_above {
+        let control = side(paper, cells, &Term::Cell(control.clone()))?;
+        if !Contrast::independent(right.value, control.value).judged(Op::Above, 0.0, 0.0).decides() {
+            let (right, control) = (right.shown(), control.shown());
+            return Err(format!("{right} is not above {control}: a method that learnt nothing is no rival"));
+        }
+    }
     let contrast = match paired::difference(paper, cells, c) {
         Some(contrast) => contrast,
         None if c.shared => return Err(format!("{}: needs `outcomes` of both checkpoints", left.name)),
@@ -55,8 +62,13 @@ pub(crate) fn compare(
     if let Some(why) = contrast.too_few() {
         return Err(format!("{} against {}: {why}", left.name, right.name));
     }
-    let calibrated = line(&folder.calibration, c, contrast.difference.n);
+    let n = contrast.difference.n;
+    let (calibrated, alarms) = (line(&folder.calibration, c, n), alarms(&folder.calibration, c, n));
     let evidence = contrast.judged(c.op, c.plus, c.tolerance);
+    if let Some(alarms) = alarms.filter(|_| evidence.agrees()) {
+        let (left, right) = (left.shown(), right.shown());
+        return Err(format!("{left} against {right}: {alarms}: that it agrees is no evidence"));
+    }
     let right_of = |shown: &str| format!("{}{shown}{}", times(c.times), plus(c.plus));
     let ours = format!("{} {} {}", rounded(left.value), symbol(c.op), right_of(&rounded(right.value)));
     let ours = if left.value.n > 0 { format!("{ours} (n = {})", contrast.difference.n) } else { ours };

@@ -5,7 +5,7 @@
 //! the side of fewer problems has, so that p <= .025 exactly where the 95 % interval ends short of the line.
 
 use crate::report::claims::Op;
-use crate::stats::{Estimate, FEWEST, Flips};
+use crate::stats::{Estimate, FEWEST, Flips, LEVEL};
 
 /// A difference in the paper's unit.
 pub(crate) struct Contrast {
@@ -46,6 +46,11 @@ impl Evidence {
     /// Whether the estimate lies on the comparison's side.
     pub(crate) fn agrees(self) -> bool {
         self.holds < self.fails
+    }
+
+    /// Whether it holds at the two-sided level of every interval.
+    pub(crate) fn decides(self) -> bool {
+        2.0 * self.holds <= 1.0 - LEVEL
     }
 
     pub(crate) fn two_sided(self) -> f64 {
@@ -118,7 +123,6 @@ impl Contrast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::LEVEL;
 
     fn contrast(low: f64, high: f64) -> Contrast {
         let difference = Estimate { value: 0.5 * (low + high), low, high, n: 50 };

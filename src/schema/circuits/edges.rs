@@ -77,7 +77,7 @@ pub struct CircuitRow {
     pub form: Form,
     pub circuit: Circuit,
     pub edges: usize,
-    /// Edges that there are.
+    /// Edges that can exist: the logits read at the last place only, a latent's input only where a latent follows.
     pub of: usize,
     /// Circuits that were run and averaged.
     pub circuits: usize,
@@ -112,7 +112,7 @@ pub struct EdgePairRow {
     pub edges: usize,
     /// Of an edge, and of `less_one` that of the edge that is missing.
     pub rank: Option<usize>,
-    /// Edges that there are.
+    /// Edges that can exist.
     pub of: usize,
     pub sender: Option<String>,
     pub receiver: Option<String>,
