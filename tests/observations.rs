@@ -14,6 +14,7 @@ use switchyard::schema::{
     AttributedNodeRow, EdgePairRow, Form, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow,
     SteeringTrialRow, Steps, SwitchProblemRow, summarise,
 };
+use switchyard::stats::Estimate;
 use switchyard::store::{Measurements, read};
 use switchyard::study::Study;
 
@@ -58,7 +59,42 @@ fn rows_follow_from_observations_alone() {
         };
         assert_eq!(&same, theirs);
     }
-    assert_eq!(summary.known, known as Vec<KnownValueRow>);
+    let known: Vec<KnownValueRow> = known;
+    assert_eq!(summary.known.len(), known.len());
+    for (ours, theirs) in summary.known.iter().zip(&known) {
+        // That code resampled rates on which all exchanges agree, and gave them no width.
+        let same = |ours: Estimate, theirs: Estimate| match theirs.low < theirs.high {
+            true => theirs,
+            false => Estimate { low: ours.low, high: ours.high, ..theirs },
+        };
+        let expected = KnownValueRow {
+            hit_rate: same(ours.hit_rate, theirs.hit_rate),
+            kept: same(ours.kept, theirs.kept),
+            above_chance: if theirs.hit_rate.low < theirs.hit_rate.high {
+                theirs.above_chance
+            } else {
+                ours.above_chance
+            },
+            ..theirs.clone()
+        };
+        assert_eq!(ours, &expected);
+    }
+}
+
+#[test]
+fn a_rate_on_which_all_exchanges_agree_has_a_width() {
+    let mut observations: Vec<Observation> = fixture("observations-sft");
+    for o in observations.iter_mut().filter(|o| o.mode == "known_value") {
+        (o.answer, o.correct) = (None, false);
+    }
+    let known = summarise(&observations).expect("a summary").known;
+    assert!(!known.is_empty());
+    for row in known {
+        assert_eq!((row.hit_rate.value, row.kept.value), (0.0, 0.0));
+        for estimate in [row.hit_rate, row.kept, row.above_chance] {
+            assert!(estimate.low < estimate.high && estimate.covers(estimate.value), "{estimate}");
+        }
+    }
 }
 
 #[test]

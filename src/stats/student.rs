@@ -6,7 +6,9 @@ use super::special::t_quantile;
 use super::{Estimate, LEVEL};
 
 /// Mean of at least two values with a two-sided interval: mean ± t · s / √n with n − 1 degrees of freedom (Student 1908). The
-/// values are taken as normal: with three seeds the interval is wide, and it may leave the range of a share.
+/// values are taken as normal: with three seeds the interval is wide, and it may leave the range of a share. Where a seed learns all
+/// or nothing it holds less than 95 %: of three such seeds all agree with probability p³ + (1 − p)³, the interval then has no width,
+/// and it covers the mean in .63 of cases at p = .3.
 ///
 /// # Errors
 /// Fewer than two values, or one that is not finite.

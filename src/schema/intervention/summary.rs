@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 
 use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
-use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, holm, sign_flip, wilson};
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, holm, sign_flip, wilson};
 
 /// What a run of interventions says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -200,16 +200,23 @@ fn graded(
     for o in draws.iter().flatten() {
         let Some((predicted, by_chance)) = exchanged(o) else { continue };
         groups.push(o.problem);
-        hit.push(f64::from(u8::from(o.answer.as_ref() == Some(&predicted))));
+        hit.push((o.problem, o.answer.as_ref() == Some(&predicted)));
         chance.push(by_chance);
-        kept.push(f64::from(u8::from(o.correct)));
+        kept.push((o.problem, o.correct));
     }
     if !several(&groups) {
         return Ok(None);
     }
-    let bootstrap = Bootstrap::seeded(first.identity.seed);
-    let mean = |values: &[f64]| bootstrap.clustered_mean(values, &groups);
-    let hit_rate = mean(&hit)?;
+    let seed = first.identity.seed;
+    let bootstrap = Bootstrap::seeded(seed);
+    let share = |events: &[(usize, bool)]| by_problem::share(seed, events)?.context("no exchanges");
+    let (hit_rate, chance_rate) = (share(&hit)?, bootstrap.clustered_mean(&chance, &groups)?);
+    let hits: Vec<f64> = hit.iter().map(|(_, hit)| f64::from(u8::from(*hit))).collect();
+    // Where all agree there is nothing to resample: the width is that of the share.
+    let above_chance = match hits.iter().all(|hit| *hit == hits[0]) {
+        true => hit_rate.minus(chance_rate),
+        false => bootstrap.clustered_paired(&chance, &hits, &groups)?,
+    };
     Ok(Some(KnownValueRow {
         identity: Identity { n: hit_rate.n, ..first.identity.clone() },
         steps: first.steps,
@@ -218,9 +225,9 @@ fn graded(
         holds,
         draws: draws.len(),
         hit_rate,
-        chance: mean(&chance)?,
-        above_chance: bootstrap.clustered_paired(&chance, &hit, &groups)?,
-        kept: mean(&kept)?,
+        chance: chance_rate,
+        above_chance,
+        kept: share(&kept)?,
         firings: draws.iter().flatten().map(|o| o.firings).sum(),
     }))
 }
