@@ -24,6 +24,8 @@ pub enum Family {
     /// Also Qwen2.5.
     Qwen2,
     Llama,
+    /// Mistral where it attends to all that came before: a Llama with defaults of its own.
+    Mistral,
     /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
     Gemma,
     /// Radford et al. 2019.
@@ -39,7 +41,8 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 5] = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Gemma, Family::Gpt2];
+    const ALL: [Family; 6] =
+        [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral, Family::Gemma, Family::Gpt2];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -53,6 +56,7 @@ impl Family {
             Family::Qwen3 => "qwen3",
             Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
+            Family::Mistral => "mistral",
             Family::Gemma => "gemma",
             Family::Gpt2 => "gpt2",
         }
@@ -64,6 +68,7 @@ impl Family {
             Family::Qwen3 => "Qwen3ForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
+            Family::Mistral => "MistralForCausalLM",
             Family::Gemma => "GemmaForCausalLM",
             Family::Gpt2 => "GPT2LMHeadModel",
         }
@@ -75,6 +80,7 @@ impl Family {
             Family::Qwen3 => "Qwen3Model",
             Family::Qwen2 => "Qwen2Model",
             Family::Llama => "LlamaModel",
+            Family::Mistral => "MistralModel",
             Family::Gemma => "GemmaModel",
             Family::Gpt2 => "GPT2Model",
         }
@@ -300,6 +306,7 @@ impl ModelConfig {
                 out["max_window_layers"] = json!(self.num_hidden_layers);
             }
             Family::Llama => out["mlp_bias"] = json!(false),
+            Family::Mistral => out["sliding_window"] = Value::Null, // without the key it would be 4096
             Family::Gemma | Family::Gpt2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {

@@ -24,7 +24,7 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 10] = [
+pub const TINY: [&str; 11] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
@@ -33,6 +33,7 @@ pub const TINY: [&str; 10] = [
     "llama_gqa",
     "llama3_scaled",
     "llama_linear",
+    "mistral_gqa",
     "gemma_mqa",
     "gpt2_tied",
 ];

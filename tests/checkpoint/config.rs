@@ -144,9 +144,30 @@ fn qwen3_head_width_has_its_own_default() {
 }
 
 #[test]
+fn a_mistral_has_defaults_of_its_own_and_no_window() {
+    let bare = mistral_json();
+    let found = config(&bare);
+    assert_eq!((found.family, found.num_key_value_heads, found.head_dim), (Family::Mistral, 8, 4));
+    assert_eq!((found.max_position_embeddings, found.bos_token_id, found.eos_token_ids), (131_072, Some(1), vec![2]));
+    let found = config(&with(mistral_json(), "num_key_value_heads", json!(null)));
+    assert_eq!(found.num_key_value_heads, 16, "a null means as many as heads");
+    let found = config(&with(with(mistral_json(), "head_dim", json!(6)), "hidden_size", json!(40)));
+    assert_eq!((found.head_dim, found.hidden_size), (6, 40), "heads need not divide the width");
+    assert_eq!(config(&found.to_json("float32")), found, "what is written is read as the same");
+
+    for window in [json!(4096), json!(0)] {
+        let value = with(mistral_json(), "sliding_window", window.clone());
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", &window.to_string()]);
+    }
+    let mut value = mistral_json();
+    value.as_object_mut().map(|m| m.remove("sliding_window"));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+}
+
+#[test]
 fn unsupported_settings_are_refused_by_name() {
     let cases = [
-        ("model_type", json!("mistral")),
+        ("model_type", json!("mixtral")),
         ("model_type", json!("qwen2_moe")),
         ("architectures", json!(["Qwen3ForSequenceClassification"])),
         ("use_sliding_window", json!(true)),

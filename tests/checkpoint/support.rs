@@ -37,6 +37,15 @@ pub fn gemma_json() -> Value {
     })
 }
 
+/// As Mistral's files are from v0.2 on, with what they may leave to its defaults.
+pub fn mistral_json() -> Value {
+    json!({
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 16,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": null, "tie_word_embeddings": false
+    })
+}
+
 /// As GPT-2's files are, with what they leave to its defaults.
 pub fn gpt2_json() -> Value {
     json!({

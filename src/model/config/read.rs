@@ -42,15 +42,20 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         _ => hidden_size / heads,
     };
     ensure!(
-        matches!(family, Family::Qwen3 | Family::Gemma) || hidden_size.is_multiple_of(heads),
+        matches!(family, Family::Qwen3 | Family::Gemma | Family::Mistral) || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
     // A missing key means the family's default, an explicit null means none: as transformers has it.
     let (default_bos, default_eos) = match family {
-        Family::Llama => (Some(1), vec![2]),
+        Family::Llama | Family::Mistral => (Some(1), vec![2]),
         Family::Gemma => (Some(2), vec![1]),
         _ => (None, vec![]),
+    };
+    let (default_kv, default_positions) = match family {
+        Family::Mistral if !map.contains_key("num_key_value_heads") => (8, 131_072),
+        Family::Mistral => (heads, 131_072),
+        _ => (heads, 2048),
     };
     let eos = keys.token_ids("eos_token_id")?;
     let config = ModelConfig {
@@ -60,14 +65,14 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         intermediate_size: keys.need_usize("intermediate_size")?,
         num_hidden_layers: keys.need_usize("num_hidden_layers")?,
         num_attention_heads: heads,
-        num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(heads),
+        num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(default_kv),
         head_dim,
         rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(1e-6),
         rope_theta,
         rope_scaling,
         qk_norm: family.qk_norm(),
         tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family == Family::Gemma),
-        max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(2048),
+        max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(default_positions),
         bos_token_id: if map.contains_key("bos_token_id") {
             first(keys.token_ids("bos_token_id")?)
         } else {
@@ -123,9 +128,15 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         }
     }
     // Both Qwens carry a window that `use_sliding_window` turns on; elsewhere a window means what it says.
-    if let Some(found) = keys.get("sliding_window").filter(|_| matches!(family, Family::Llama | Family::Gemma)) {
+    let windowed = matches!(family, Family::Llama | Family::Mistral | Family::Gemma);
+    if let Some(found) = keys.get("sliding_window").filter(|_| windowed) {
         return Err(keys.refuse("sliding_window", "null (full attention)", found));
     }
+    ensure!(
+        family != Family::Mistral || keys.map.contains_key("sliding_window"),
+        "{}: `sliding_window` must be null (full attention); a Mistral without the key has a window of 4096",
+        keys.origin
+    );
     if let Some(found) = keys.get("layer_types") {
         let full = found.as_array().is_some_and(|list| list.iter().all(|v| v == "full_attention"));
         if !full {

@@ -105,6 +105,10 @@ pub fn config<'d>(
         "{origin}: metadata `general.architecture` is \"gemma\", whose norms this format stores with 1 added, which is not \
          undone here: take the Hugging Face folder"
     );
+    ensure!(
+        family != Family::Mistral,
+        "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
+    );
     ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
     ensure!(
         family != Family::Gpt2,
