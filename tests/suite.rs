@@ -25,6 +25,7 @@ mod fused;
 mod grade;
 mod hooked;
 mod interventions;
+mod jacobian_lens;
 mod kills;
 mod known_answers;
 mod latent;

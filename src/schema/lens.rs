@@ -74,3 +74,36 @@ impl LensRow {
 impl Named for LensRow {
     const NAME: &'static str = "logit_lens";
 }
+
+/// How a state at a latent is read as the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Final norm and head on the mean Jacobian times the state.
+    Jacobian,
+    /// Final norm and head on the state as it is.
+    Logit,
+    /// As `Jacobian`, of another problem's state: what the Jacobian says by itself.
+    Others,
+}
+
+/// One reading of one layer at one latent step of the last block, asked for the answer, on problems that the Jacobian was not made
+/// of; intervals are over problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JacobianLensRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub lens: Transport,
+    pub step: Nth,
+    pub layer: usize,
+    /// Share of problems whose most probable token is the one that the model answers with.
+    pub says_answer: Estimate,
+    /// Of that token, nats.
+    pub logprob: Estimate,
+    /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
+    pub split_error: Option<f64>,
+}
+
+impl Named for JacobianLensRow {
+    const NAME: &'static str = "jacobian_lens";
+}

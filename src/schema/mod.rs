@@ -74,7 +74,7 @@ pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
-pub use lens::{Lens, LensRow, Opened};
+pub use lens::{JacobianLensRow, Lens, LensRow, Opened, Transport};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
@@ -166,6 +166,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<EntropyRow>(EntropyRow::NAME),
     known::<PositionRow>(PositionRow::NAME),
     known::<LensRow>(LensRow::NAME),
+    known::<JacobianLensRow>(JacobianLensRow::NAME),
     known::<PatternRow>(PatternRow::NAME),
     known::<TokenLensRow>(TokenLensRow::NAME),
     known::<TeacherForcedRow>(TeacherForcedRow::NAME),

@@ -6,6 +6,7 @@ mod edges;
 mod formats;
 mod gradients;
 mod hooks;
+mod jacobian;
 mod latent;
 pub mod reference;
 mod smollm2;

@@ -7,7 +7,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::schema::{Lens, LensRow, Named, Opened};
+use crate::schema::{JacobianLensRow, Lens, LensRow, Named, Opened, Transport};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[LensRow::NAME];
@@ -15,6 +15,7 @@ const SOURCES: &[&str] = &[LensRow::NAME];
 pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { covers: true, draw, ..Exhibit::of("fig:lens", SOURCES) },
     Exhibit { per_checkpoint: true, cell, ..Exhibit::of("ours:lens", SOURCES) },
+    Exhibit { draw: draw_jacobian, ..Exhibit::of("fig:jacobian-lens", &[JacobianLensRow::NAME]) },
 ];
 
 /// The logit lens at the last layer, which is the model's own distribution, at a latent step.
@@ -85,6 +86,26 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         let columns = if lens_rows(folder, checkpoint, Lens::Tuned).is_empty() { 1 } else { 2 };
         let note = "Layer 0: the embedding; the topmost: what the model itself predicts. Means over blocks; intervals are in the rows.";
         out.extend(exhibit.drawing_of(checkpoint, "Lens grid (ours)", columns, panels, note));
+    }
+    out
+}
+
+/// Share of answers that each reading names, by layer and latent step.
+fn draw_jacobian(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut out = vec![];
+    for checkpoint in folder.of::<JacobianLensRow>() {
+        let mut panels = vec![];
+        let readings =
+            [(Transport::Jacobian, "Jacobian lens"), (Transport::Logit, "Logit lens"), (Transport::Others, "Null")];
+        for (lens, name) in readings {
+            let rows = folder.rows::<JacobianLensRow>(checkpoint).iter().filter(|r| r.lens == lens);
+            let cells: Vec<_> = rows.map(|r| (r.layer, r.step.shown(), r.says_answer)).collect();
+            let title = format!("{name}, says the answer: {}", called(checkpoint));
+            let (x, range) = ("latent step".into(), Some((0.0, 1.0)));
+            panels.extend(grid(&cells, HeatMap { title, x, unit: "share".into(), range, ..HeatMap::default() }));
+        }
+        let note = "Last block before the answer, on problems that the Jacobian was not made of. Null: another problem's state.";
+        out.extend(exhibit.drawing_of(checkpoint, "Jacobian lens (ours)", 3, panels, note));
     }
     out
 }

@@ -8,8 +8,9 @@ use crate::report::folder::Folder;
 use crate::report::generic::{Of, table};
 use crate::report::tables::Table;
 use crate::schema::{
-    AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, KnownValueRow, Named,
-    PatternRow, PhaseChangeRow, PositionRow, SwitchProblemRow, TeacherForcedRow, TokenLensRow, columns,
+    AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, JacobianLensRow,
+    KnownValueRow, Named, PatternRow, PhaseChangeRow, PositionRow, SwitchProblemRow, TeacherForcedRow, TokenLensRow,
+    columns,
 };
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -33,6 +34,13 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "Pairs of one's own: heads and MLPs whose output carries the answer (Holm), by position",
         |row: &HeadPatchRow| row.matters() && row.component != Component::Resid,
         columns!(HeadPatchRow: form, mode, component, layer, head, place, effect, p_holm),
+    ),
+    rows_table!(
+        "tab:jacobian-lens",
+        &[JacobianLensRow::NAME],
+        "Does a latent of the last block already say the answer? Jacobian through the recurrence, logit lens, null",
+        |_: &JacobianLensRow| true,
+        columns!(JacobianLensRow: lens, step, layer, says_answer, logprob, split_error),
     ),
     rows_table!(
         "tab:calibration",

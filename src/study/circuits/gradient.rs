@@ -79,7 +79,7 @@ pub fn slopes(
     Ok(out)
 }
 
-fn all_of(point: HookPoint) -> HookSpec {
+pub(super) fn all_of(point: HookPoint) -> HookSpec {
     HookSpec { pattern: point.to_string(), select: Select::All }
 }
 
@@ -133,7 +133,7 @@ fn moved(site: &Site, value: Activation, aimed: &[Aimed], moves: &Moves) -> Resu
 }
 
 /// Zeros that were added to one activation.
-struct Leaf {
+pub(super) struct Leaf {
     point: HookPoint,
     zeros: Zeros,
     /// Row of the batch, position, where its values begin in the tensor.
@@ -150,7 +150,7 @@ enum Zeros {
 
 impl Leaf {
     /// Puts itself under an activation.
-    fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
+    pub fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
         let (dims, values) = (value.dims(), value.to_vec()?);
         let width: usize = dims[2..].iter().product();
         let places = site.places.iter().filter(|place| wanted(place.batch, place.position));
@@ -170,7 +170,7 @@ impl Leaf {
 
     /// Hands values and gradients to the rows. What leads nowhere (the last block at a position whose state nobody reads) has
     /// a gradient of 0.
-    fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
+    pub fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
         let found = match &self.zeros {
             Zeros::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
             Zeros::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),

@@ -8,6 +8,7 @@ pub mod alive;
 pub mod edges;
 pub mod given;
 pub mod gradient;
+pub mod jacobian;
 pub mod pairs;
 pub mod patch;
 pub mod places;

@@ -1,0 +1,283 @@
+//! Whether a latent already says the answer: its state, carried to the position that decides the answer by the mean Jacobian of the
+//! final state there (`J = E[∂h_final / ∂h]`, through the recurrence), then final norm and head. The Jacobian lens (Gurnee et al.
+//! 2026; TransformerLens 4.3 has it for text) reads an early state by what it does to the end, not by what it resembles.
+//!
+//! The held-out solutions are run with their latents; the steps of the last block before the answer are read, with the problems in
+//! two halves: each is read with the other's Jacobian. Beside it stand the logit lens of the same state, and `others`: the state of
+//! another problem by the same Jacobian, which can only say what the Jacobian says by itself. `split_error` is how far the two
+//! halves' Jacobians differ.
+//!
+//! Misleads: a mean Jacobian is linear, and problems whose latents act in opposite ways cancel in it; a low share does not show that
+//! a state is not used. What a state causes is for patching to say.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::tensor::{Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::logit_lens::head;
+use super::{About, Journal};
+use crate::latent::{Sequence, sampling};
+use crate::model::{HookPoint, Hooks};
+use crate::nth::Nth;
+use crate::parallel;
+use crate::schema::{Form, JacobianLensRow, Named, Transport};
+use crate::stats::by_problem::{mean, share};
+use crate::study::circuits::jacobian::{Passage, jacobians};
+use crate::study::circuits::patch::Node;
+use crate::study::circuits::{Written, written};
+use crate::study::{DoesNotApply, Study};
+
+/// What it asks.
+pub const ABOUT: About = About::asking(
+    "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",
+)
+.on_request();
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Problems with a tagged span that are read, at most.
+    pub problems: usize,
+    /// Layers to read, 0 to the number of blocks; all where empty.
+    pub layers: Vec<usize>,
+    /// Dimensions of the final state in one backward pass: as many copies of a row are held at once.
+    pub together: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { problems: 100, layers: vec![], together: 32 }
+    }
+}
+
+impl Config {
+    fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
+        ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
+        ensure!(self.together >= 1, "jacobian_lens.together must be at least 1, found {}", self.together);
+        for layer in &self.layers {
+            ensure!(
+                *layer <= blocks,
+                "jacobian_lens.layers: layer {layer} does not exist, the model has 0 to {blocks}"
+            );
+        }
+        Ok(if self.layers.is_empty() { (0..=blocks).collect() } else { self.layers.clone() })
+    }
+}
+
+/// Layer and latent step.
+type Cell = (usize, usize);
+
+/// The mean Jacobian of one half, `[D, D]`, and the problems in it.
+#[derive(Clone, Default)]
+struct Half {
+    sum: Vec<f64>,
+    n: usize,
+}
+
+impl Half {
+    fn add(&mut self, other: &[f64], n: usize) {
+        self.sum.resize(other.len(), 0.0);
+        self.sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
+        self.n += n;
+    }
+
+    fn mean(&self) -> Vec<f64> {
+        self.sum.iter().map(|x| x / self.n.max(1) as f64).collect()
+    }
+}
+
+/// What some problems gave.
+#[derive(Default)]
+struct Fitted {
+    halves: BTreeMap<Cell, [Half; 2]>,
+    /// By cell: problem, its state.
+    states: BTreeMap<Cell, Vec<(usize, Vec<f32>)>>,
+}
+
+/// A problem that is read: its number in the order read (its half is that number's parity), its row, its last block's latents and
+/// the position that decides its answer.
+struct Read<'a> {
+    number: usize,
+    row: &'a Sequence,
+    latents: Vec<usize>,
+    answer: usize,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As [`rows`].
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let rows = rows(study, config)?;
+    journal.save(JacobianLensRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// One row a reading, step and layer.
+///
+/// # Errors
+/// A layer that does not exist, fewer than four problems with a block before the answer, and as the model's.
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
+    let layers = config.layers(study.model.config().num_hidden_layers)?;
+    let written = written(study, config.problems)?;
+    let read: Vec<Read> =
+        written.iter().filter_map(of_problem).enumerate().map(|(n, r)| Read { number: n, ..r }).collect();
+    let few = || format!("{}: {} problems have a block before the answer, four are needed", study.name, read.len());
+    ensure!(read.len() >= 4, DoesNotApply::because(few()));
+    let fitted = fit(study, config, &layers, &read)?;
+    let said = said(study, &read)?;
+    let mut rows = vec![];
+    for (&cell, states) in &fitted.states {
+        rows.extend(of_cell(study, cell, states, &fitted.halves[&cell], &said)?);
+    }
+    Ok(rows)
+}
+
+fn of_problem(written: &Written) -> Option<Read<'_>> {
+    let answer = written.answer_decided(Form::Latents)?;
+    let latents: Vec<usize> = written.blocks.last()?.latents.clone().collect();
+    (!latents.is_empty()).then_some(Read { number: 0, row: &written.latents, latents, answer })
+}
+
+/// Jacobians and states of every problem.
+fn fit(study: &Study, config: &Config, layers: &[usize], read: &[Read]) -> Result<Fitted> {
+    let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
+    let each: Vec<&Read> = read.iter().collect();
+    // A part's sums are added in the order of the parts; one problem a part would do, but for the memory.
+    let mut out = Fitted::default();
+    for some in each.chunks(study.threads.max(1)) {
+        let parts = parallel::cut(some, study.threads);
+        let passed = parallel::run(&parts, |part| {
+            let mut done = vec![];
+            for one in part {
+                let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
+                let passage = Passage { row: one.row, from: &from, to: &[one.answer] };
+                done.push((
+                    one.number,
+                    jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?,
+                ));
+            }
+            Ok(done)
+        })?;
+        for (number, passed) in passed.into_iter().flatten() {
+            for (&layer, point) in layers.iter().zip(&points) {
+                for (step, &position) in read[number].latents.iter().enumerate() {
+                    let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
+                    let jacobian: Vec<f64> = jacobian.iter().map(|&x| f64::from(x)).collect();
+                    let finite = jacobian.iter().all(|x| x.is_finite());
+                    ensure!(finite, "the Jacobian of layer {layer} at latent {} is not finite", step + 1);
+                    out.halves.entry((layer, step)).or_default()[number % 2].add(&jacobian, 1);
+                    let state = passed.values.get(&(*point, position)).context("a state that was not seen")?;
+                    out.states.entry((layer, step)).or_default().push((number, state.clone()));
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The token that the model answers with, by problem.
+fn said(study: &Study, read: &[Read]) -> Result<Vec<usize>> {
+    let mut said = vec![];
+    for some in read.chunks(32) {
+        let rows: Vec<Sequence> = some.iter().map(|r| r.row.clone()).collect();
+        let ends: Vec<(usize, usize)> = some.iter().enumerate().map(|(b, r)| (b, r.answer)).collect();
+        let hidden = study.unroll(&rows, &mut Hooks::none())?.hidden_at(&ends)?;
+        let logits = study.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim(0);
+        said.extend(log_probs(logits)?.iter().map(|row| sampling::argmax(row) as usize));
+    }
+    Ok(said)
+}
+
+/// The three readings of a cell; none where a half has fewer than two problems.
+fn of_cell(
+    study: &Study,
+    (layer, step): Cell,
+    states: &[(usize, Vec<f32>)],
+    halves: &[Half; 2],
+    said: &[usize],
+) -> Result<Vec<JacobianLensRow>> {
+    if halves.iter().any(|half| half.n < 2) {
+        return Ok(vec![]);
+    }
+    let means = halves.each_ref().map(Half::mean);
+    let split_error = split_error(&means);
+    let mut rows = vec![];
+    for lens in [Transport::Jacobian, Transport::Logit, Transport::Others] {
+        let (mut right, mut logprobs) = (vec![], vec![]);
+        for half in 0..2 {
+            let mine: Vec<&(usize, Vec<f32>)> = states.iter().filter(|(number, _)| number % 2 == half).collect();
+            // The next problem's state of the same half; the last one's is the first's.
+            let shift = usize::from(lens == Transport::Others);
+            let read = (0..mine.len()).map(|i| &mine[(i + shift) % mine.len()].1);
+            let carried: Vec<f32> = match lens {
+                Transport::Logit => read.flatten().copied().collect(),
+                Transport::Jacobian | Transport::Others => read.flat_map(|h| times(&means[1 - half], h)).collect(),
+            };
+            for ((number, _), lp) in mine.iter().zip(read_out(study, carried)?) {
+                right.push((*number, sampling::argmax(&lp) as usize == said[*number]));
+                logprobs.push((*number, lp[said[*number]]));
+            }
+        }
+        let (Some(says_answer), Some(logprob)) = (share(study.seed, &right)?, mean(study.seed, logprobs)?) else {
+            continue;
+        };
+        rows.push(JacobianLensRow {
+            identity: study.identity(says_answer.n),
+            lens,
+            step: Nth::of(step),
+            layer,
+            says_answer,
+            logprob,
+            split_error: (lens != Transport::Logit).then_some(split_error),
+        });
+    }
+    Ok(rows)
+}
+
+/// States, one after the other → log-probabilities of the next token.
+fn read_out(study: &Study, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
+    let (model, width) = (&study.model, study.model.config().hidden_size);
+    let (n, like) = (states.len() / width, model.norm.weight.val());
+    let states = TensorData::new(states, [n, width]);
+    log_probs(head(model, Tensor::from_data(states, (&like.device(), like.dtype()))))
+}
+
+fn log_probs(logits: Tensor<2>) -> Result<Vec<Vec<f64>>> {
+    let vocabulary = logits.dims()[1];
+    let flat = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
+    Ok(flat.chunks(vocabulary).map(|row| sampling::log_softmax(row, 1.0, &[])).collect())
+}
+
+/// `[D, D] · [D]`
+fn times(matrix: &[f64], h: &[f32]) -> Vec<f32> {
+    let dot = |row: &[f64]| row.iter().zip(h).map(|(a, &b)| a * f64::from(b)).sum::<f64>() as f32;
+    matrix.chunks(h.len()).map(dot).collect()
+}
+
+/// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖`; 0 of two that are nothing.
+fn split_error([a, b]: &[Vec<f64>; 2]) -> f64 {
+    let norm = |f: &dyn Fn(f64, f64) -> f64| a.iter().zip(b).map(|(&a, &b)| f(a, b).powi(2)).sum::<f64>().sqrt();
+    let whole = norm(&|a, b| (a + b) / 2.0);
+    if whole == 0.0 { norm(&|a, b| a - b) } else { norm(&|a, b| a - b) / whole }
+}
+
+/// Markdown: the answer's share, by layer and step.
+pub fn table(rows: &[JacobianLensRow]) -> String {
+    let mut out = "| latent step | layer | Jacobian lens says the answer | logit lens | another problem's state | halves differ by |\n\
+                   | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    let of = |row: &JacobianLensRow, lens| {
+        let same = |r: &&JacobianLensRow| (r.step, r.layer, r.lens) == (row.step, row.layer, lens);
+        rows.iter().find(same).map_or_else(|| "—".into(), |r| format!("{:.3}", r.says_answer))
+    };
+    for row in rows.iter().filter(|r| r.lens == Transport::Jacobian) {
+        let (logit, others) = (of(row, Transport::Logit), of(row, Transport::Others));
+        let error = row.split_error.map_or_else(|| "—".into(), |e| format!("{e:.2}"));
+        out += &format!("| {} | {} | {:.3} | {logit} | {others} | {error} |\n", row.step, row.layer, row.says_answer);
+    }
+    out
+}
