@@ -63,7 +63,7 @@ fn text(path: &Path) -> &str {
 fn plain_probe_leaves_out_what_does_not_apply() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path(), "own.jsonl", ["question", "answer"], 12), temp.path().join("out"));
-    let (shown, said) = done("probe", &[MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out)]);
+    let (shown, said) = done("probe", &[MICRO, "--all", "--like", "micro", "--data", text(&data), "--out", text(&out)]);
     for experiment in ["teacher_forced", "switch_window", "layer_probe", "direct_logit"] {
         let lines =
             said.lines().filter(|line| line.starts_with(&format!("{experiment}-checkpoint: left out: "))).count();
