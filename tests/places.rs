@@ -131,6 +131,19 @@ fn a_first_look_begins_with_its_findings() {
     home.refused("intervene", &["--all", "--hook", "blocks.1.attn.hook_z"], &["--hook", "--all"]);
 }
 
+/// A run of another method has no phase of Switchyard's own: unasked, its own is examined.
+#[test]
+fn the_phases_that_exist_are_examined() {
+    let home = Home::new();
+    copy(&home.path("fixtures/micro/sft"), &home.path("run/coconut"));
+    copy(&home.path("fixtures/micro/sft"), &home.path("run/base"));
+    std::fs::copy(home.path("fixtures/micro/recipe.toml"), home.path("run/recipe.toml")).expect("a recipe");
+    home.done("probe", &["run", "--problems", "30", "--only", "accuracy", "--out", "rows"]);
+    assert!(home.path("rows/accuracy-coconut.parquet").is_file() && !home.path("rows/accuracy-base.parquet").exists());
+    let prompt = ["generate", "run", "--prompt", "<bos> a = 5 ; ? a :", "--max-new-tokens", "2"];
+    assert_eq!(home.done("probe", &prompt), home.done("probe", &[&prompt[..], &["--phase", "coconut"]].concat()));
+}
+
 #[test]
 fn a_smaller_run_replaces_nothing_unasked() {
     let home = Home::new();
