@@ -63,7 +63,7 @@ fn text(path: &Path) -> &str {
 fn plain_probe_leaves_out_what_does_not_apply() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path(), "own.jsonl", ["question", "answer"], 12), temp.path().join("out"));
-    let (shown, said) = done("probe", &[MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out)]);
+    let (shown, said) = done("probe", &[MICRO, "--all", "--like", "micro", "--data", text(&data), "--out", text(&out)]);
     for experiment in ["teacher_forced", "switch_window", "layer_probe", "direct_logit"] {
         let lines =
             said.lines().filter(|line| line.starts_with(&format!("{experiment}-checkpoint: left out: "))).count();
@@ -307,7 +307,12 @@ fn generate_and_activations_take_runs() {
     assert_eq!(run, of(&["--model", MICRO]));
     assert_eq!(of(&["fixtures/micro"]), of(&["--model", "fixtures/micro/grpo/checkpoint"]), "the last phase");
     assert_eq!(of(&[]), of(&["fixtures/micro"]), "as probe: the committed run");
-    refused("probe", &[&["generate", "fixtures/micro", "--phase", "codi"][..], &prompt].concat(), &["phase `codi`"]);
+    for (phase, parts) in
+        [("codi", ["phase `codi`", "grpo_start, sft"]), ("sfft", ["did you mean `sft`?", "there are "])]
+    {
+        refused("probe", &[&["generate", "fixtures/micro", "--phase", phase][..], &prompt].concat(), &parts);
+        refused("probe", &["fixtures/micro", "--phase", phase], &parts);
+    }
     refused("probe", &[&["generate", MICRO, "--phase", "sft"][..], &prompt].concat(), &["--phase"]);
     let temp = tempfile::tempdir().expect("a folder");
     let out = temp.path().join("acts.safetensors");

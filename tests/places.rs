@@ -104,6 +104,46 @@ fn what_is_typed_first_stays_in_an_ignored_folder() {
     empty.refused("report", &[], &["runs/reports", "cargo run --bin probe", "reports/micro"]);
 }
 
+/// What was found stands first: a sentence, its number with interval and n, of what this command made and of nothing older.
+#[test]
+fn a_first_look_begins_with_its_findings() {
+    let home = Home::new();
+    let small = ["--phase", "sft", "--problems", "60"];
+    let files = |home: &Home| {
+        let folder = std::fs::read_dir(home.path("runs/reports/micro")).expect("rows").flatten();
+        let names = folder.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut rows: Vec<String> = names.filter(|name| name.ends_with(".parquet")).collect();
+        rows.sort();
+        rows
+    };
+    let first = home.done("probe", &small);
+    assert_eq!(files(&home), ["accuracy-sft.parquet", "teacher_forced-sft.parquet", "traces-sft.parquet"]);
+    let lines: Vec<&str> = first.lines().take(3).collect();
+    for (line, of) in lines.iter().zip(["probability of <swi>", "of the responses", "answered right"]) {
+        assert!(line.starts_with("sft: ") && line.contains(of) && line.contains("] n="), "{line}");
+        assert!(line.ends_with('.') && !line.contains(".."), "{line}");
+    }
+    assert!(first.contains("--all runs every experiment"), "{first}");
+    let causal = home.done("intervene", &[&small[..], &["--only", "switch_benefit"]].concat());
+    let findings: Vec<&str> = causal.lines().take_while(|line| line.starts_with("sft: ")).collect();
+    assert!(findings.len() == 1 && findings[0].contains("one"), "{causal}");
+    home.refused("probe", &["--all", "--only", "accuracy"], &["--all", "--only"]);
+    home.refused("intervene", &["--all", "--hook", "blocks.1.attn.hook_z"], &["--hook", "--all"]);
+}
+
+/// A run of another method has no phase of Switchyard's own: unasked, its own is examined.
+#[test]
+fn the_phases_that_exist_are_examined() {
+    let home = Home::new();
+    copy(&home.path("fixtures/micro/sft"), &home.path("run/coconut"));
+    copy(&home.path("fixtures/micro/sft"), &home.path("run/base"));
+    std::fs::copy(home.path("fixtures/micro/recipe.toml"), home.path("run/recipe.toml")).expect("a recipe");
+    home.done("probe", &["run", "--problems", "30", "--only", "accuracy", "--out", "rows"]);
+    assert!(home.path("rows/accuracy-coconut.parquet").is_file() && !home.path("rows/accuracy-base.parquet").exists());
+    let prompt = ["generate", "run", "--prompt", "<bos> a = 5 ; ? a :", "--max-new-tokens", "2"];
+    assert_eq!(home.done("probe", &prompt), home.done("probe", &[&prompt[..], &["--phase", "coconut"]].concat()));
+}
+
 #[test]
 fn a_smaller_run_replaces_nothing_unasked() {
     let home = Home::new();

@@ -248,7 +248,7 @@ fn what_is_run_on_request_is_shared_too() {
 #[test]
 fn probes_by_shards_are_those_of_one_process() {
     let sweep = Sweep::new(PROBE, PROBES);
-    sweep.done("whole", &["--threads", "2"]);
+    sweep.done("whole", &["--all", "--threads", "2"]);
     let shards = sweep.shards("decoded", 3, &["--threads", "1"]);
     done(&mut sweep.merge(&shards, "decoded"));
     let decoded = sweep.at("decoded").display().to_string();

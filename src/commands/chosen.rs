@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::shard::ShardArgs;
-use crate::experiments::{ALL, Experiment, Settings};
+use crate::experiments::{ALL, About, Experiment, Settings};
 use crate::guard::read_text;
 use crate::names::meant;
 use crate::study::Study;
@@ -20,6 +20,10 @@ pub struct Chosen {
     /// Run these only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
+    /// Run every experiment but those on request (--list marks them). Unasked, `probe` runs those of its first look only, `intervene` every
+    /// one, and a --recipe or --shard every one too
+    #[arg(long, conflicts_with = "only")]
+    pub all: bool,
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
     recipe: Option<PathBuf>,
@@ -49,18 +53,27 @@ impl Chosen {
         shards: ShardArgs,
     ) -> Self {
         let only = vec![experiment.to_owned()];
-        Self { only, recipe: None, out, resume, replace, shards, list: false }
+        Self { only, all: false, recipe: None, out, resume, replace, shards, list: false }
     }
 
     /// One line an experiment: name, program, question.
     pub fn listed() -> String {
-        let only = |e: &Experiment| if e.about.on_request { " (run only where --only names it)" } else { "" };
+        let only = |e: &Experiment| match e.about {
+            About { on_request: true, .. } => " (run only where --only names it)",
+            About { first_look: true, .. } => " (in the first look)",
+            _ => "",
+        };
         ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about.asks, only(e))).collect()
     }
 
     /// Whether the user named no experiment: all are run.
     pub(crate) fn is_open(&self) -> bool {
         self.only.is_empty()
+    }
+
+    /// Whether `probe` runs what a first look needs and no more: nobody said what to run, nor set what it should run with.
+    fn is_first_look(&self, program: &str) -> bool {
+        program == "probe" && self.is_open() && !self.all && self.recipe.is_none() && !self.shards.is_asked()
     }
 
     /// Whether the user named this experiment.
@@ -83,10 +96,9 @@ impl Chosen {
                 bail!("--only: `{name}` is run by `{}`", named.program());
             }
         }
-        Ok(ALL
-            .iter()
-            .filter(|e| e.program() == program && (self.names(e) || self.is_open() && !e.about.on_request))
-            .collect())
+        let first = self.is_first_look(program);
+        let unasked = |e: &Experiment| self.is_open() && !e.about.on_request && (!first || e.about.first_look);
+        Ok(ALL.iter().filter(|e| e.program() == program && (self.names(e) || unasked(e))).collect())
     }
 
     /// The settings of the recipe, or the defaults.
@@ -110,8 +122,8 @@ impl Chosen {
         }
     }
 
-    /// What to type next.
-    pub fn next(&self, study: &Study) -> String {
+    /// What to type next, after `program`.
+    pub fn next(&self, program: &str, study: &Study) -> String {
         let out = self.folder(study);
         if let Some(shard) = study.shard {
             let whole = out.parent().unwrap_or(Path::new("")).display();
@@ -120,7 +132,12 @@ impl Chosen {
                 shard.of, shard.of
             );
         }
-        format!("\nTables, figures and a page beside the paper's:\n  cargo run --bin report -- {}\n", out.display())
+        let all = "\nThis was a first look. The same command with --all runs every experiment; --list names them.\n";
+        let all = if self.is_first_look(program) { all } else { "" };
+        format!(
+            "{all}\nTables, figures and a page beside the paper's:\n  cargo run --bin report -- {}\n",
+            out.display()
+        )
     }
 }
 

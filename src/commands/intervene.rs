@@ -136,6 +136,7 @@ impl Intervene {
         ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
         let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
         ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
+        ensure!(!self.chosen.all, "--hook runs {} alone, --all asks for every experiment", InterventionRow::HOOKS);
         self.chosen.only = vec![InterventionRow::HOOKS.into()];
         Ok(())
     }

@@ -44,8 +44,9 @@ use serde::de::DeserializeOwned;
 use crate::loading::Opened;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
+use crate::study::checkpoint;
 use committed::committed;
-use targets::{FIXTURE, is_run, trained};
+use targets::{FIXTURE, examined, is_run};
 
 /// Which model.
 #[derive(Args, Clone, Debug)]
@@ -57,7 +58,7 @@ pub(crate) struct ModelArgs {
     /// The same
     #[arg(long, value_name = "RUN|MODEL", conflicts_with = "target")]
     model: Option<String>,
-    /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists
+    /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists, or of another method's
     #[arg(long)]
     phase: Option<String>,
     /// A PEFT LoRA folder over the model (not a run)
@@ -86,10 +87,8 @@ impl ModelArgs {
             return Ok(run.display().to_string());
         }
         ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
-        let phase = self.phase.clone().unwrap_or_else(|| trained(&run).last().unwrap_or("sft").to_owned());
-        let folder = run.join(&phase).join("checkpoint");
-        ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
-        Ok(folder.display().to_string())
+        let phase = self.phase.clone().or_else(|| examined(&run).pop()).unwrap_or_else(|| "sft".to_owned());
+        Ok(checkpoint(&run, &phase)?.display().to_string())
     }
 }
 

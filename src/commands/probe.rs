@@ -23,7 +23,7 @@ use crate::parallel::on_the_pool;
     name = "probe",
     version,
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  probe                                     every experiment on fixtures/micro\n  \
+    after_help = "Examples:\n  probe                                     a first look at fixtures/micro; --all runs every experiment\n  \
                   probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
                   probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \

@@ -15,6 +15,8 @@ use crate::experiments::decodes::{DECODES, ways};
 use crate::experiments::{Experiment, Fit, Journal, Run, Settings};
 use crate::machine::{self, Machine};
 use crate::progress::{Progress, Stopped, go_on, say};
+use crate::report::findings::said;
+use crate::report::folder::Folder;
 use crate::schema::{BlockOrigin, GRPO_START};
 use crate::stats::probe::TooFew;
 use crate::store::{Manifest, command, writable};
@@ -101,7 +103,7 @@ impl Runner<'_> {
         };
         self.prepare(&jobs)?;
         self.work(&mut jobs)?;
-        studies.first().map_or(Ok(()), |(study, _)| print(&self.chosen.next(study)))
+        studies.first().map_or(Ok(()), |(study, _)| print(&self.chosen.next(self.program, study)))
     }
 
     /// Every experiment on every checkpoint, then what compares two phases of one run.
@@ -196,9 +198,9 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs the jobs one by one; what failed is an error when all are done.
+    /// Runs the jobs one by one, then shows what was found and the tables that it is from; what failed is an error when all are done.
     fn work(&self, jobs: &mut [Job]) -> Result<()> {
-        let (mut failed, mut made) = (vec![], 0);
+        let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
         let mut progress = Progress::new(self.program, jobs.len(), 0);
         let all = jobs.len();
         for (i, job) in jobs.iter_mut().enumerate() {
@@ -209,10 +211,11 @@ impl Runner<'_> {
                 Ok(summary) => {
                     let (seconds, summary) = (job.journal.seconds(), fitted(&summary, WIDTH));
                     let file = job.journal.folder.join(job.journal.name(job.journal.last()));
-                    print(&format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display()))?;
-                    made += 1;
+                    tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display());
+                    made.push(&job.journal);
                 }
                 Err(error) if error.is::<Stopped>() => {
+                    print(&(found(&made) + &tables))?;
                     return Err(error.context("the same command with --resume goes on"));
                 }
                 Err(error) if does_not_apply(&error) && !self.chosen.names(job.experiment) => {
@@ -226,8 +229,9 @@ impl Runner<'_> {
         }
         progress.update(all, "");
         progress.finish();
+        print(&(found(&made) + &tables))?;
         ensure!(failed.is_empty(), "{} of {all} experiments could not be run: {}", failed.len(), failed.join("; "));
-        ensure!(made > 0, "none of the experiments applies to this model and data (reasons above)");
+        ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
         Ok(())
     }
 }
@@ -243,6 +247,27 @@ impl Job<'_> {
             (Run::Pair(_), None) => bail!("{} compares two phases", self.experiment.name),
         }
     }
+}
+
+/// What the rows just made say, a sentence with its number a line, checkpoint by checkpoint in the order they were made.
+fn found(made: &[&Journal]) -> String {
+    let mut checkpoints: Vec<(&PathBuf, &str)> = vec![];
+    for journal in made {
+        let of = (&journal.folder, journal.checkpoint.as_str());
+        if !checkpoints.contains(&of) {
+            checkpoints.push(of);
+        }
+    }
+    let mut out = String::new();
+    for (path, checkpoint) in checkpoints {
+        let here = |journal: &&&Journal| &journal.folder == path && journal.checkpoint == checkpoint;
+        let files: Vec<&str> = made.iter().filter(here).map(|journal| journal.last()).collect();
+        match Folder::open(path) {
+            Ok(folder) => said(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n")),
+            Err(error) => say(&format!("{}: no finding is shown: {error:#}", path.display())),
+        }
+    }
+    out
 }
 
 /// Whether an error says that there is nothing to ask of this checkpoint and data: no fault of either.

@@ -47,6 +47,11 @@ impl FromStr for ShardArg {
 }
 
 impl ShardArgs {
+    /// Whether this process is one of several, or goes on from what others decoded.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.shard.is_some() || self.decoded.is_some()
+    }
+
     /// Which one it is.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::names::meant;
 use crate::progress::say;
 use crate::recipe::Recipe;
 use crate::schema::GRPO_START;
-use crate::study::{Asked, Study};
+use crate::study::{Asked, Study, phases};
 use crate::text::Fields;
 
 /// What is examined where nothing is named: the committed checkpoints.
@@ -133,7 +133,7 @@ impl Targets {
         if !self.phase.is_empty() {
             return self.phase.clone();
         }
-        let there: Vec<String> = trained(run).map(str::to_owned).collect();
+        let there = examined(run);
         // None trained: the error names the first.
         if there.is_empty() { vec!["sft".to_owned()] } else { there }
     }
@@ -145,8 +145,17 @@ pub(crate) fn is_run(folder: &Path) -> bool {
     has("recipe.toml") || (!has("config.json") && !has("adapter_config.json") && trained(folder).next().is_some())
 }
 
-/// The phases of a run that are examined unasked and have been trained, in their order.
-pub(crate) fn trained(run: &Path) -> impl Iterator<Item = &'static str> {
+/// Phases that others go on from.
+const BEFORE: [&str; 3] = ["annotate", "base", "boundary"];
+
+/// The phases of a run that are examined unasked: those of Switchyard's own method that have been trained, in their order; of a
+/// run of another method its own.
+pub(crate) fn examined(run: &Path) -> Vec<String> {
+    let own: Vec<String> = trained(run).map(str::to_owned).collect();
+    if own.is_empty() { phases(run).into_iter().filter(|name| !BEFORE.contains(&name.as_str())).collect() } else { own }
+}
+
+fn trained(run: &Path) -> impl Iterator<Item = &'static str> {
     ["sft", GRPO_START, "grpo"].into_iter().filter(|phase| run.join(phase).join("checkpoint").is_dir())
 }
 

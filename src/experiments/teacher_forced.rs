@@ -15,7 +15,7 @@ use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
-pub const ABOUT: About = About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start();
+pub const ABOUT: About = About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().at_first();
 
 /// No settings: the positions are the annotator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

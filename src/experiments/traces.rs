@@ -20,7 +20,8 @@ use crate::study::Study;
 /// What it asks.
 pub const ABOUT: About = About::asking("length, blocks and confidence of right and wrong responses (tab:gen-analysis)")
     .of_grpo_start()
-    .of_responses();
+    .of_responses()
+    .at_first();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
 use crate::schema::{
-    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, ProbeRow, ResponseRow,
+    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, PhaseRow, ProbeRow, ResponseRow,
     SwitchBenefitRow, TeacherForcedRow,
 };
 use crate::stats::{Estimate, FEWEST};
@@ -28,11 +28,36 @@ pub(super) struct Finding {
 /// Cards of one checkpoint.
 pub(super) const CARDS: usize = 3;
 
+/// A finding of a checkpoint, from rows of the file of this name.
+type Source = (&'static str, fn(&Folder, &str) -> Option<Finding>);
+
+/// Every question, the strongest kind of evidence first.
+const SOURCES: [Source; 8] = [
+    (InterventionRow::NAME, known_value),
+    (InterventionRow::NAME, latents),
+    (TeacherForcedRow::NAME, place),
+    (SwitchBenefitRow::NAME, benefit),
+    (ProbeRow::NAME, value_probe),
+    (ResponseRow::NAME, responses),
+    (AccuracyRow::NAME, accuracy),
+    (PhaseRow::NAME, over_training),
+];
+
 /// The first findings that the checkpoint has rows for, the strongest kind of evidence first.
 pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
-    let all: [fn(&Folder, &str) -> Option<Finding>; 8] =
-        [known_value, latents, place, benefit, value_probe, responses, accuracy, over_training];
-    let found = all.iter().filter_map(|of| of(folder, checkpoint)).take(CARDS);
+    of_sources(folder, checkpoint, &|_| true)
+}
+
+/// The findings of a checkpoint in lines of text, from the rows of these files only: sentence, number, interval, and what the
+/// number is.
+pub fn said(folder: &Folder, checkpoint: &str, files: &[&str]) -> Vec<String> {
+    let line = |f: Finding| format!("{checkpoint}: {}. {:.3} {}.", f.title.trim_end_matches('.'), f.number, f.of);
+    of_sources(folder, checkpoint, &|file| files.contains(&file)).into_iter().map(line).collect()
+}
+
+fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+    let sources = SOURCES.iter().filter(|(file, _)| from(file));
+    let found = sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS);
     found
         .map(|f| {
             if f.number.n < FEWEST { Finding { title: format!("{} Too few problems to say.", f.asks), ..f } } else { f }

@@ -27,7 +27,7 @@ pub mod compare;
 pub mod curves;
 pub mod exhibits;
 pub mod figures;
-mod findings;
+pub mod findings;
 pub mod folder;
 pub mod front;
 mod generic;

@@ -34,6 +34,7 @@ use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
 pub use normal::NormalRun;
 pub use open::Asked;
+pub(crate) use open::{checkpoint, phases};
 pub use shard::Shard;
 use staging::{Reading, Staged, logits, stage};
 use sweep::{Forkable, Sweep};

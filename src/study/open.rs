@@ -13,9 +13,35 @@ use crate::machine::Machine;
 use crate::model::ModelConfig;
 use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
+use crate::names::meant;
 use crate::progress::say;
 use crate::recipe::{MOST_ROWS, Recipe};
 use crate::text::{Fields, Prompts, Template};
+
+/// The folder of a phase's checkpoint.
+///
+/// # Errors
+/// A phase that has none, with those that have one.
+pub(crate) fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
+    let folder = run.join(phase).join("checkpoint");
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let there = phases(run);
+    let near = meant(phase, there.iter().map(String::as_str));
+    let known =
+        if there.is_empty() { "none has a checkpoint yet".into() } else { format!("there are {}", there.join(", ")) };
+    bail!("{}: no such checkpoint; the run has not trained phase `{phase}`{near}; {known}", folder.display())
+}
+
+/// The phases of a run that have a checkpoint, by name.
+pub(crate) fn phases(run: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let with = entries.filter(|entry| entry.path().join("checkpoint").is_dir());
+    let mut names: Vec<String> = with.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
 
 impl Study {
     /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems, on the default machine.
@@ -38,8 +64,7 @@ impl Study {
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
         let trained = recipe.clone();
         asked.of(&mut recipe)?;
-        let folder = run.join(phase).join("checkpoint");
-        ensure!(folder.is_dir(), "{}: no such checkpoint; the run has not trained phase `{phase}`", folder.display());
+        let folder = checkpoint(run, phase)?;
         let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
         opened.text()?;
         let source = opened.checkpoint.places();

@@ -23,7 +23,8 @@ pub const ABOUT: About = About::asking(
     "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)",
 )
 .of_grpo_start()
-.of_responses();
+.of_responses()
+.at_first();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
