@@ -2,12 +2,11 @@
 //! latents, and does a gradient through the recurrence decide it? `cargo run --example rl_fate -- runs/rl-fate OUT` reads the
 //! runs of the primary block and writes a row a checkpoint to OUT; `-- OUT` alone reads these rows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-
-use switchyard::schema::{SweepRow, SwitchBenefitRow};
+use switchyard::schema::{AccuracyRow, PhaseRow, SwitchBenefitRow};
 use switchyard::stats::special::t_cdf;
 use switchyard::stats::{holm, mean_of_runs, sign_flip};
 use switchyard::store::{RowWriter, read, read_flat};
@@ -15,6 +14,9 @@ use switchyard::store::{RowWriter, read, read_flat};
 /// Replay modes of the primary block: the paper's, and the gradient that its abstract has.
 const MODES: [&str; 2] = ["segmented", "full_bptt"];
 const BUDGETS: [usize; 2] = [30, 80];
+const SEEDS: [u64; 5] = [2, 3, 4, 5, 6];
+/// Steps at which weights are kept.
+const KEPT: [usize; 4] = [40, 80, 120, 160];
 
 /// A checkpoint of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +27,8 @@ pub struct FateRow {
     pub seed: u64,
     /// Steps of reinforcement learning.
     pub step: usize,
+    /// Whether the two modes are compared here at equal distance from their start.
+    pub equal: bool,
     /// Held-out problems.
     pub n: usize,
     pub accuracy: f64,
@@ -34,51 +38,112 @@ pub struct FateRow {
     pub without_block: f64,
     /// Mean over the last five steps, in nats a token against the start; 0 there.
     pub kl: f64,
-    pub grad_norm: f64,
 }
 
-/// The rows of the runs below `root`.
+/// A run of the primary block.
+struct Run {
+    folder: PathBuf,
+    replay: &'static str,
+    budget: usize,
+    seed: u64,
+    /// By step.
+    kl: Vec<f64>,
+}
+
+impl Run {
+    fn open(root: &Path, replay: &'static str, budget: usize, seed: u64) -> Result<Self> {
+        let name = format!("evaluation.max_new_tokens={budget}+seed={seed}");
+        let folder = root.join(format!("primary-{replay}")).join(name);
+        let steps = read_flat(&folder.join("grpo/metrics.parquet"))?;
+        let kl: Option<Vec<f64>> = steps.iter().map(|row| row.get("kl")?.as_f64()).collect();
+        let kl = kl.with_context(|| format!("{}: a step without kl", folder.display()))?;
+        ensure!(kl.len() == KEPT[3], "{}: {} steps, {} were planned", folder.display(), kl.len(), KEPT[3]);
+        Ok(Self { folder, replay, budget, seed, kl })
+    }
+
+    /// Mean of the five steps before `step`.
+    fn kl(&self, step: usize) -> f64 {
+        self.kl[step.saturating_sub(5)..step].iter().sum::<f64>() / 5.0
+    }
+
+    /// The kept step that is as far from the start as `distance`, as nearly as there is one.
+    fn at(&self, distance: f64) -> usize {
+        let off = |step: usize| (self.kl(step) - distance).abs();
+        KEPT.into_iter().min_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(KEPT[3])
+    }
+
+    fn row(&self, step: usize, equal: bool) -> Result<FateRow> {
+        let phase = match step {
+            0 => "grpo_start".to_owned(),
+            step if step == KEPT[3] => "grpo".to_owned(),
+            step => format!("grpo_step{step}"),
+        };
+        let reports = self.folder.join("reports");
+        let worth: Vec<SwitchBenefitRow> = read(&reports.join(format!("switch_benefit-{phase}.parquet")))?;
+        let all = worth.iter().find(|row| row.group == "all").context("no group of all problems")?;
+        let (accuracy, switch_rate) = if phase.starts_with("grpo_step") {
+            let rows: Vec<AccuracyRow> = read(&reports.join(format!("accuracy-{phase}.parquet")))?;
+            let free = rows.iter().find(|row| row.group == "all").context("no group of all problems")?;
+            (free.accuracy, free.switch_rate)
+        } else {
+            let rows: Vec<PhaseRow> = read(&self.folder.join("summary.parquet"))?;
+            let free = rows.iter().find(|row| row.phase == phase).with_context(|| format!("no phase {phase}"))?;
+            (free.accuracy, free.switch_rate)
+        };
+        Ok(FateRow {
+            replay: self.replay.to_owned(),
+            budget: self.budget,
+            seed: self.seed,
+            step,
+            equal,
+            n: all.identity.n,
+            accuracy: accuracy.value,
+            switch_rate: switch_rate.value,
+            with_block: all.with_block.value,
+            without_block: all.without_block.value,
+            kl: if step == 0 { 0.0 } else { self.kl(step) },
+        })
+    }
+}
+
+/// The rows of the runs below `root`. Of the two modes the one that went farther is also read where it was as far as the other.
 fn collect(root: &Path) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
-    for mode in MODES {
-        let folder = root.join(format!("primary-{mode}"));
-        let sweep: Vec<SweepRow> = read(&folder.join("sweep.parquet"))?;
-        for row in sweep.iter().filter(|row| matches!(row.result.phase.as_str(), "grpo" | "grpo_start")) {
-            let budget = row.point.rsplit('=').next().and_then(|b| b.parse().ok()).context("a budget")?;
-            let (seed, phase) = (row.result.identity.seed, row.result.phase.as_str());
-            let run = folder.join(format!("evaluation.max_new_tokens={budget}+seed={seed}"));
-            let worth: Vec<SwitchBenefitRow> =
-                read(&run.join("reports").join(format!("switch_benefit-{phase}.parquet")))?;
-            let all = worth.iter().find(|row| row.group == "all").context("no group of all problems")?;
-            let steps = read_flat(&run.join("grpo/metrics.parquet"))?;
-            let last = |column: &str| {
-                let values: Vec<f64> = steps.iter().rev().take(5).filter_map(|row| row.get(column)?.as_f64()).collect();
-                values.iter().sum::<f64>() / values.len().max(1) as f64
-            };
-            let begun = phase == "grpo_start";
-            rows.push(FateRow {
-                replay: mode.to_owned(),
-                budget,
-                seed,
-                step: if begun { 0 } else { steps.len() },
-                n: row.result.identity.n,
-                accuracy: row.result.accuracy.value,
-                switch_rate: row.result.switch_rate.value,
-                with_block: all.with_block.value,
-                without_block: all.without_block.value,
-                kl: if begun { 0.0 } else { last("kl") },
-                grad_norm: if begun { 0.0 } else { last("grad_norm") },
-            });
+    for (budget, seed) in BUDGETS.into_iter().flat_map(|budget| SEEDS.map(|seed| (budget, seed))) {
+        let runs = [Run::open(root, MODES[0], budget, seed)?, Run::open(root, MODES[1], budget, seed)?];
+        let last = runs.each_ref().map(|run| run.kl(KEPT[3]));
+        for (run, other) in runs.iter().zip([1, 0]) {
+            rows.push(run.row(0, false)?);
+            let equal = if run.kl(KEPT[3]) > last[other] { run.at(last[other]) } else { KEPT[3] };
+            let tested = budget == BUDGETS[0];
+            if tested && equal != KEPT[3] {
+                rows.push(run.row(equal, true)?);
+            }
+            rows.push(run.row(KEPT[3], tested && equal == KEPT[3])?);
         }
     }
     Ok(rows)
 }
 
-/// What one seed has at a budget: the row after `step` steps under a mode less the row at the start.
-fn change(rows: &[FateRow], (mode, budget, seed): (&str, usize, u64), value: fn(&FateRow) -> f64) -> Result<f64> {
+/// Which rows after the start are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Compared {
+    AtTheEnd,
+    AtEqualDistance,
+}
+
+/// What reinforcement learning changed for one seed at a budget under a mode.
+fn change(
+    rows: &[FateRow],
+    compared: Compared,
+    (mode, budget, seed): (&str, usize, u64),
+    value: fn(&FateRow) -> f64,
+) -> Result<f64> {
     let of = |begun: bool| {
         let mut all = rows.iter().filter(|r| r.replay == mode && r.budget == budget && r.seed == seed);
-        all.find(|r| (r.step == 0) == begun).with_context(|| format!("{mode}, budget {budget}, seed {seed}: no row"))
+        let after = |r: &FateRow| if compared == Compared::AtTheEnd { r.step == KEPT[3] } else { r.equal };
+        all.find(|r| if begun { r.step == 0 } else { after(r) })
+            .with_context(|| format!("{mode}, budget {budget}, seed {seed}: no row"))
     };
     Ok(value(of(false)?) - value(of(true)?))
 }
@@ -105,59 +170,65 @@ impl Test {
     }
 }
 
-fn tests(rows: &[FateRow]) -> Result<Vec<Test>> {
-    let mut seeds: Vec<u64> = rows.iter().map(|row| row.seed).collect();
-    seeds.sort_unstable();
-    seeds.dedup();
+fn tests(rows: &[FateRow], compared: Compared) -> Result<Vec<Test>> {
     let more = |name, value: fn(&FateRow) -> f64| -> Result<Test> {
-        let of = |&seed: &u64| {
-            Ok::<f64, Error>(change(rows, (MODES[1], 30, seed), value)? - change(rows, (MODES[0], 30, seed), value)?)
-        };
-        Ok(Test { name, values: seeds.iter().map(of).collect::<Result<_>>()? })
+        let of = |mode: usize, seed: u64| change(rows, compared, (MODES[mode], 30, seed), value);
+        let values: Result<Vec<f64>> = SEEDS.iter().map(|&seed| Ok(of(1, seed)? - of(0, seed)?)).collect();
+        Ok(Test { name, values: values? })
     };
-    let lowers = seeds.iter().map(|&seed| change(rows, (MODES[0], 80, seed), |row| row.switch_rate));
-    Ok(vec![
+    let mut tests = vec![
         more("H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| row.with_block)?,
         more("H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate)?,
         more("H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy)?,
-        Test { name: "H4: switch rate, budget 80, segmented", values: lowers.collect::<Result<_>>()? },
-    ])
+    ];
+    if compared == Compared::AtTheEnd {
+        let of = |&seed: &u64| change(rows, compared, (MODES[0], 80, seed), |row| row.switch_rate);
+        let values: Result<Vec<f64>> = SEEDS.iter().map(of).collect();
+        tests.push(Test { name: "H4: switch rate, budget 80, segmented", values: values? });
+    }
+    Ok(tests)
 }
 
-/// Means over seeds of each cell at the start and at the end, then the four tests.
+/// The tests as a table, Holm over all of it.
+fn table(tests: &[Test], problems: usize) -> Result<String> {
+    let mut out = "| hypothesis | mean over seeds [95 %] | by seed | p (t) | Holm | p (sign flips) |\n".to_owned();
+    out += "| --- | --- | --- | --- | --- | --- |\n";
+    let p: Vec<f64> = tests.iter().map(Test::p).collect::<Result<_>>()?;
+    for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
+        let of = mean_of_runs(&test.values)?;
+        let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+        let interval = format!("{:+.3} [{:+.3}, {:+.3}]", of.value, of.low, of.high);
+        let (name, each, exact) = (test.name, each.join(", "), test.sign_flip_p(problems));
+        out += &format!("| {name} | {interval} | {each} | {p:.2e} | {held:.2e} | {exact:.4} |\n");
+    }
+    Ok(out)
+}
+
+/// Means over seeds of each cell at the start and at the end, then the tests.
 fn told(rows: &[FateRow]) -> Result<String> {
-    let mut out = "| budget | replay | step | accuracy | switch rate | with a block | without | kl |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n".to_owned();
-    let last = rows.iter().map(|row| row.step).max().unwrap_or_default();
-    for (budget, mode, step) in
-        BUDGETS.iter().flat_map(|b| MODES.iter().flat_map(move |m| [(*b, *m, 0), (*b, *m, last)]))
-    {
-        let cell: Vec<&FateRow> =
-            rows.iter().filter(|r| (r.budget, r.replay.as_str(), r.step) == (budget, mode, step)).collect();
+    let mut out =
+        "| budget | replay | step | accuracy | switch rate | right with a block | right without | kl |\n".to_owned();
+    out += "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    let cells = BUDGETS.iter().flat_map(|b| MODES.iter().flat_map(move |m| [(*b, *m, 0), (*b, *m, KEPT[3])]));
+    for (budget, mode, step) in cells {
+        let here = |r: &&FateRow| (r.budget, r.replay.as_str(), r.step) == (budget, mode, step);
+        let cell: Vec<&FateRow> = rows.iter().filter(here).collect();
         let mean = |value: fn(&FateRow) -> f64| -> Result<String> {
             let of = mean_of_runs(&cell.iter().map(|row| value(row)).collect::<Vec<_>>())?.share();
             Ok(format!("{:.3} [{:.3}, {:.3}]", of.value, of.low, of.high))
         };
         let kl = cell.iter().map(|row| row.kl).sum::<f64>() / cell.len() as f64;
-        let values =
-            [mean(|r| r.accuracy)?, mean(|r| r.switch_rate)?, mean(|r| r.with_block)?, mean(|r| r.without_block)?];
-        out += &format!("| {budget} | {mode} | {step} | {} | {kl:.4} |\n", values.join(" | "));
+        let [accuracy, switch, with] = [mean(|r| r.accuracy)?, mean(|r| r.switch_rate)?, mean(|r| r.with_block)?];
+        let without = mean(|r| r.without_block)?;
+        out += &format!("| {budget} | {mode} | {step} | {accuracy} | {switch} | {with} | {without} | {kl:.3} |\n");
     }
-    let (tests, problems) = (tests(rows)?, rows.first().context("no rows")?.n);
-    let p: Vec<f64> = tests.iter().map(Test::p).collect::<Result<_>>()?;
-    out += "\n| hypothesis | mean over seeds [95 %] | by seed | p (t) | Holm | p (sign flips) |\n| --- | --- | --- | --- | --- | --- |\n";
-    for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
-        let of = mean_of_runs(&test.values)?;
-        let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
-        let (name, exact) = (test.name, test.sign_flip_p(problems));
-        out += &format!(
-            "| {name} | {:+.3} [{:+.3}, {:+.3}] | {} | {p:.2e} | {held:.2e} | {exact:.4} |\n",
-            of.value,
-            of.low,
-            of.high,
-            each.join(", ")
-        );
-    }
-    Ok(out)
+    let problems = rows.first().context("no rows")?.n;
+    out += &format!("\n{}", table(&tests(rows, Compared::AtTheEnd)?, problems)?);
+    out += "\nThe same at equal distance (kl) from the start:\n\n";
+    out += &table(&tests(rows, Compared::AtEqualDistance)?, problems)?;
+    let steps: Vec<String> =
+        rows.iter().filter(|r| r.equal).map(|r| format!("{} {}: {}", r.replay, r.seed, r.step)).collect();
+    Ok(out + &format!("\nSteps by mode and seed: {}.\n", steps.join(", ")))
 }
 
 /// The tables of a folder of rows.

@@ -104,7 +104,8 @@ fn findings(folder: &Folder) -> Result<String> {
             say(places.p_swi)
         ),
         format!(
-            "- **After reinforcement learning the model mostly goes back to text.** It then switches on {} of the problems.\n",
+            "- **After reinforcement learning the model mostly goes back to text.** It then switches on {} of the problems. \
+             [Where text does not fit](docs/results.md) it keeps switching.\n",
             say(all.switch_rate)
         ),
     ]
