@@ -259,12 +259,20 @@ fn found(made: &[&Journal]) -> String {
         }
     }
     let mut out = String::new();
-    for (path, checkpoint) in checkpoints {
-        let here = |journal: &&&Journal| &journal.folder == path && journal.checkpoint == checkpoint;
-        let files: Vec<&str> = made.iter().filter(here).map(|journal| journal.last()).collect();
-        match Folder::open(path) {
-            Ok(folder) => said(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n")),
-            Err(error) => say(&format!("{}: no finding is shown: {error:#}", path.display())),
+    // A folder holds the rows of all its checkpoints: it is read once for them.
+    for of_folder in checkpoints.chunk_by(|a, b| a.0 == b.0) {
+        let path = of_folder[0].0;
+        let folder = match Folder::open(path) {
+            Ok(folder) => folder,
+            Err(error) => {
+                say(&format!("{}: no finding is shown: {error:#}", path.display()));
+                continue;
+            }
+        };
+        for (_, checkpoint) in of_folder {
+            let here = |journal: &&&Journal| &journal.folder == path && journal.checkpoint == *checkpoint;
+            let files: Vec<&str> = made.iter().filter(here).map(|journal| journal.last()).collect();
+            said(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n"));
         }
     }
     out

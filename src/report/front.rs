@@ -105,7 +105,7 @@ fn findings(folder: &Folder) -> Result<String> {
         ),
         format!(
             "- **After reinforcement learning the model mostly goes back to text.** It then switches on {} of the problems. \
-             [Where text does not fit](docs/results.md) it keeps switching.\n",
+             [Where text does not fit](docs/results.md) it mostly switches.\n",
             say(all.switch_rate)
         ),
     ]

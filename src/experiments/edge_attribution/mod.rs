@@ -10,8 +10,9 @@
 //!   from a difference to the read-out.
 //! - the tests: the clean rows run with these edges alone, the corrupt run's value standing on all others (resample ablation). `found`:
 //!   faithfulness. `rest`: what all others do without them; near 0 where the circuit is complete. `less_one`: the circuit without
-//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. All are drawn
-//!   from the edges that can exist: no place but the last hands to the logits, none but those before a latent to its input. `top`: so many from the top of the ranking.
+//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. `top`: so many from the top
+//!   of the ranking. All are edges that can exist: no place but the last hands to the logits, none but those before a latent to its
+//!   input.
 //!
 //! Misleads: a circuit says what suffices for the difference between these pairs, not how the model works elsewhere; what both
 //! rows share (the counter of a block, say) is in the ablated values too, and needs no edge. Scores are first order: where a gate is
