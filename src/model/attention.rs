@@ -27,10 +27,13 @@ pub struct Attention {
 
 /// What every block of one call shares.
 pub(super) struct Call<'a> {
+    pub config: &'a ModelConfig,
     pub span: &'a Span,
     /// `None` where positions are learned.
     pub rotation: Option<Rotation>,
     pub mask: Option<Tensor<4>>,
+    /// Of layers that have a window.
+    pub sliding_mask: Option<Tensor<4>>,
 }
 
 impl Attention {
@@ -56,14 +59,13 @@ impl Attention {
         &self,
         x: Tensor<3>,
         layer: usize,
-        head_dim: usize,
         call: &Call,
         cache: &mut KvCache,
         hooks: &mut Hooks,
     ) -> Result<Tensor<3>> {
         let [b, l, _] = x.dims();
         let at = |kind| HookPoint::at(layer, kind);
-        let span = call.span;
+        let (span, head_dim) = (call.span, call.config.head_dim);
         let heads = |y: Tensor<3>| {
             let h = y.dims()[2] / head_dim;
             y.reshape([b, l, h, head_dim])
@@ -81,7 +83,7 @@ impl Attention {
         let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
-        let mask = call.mask.clone();
+        let mask = if call.config.window(layer).is_some() { &call.sliding_mask } else { &call.mask }.clone();
         let z = if hooks.wants(at(PointKind::AttnScores)) {
             let scores = hooks.apply(at(PointKind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
             let pattern = hooks.apply(at(PointKind::Pattern), span, ops::grouped_pattern(scores, None))?;

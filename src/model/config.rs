@@ -1,8 +1,9 @@
 //! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
 //!
-//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
-//! rotary scalings, other biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (experts, other rotary scalings, other
+//! biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
+mod extras;
 mod gpt2;
 mod keys;
 mod read;
@@ -14,6 +15,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use extras::{Extras, Sliding};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
@@ -24,7 +26,7 @@ pub enum Family {
     /// Also Qwen2.5.
     Qwen2,
     Llama,
-    /// Mistral where it attends to all that came before: a Llama with defaults of its own.
+    /// A Llama with defaults of its own and, up to v0.1, a sliding window.
     Mistral,
     /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
     Gemma,
@@ -154,6 +156,8 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
     pub eos_token_ids: Vec<u32>,
     pub pad_token_id: Option<u32>,
+    #[serde(default)]
+    pub extras: Extras,
 }
 
 /// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
@@ -206,6 +210,12 @@ impl ModelConfig {
         if self.family == Family::Gemma { (self.hidden_size as f64).sqrt() } else { 1.0 }
     }
 
+    /// How many positions, its own among them, one of this layer sees; `None` for all that came before.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        let sliding = self.extras.sliding.as_ref()?;
+        sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
+    }
+
     /// Query heads that share one key/value head.
     pub fn group(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads
@@ -254,7 +264,7 @@ impl ModelConfig {
         if let Some(s) = &self.rope_scaling {
             s.validate(origin)?;
         }
-        Ok(())
+        self.extras.validate(self.num_hidden_layers, origin)
     }
 
     /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, saying the same.
@@ -299,14 +309,19 @@ impl ModelConfig {
             "use_cache": true,
             "vocab_size": self.vocab_size,
         });
+        let sliding = self.extras.sliding.as_ref();
+        let window = json!(sliding.map(|sliding| sliding.window));
         match self.family {
             Family::Qwen3 | Family::Qwen2 => {
-                out["use_sliding_window"] = json!(false);
-                out["sliding_window"] = Value::Null;
-                out["max_window_layers"] = json!(self.num_hidden_layers);
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, Sliding::full_before));
+                if let Some(sliding) = sliding {
+                    out["layer_types"] = sliding.to_json();
+                }
             }
             Family::Llama => out["mlp_bias"] = json!(false),
-            Family::Mistral => out["sliding_window"] = Value::Null, // without the key it would be 4096
+            Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
             Family::Gemma | Family::Gpt2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {

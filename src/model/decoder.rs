@@ -178,7 +178,6 @@ impl Block {
         &self,
         x: Tensor<3>,
         layer: usize,
-        head_dim: usize,
         call: &Call,
         cache: &mut KvCache,
         hooks: &mut Hooks,
@@ -189,7 +188,7 @@ impl Block {
 
         let ln1 = [at(PointKind::Ln1Scale), at(PointKind::Ln1Normalized)];
         let normed = self.input_layernorm.forward(resid_pre.clone(), ln1, span, hooks)?;
-        let attn_out = self.self_attn.forward(normed, layer, head_dim, call, cache, hooks)?;
+        let attn_out = self.self_attn.forward(normed, layer, call, cache, hooks)?;
         let attn_out = hooks.apply(at(PointKind::AttnOut), span, attn_out)?;
         let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
 
@@ -328,10 +327,17 @@ impl Decoder {
             .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
         ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
-        let call = Call { span, rotation: self.rotation(span, dtype, &device), mask: cache.mask(l, dtype, &device) };
+        let mask = cache.mask(l, None, dtype, &device);
+        let window = self.config.extras.sliding.as_ref().map(|sliding| sliding.window);
+        let sliding_mask = match window.filter(|&window| cache.reaches_beyond(window)) {
+            None => mask.clone(),
+            window => cache.mask(l, window, dtype, &device),
+        };
+        let call =
+            Call { config: &self.config, span, rotation: self.rotation(span, dtype, &device), mask, sliding_mask };
         let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
         for (layer, block) in self.layers.iter().enumerate() {
-            x = block.forward(x, layer, self.config.head_dim, &call, cache, hooks)?;
+            x = block.forward(x, layer, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
         self.norm.forward(x, ln, span, hooks)

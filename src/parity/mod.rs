@@ -24,16 +24,18 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 11] = [
+pub const TINY: [&str; 13] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
+    "qwen3_window",
     "qwen2_tied",
     "qwen2_untied",
     "llama_gqa",
     "llama3_scaled",
     "llama_linear",
     "mistral_gqa",
+    "mistral_window",
     "gemma_mqa",
     "gpt2_tied",
 ];

@@ -115,8 +115,28 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
     assert_eq!(biases.len(), 6);
     // It would say that o has a bias too.
     assert_eq!(found.to_json("float32").get("attention_bias"), None);
-    let value = with(qwen2_json(), "use_sliding_window", json!(true));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "use_sliding_window", "false", "true"]);
+    let windows = |value: &Value| {
+        let found = config(value);
+        assert_eq!(config(&found.to_json("float32")), found, "what is written is read as the same");
+        [found.window(0), found.window(1)]
+    };
+    assert_eq!(windows(&qwen2_json()), [None; 2]);
+    let on = with(qwen2_json(), "use_sliding_window", json!(true));
+    assert_eq!(windows(&on), [None; 2], "all 28 lowest layers are full");
+    assert_eq!(windows(&with(on.clone(), "max_window_layers", json!(1))), [None, Some(131_072)]);
+    let listed = with(on.clone(), "layer_types", json!(["sliding_attention", "full_attention"]));
+    assert_eq!(windows(&listed), [Some(131_072), None]);
+    let mut bare = with(on.clone(), "max_window_layers", json!(0));
+    bare.as_object_mut().map(|m| m.remove("sliding_window"));
+    assert_eq!(windows(&bare), [Some(4096); 2]);
+    for (value, parts) in [
+        (with(qwen2_json(), "layer_types", listed["layer_types"].clone()), ["layer_types", "no window is set or used"]),
+        (with(on.clone(), "layer_types", json!(["sliding_attention"])), ["layer_types", "2 layers"]),
+        (with(on, "layer_types", json!(["chunked_attention"; 2])), ["layer_types", "chunked_attention"]),
+        (with(with(bare, "max_window_layers", json!(0)), "sliding_window", json!(0)), ["sliding_window", "at least 1"]),
+    ] {
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &parts);
+    }
     let value = with(qwen2_json(), "hidden_size", json!(34));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["hidden_size", "34", "4"]);
 }
@@ -144,7 +164,7 @@ fn qwen3_head_width_has_its_own_default() {
 }
 
 #[test]
-fn a_mistral_has_defaults_of_its_own_and_no_window() {
+fn a_mistral_has_defaults_and_a_window_of_its_own() {
     let bare = mistral_json();
     let found = config(&bare);
     assert_eq!((found.family, found.num_key_value_heads, found.head_dim), (Family::Mistral, 8, 4));
@@ -155,13 +175,19 @@ fn a_mistral_has_defaults_of_its_own_and_no_window() {
     assert_eq!((found.head_dim, found.hidden_size), (6, 40), "heads need not divide the width");
     assert_eq!(config(&found.to_json("float32")), found, "what is written is read as the same");
 
-    for window in [json!(4096), json!(0)] {
-        let value = with(mistral_json(), "sliding_window", window.clone());
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", &window.to_string()]);
-    }
     let mut value = mistral_json();
     value.as_object_mut().map(|m| m.remove("sliding_window"));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+    for (value, window) in
+        [(mistral_json(), None), (value, Some(4096)), (with(mistral_json(), "sliding_window", json!(7)), Some(7))]
+    {
+        let found = config(&value);
+        assert_eq!([found.window(0), found.window(1)], [window; 2]);
+        assert_eq!(config(&found.to_json("float32")), found);
+    }
+    let value = with(mistral_json(), "sliding_window", json!(0));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "0"]);
+    let value = with(mistral_json(), "layer_types", json!(["sliding_attention"; 2]));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "layer_types", "no window"]);
 }
 
 #[test]
@@ -170,7 +196,6 @@ fn unsupported_settings_are_refused_by_name() {
         ("model_type", json!("mixtral")),
         ("model_type", json!("qwen2_moe")),
         ("architectures", json!(["Qwen3ForSequenceClassification"])),
-        ("use_sliding_window", json!(true)),
         ("layer_types", json!(["full_attention", "sliding_attention"])),
         ("num_experts", json!(8)),
         ("num_local_experts", json!(8)),
@@ -207,6 +232,8 @@ fn unsupported_settings_are_refused_by_name() {
         let value = with(qwen3_json(), "rope_scaling", rope);
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", kind, key]);
     }
+    let value = with(llama_json(), "sliding_window", json!(4096));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
     let value = with(llama_json(), "mlp_bias", json!(true));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["mlp_bias"]);
     let value = with(llama_json(), "rope_theta", json!(1e4));

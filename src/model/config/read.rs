@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::keys::{Keys, brief};
-use super::{Activation, Family, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling};
+use super::{Activation, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, Sliding, YarnScaling};
 use crate::guard::read_text;
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
@@ -33,6 +33,8 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
 
     let heads = keys.need_usize("num_attention_heads")?;
     let hidden_size = keys.need_usize("hidden_size")?;
+    let layers = keys.need_usize("num_hidden_layers")?;
+    ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
     // The head widths of Qwen3 and Gemma are defaults of their own, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
@@ -63,7 +65,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         vocab_size: keys.need_usize("vocab_size")?,
         hidden_size,
         intermediate_size: keys.need_usize("intermediate_size")?,
-        num_hidden_layers: keys.need_usize("num_hidden_layers")?,
+        num_hidden_layers: layers,
         num_attention_heads: heads,
         num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(default_kv),
         head_dim,
@@ -80,6 +82,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         },
         eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
         pad_token_id: first(keys.token_ids("pad_token_id")?),
+        extras: Extras { sliding: sliding(&keys, family, layers)? },
     };
     config.validate(origin)?;
     Ok(config)
@@ -121,26 +124,9 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
     }
-    for key in ["attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "is_encoder_decoder"]
-    {
+    for key in ["attention_bias", "mlp_bias", "use_bidirectional_attention", "is_encoder_decoder"] {
         if keys.bool(key)? == Some(true) {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
-        }
-    }
-    // Both Qwens carry a window that `use_sliding_window` turns on; elsewhere a window means what it says.
-    let windowed = matches!(family, Family::Llama | Family::Mistral | Family::Gemma);
-    if let Some(found) = keys.get("sliding_window").filter(|_| windowed) {
-        return Err(keys.refuse("sliding_window", "null (full attention)", found));
-    }
-    ensure!(
-        family != Family::Mistral || keys.map.contains_key("sliding_window"),
-        "{}: `sliding_window` must be null (full attention); a Mistral without the key has a window of 4096",
-        keys.origin
-    );
-    if let Some(found) = keys.get("layer_types") {
-        let full = found.as_array().is_some_and(|list| list.iter().all(|v| v == "full_attention"));
-        if !full {
-            return Err(keys.refuse("layer_types", "\"full_attention\" for every layer", found));
         }
     }
     // The first Gemmas were published as "gelu" and meant the approximation: transformers reads them so.
@@ -167,6 +153,45 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in both Qwens where
+/// `use_sliding_window` turns them on.
+fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>> {
+    const DEFAULT: usize = 4096;
+    let said = match keys.usize("sliding_window")? {
+        None if !keys.map.contains_key("sliding_window") => Some(DEFAULT),
+        said => said,
+    };
+    let used = keys.bool("use_sliding_window")?.unwrap_or(false);
+    let listed = Sliding::listed(keys)?;
+    let found = match family {
+        Family::Mistral => said.map(|window| (window, vec![true; layers])),
+        Family::Qwen3 | Family::Qwen2 => said
+            .filter(|_| used)
+            .map(|window| {
+                let full = keys.usize("max_window_layers").map(|full| full.unwrap_or(28));
+                full.map(|full| {
+                    (window, listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer >= full).collect()))
+                })
+            })
+            .transpose()?,
+        _ => {
+            if let Some(found) = keys.get("sliding_window") {
+                return Err(keys.refuse("sliding_window", "null (full attention)", found));
+            }
+            None
+        }
+    };
+    let found = found.and_then(|(window, layers)| Sliding::of(window, layers));
+    if let (Some(listed), Some(value)) = (listed, keys.get("layer_types"))
+        && found.as_ref().map_or(listed.contains(&true), |found| found.layers != listed)
+    {
+        let wanted =
+            if found.is_some() { "\"sliding_attention\"" } else { "\"full_attention\" (no window is set or used)" };
+        return Err(keys.refuse("layer_types", &format!("{wanted} for every layer"), value));
+    }
+    Ok(found)
 }
 
 /// `rope_theta` and the scaling, from either form; where a file says one thing in several places, they must agree.

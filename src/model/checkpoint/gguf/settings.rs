@@ -8,7 +8,7 @@ use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::model::config::{Family, Llama3Scaling, ModelConfig, RopeScaling};
+use crate::model::config::{Extras, Family, Llama3Scaling, ModelConfig, RopeScaling};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -156,6 +156,7 @@ pub fn config<'d>(
         bos_token_id: keys.token_id("bos")?,
         eos_token_ids: stops(keys)?,
         pad_token_id: keys.token_id("padding")?,
+        extras: Extras::default(),
     };
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {

@@ -1,0 +1,71 @@
+//! What few models have beyond the common decoder: all of it off by default.
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::keys::Keys;
+
+/// Parts that only some models have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Extras {
+    /// `None`: every layer attends to all that came before.
+    pub sliding: Option<Sliding>,
+}
+
+/// Layers whose positions see no more than the last ones (Beltagy et al. 2020, arXiv:2004.05150, as Mistral has it).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sliding {
+    /// How many positions are seen, a position's own among them.
+    pub window: usize,
+    /// By layer, whether it is one of them.
+    pub layers: Vec<bool>,
+}
+
+const SLIDING: &str = "sliding_attention";
+const FULL: &str = "full_attention";
+
+impl Sliding {
+    /// `layer_types` of `config.json`, where it is there: which layers slide.
+    pub(super) fn listed(keys: &Keys) -> Result<Option<Vec<bool>>> {
+        let Some(found) = keys.get("layer_types") else { return Ok(None) };
+        let one = |kind: &Value| match kind.as_str() {
+            Some(SLIDING) => Some(true),
+            Some(FULL) => Some(false),
+            _ => None,
+        };
+        let layers: Option<Vec<bool>> = found.as_array().and_then(|list| list.iter().map(one).collect());
+        let known = format!("a list of \"{FULL}\" and \"{SLIDING}\"");
+        layers.map(Some).ok_or_else(|| keys.refuse("layer_types", &known, found))
+    }
+
+    /// `None` where no layer slides.
+    pub(super) fn of(window: usize, layers: Vec<bool>) -> Option<Self> {
+        layers.contains(&true).then_some(Self { window, layers })
+    }
+
+    /// `layer_types`.
+    pub(super) fn to_json(&self) -> Value {
+        json!(self.layers.iter().map(|&slides| if slides { SLIDING } else { FULL }).collect::<Vec<_>>())
+    }
+
+    /// Layers before the first that slides.
+    pub(super) fn full_before(&self) -> usize {
+        self.layers.iter().position(|&slides| slides).unwrap_or(self.layers.len())
+    }
+}
+
+impl Extras {
+    pub(super) fn validate(&self, layers: usize, origin: &str) -> Result<()> {
+        if let Some(Sliding { window, layers: listed }) = &self.sliding {
+            ensure!(*window > 0, "{origin}: `sliding_window` must be null (full attention) or at least 1, found 0");
+            ensure!(
+                listed.len() == layers,
+                "{origin}: `layer_types` must have one entry for each of the {layers} layers, found {}",
+                listed.len()
+            );
+        }
+        Ok(())
+    }
+}
