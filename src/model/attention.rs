@@ -20,7 +20,7 @@ pub struct Attention {
     pub k_proj: Linear,
     pub v_proj: Linear,
     pub o_proj: Linear,
-    /// Per-head norms of q and k, `[dh]`.
+    /// Norms of q and k: `[dh]`, or over all of their heads together `[H · dh]`.
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
 }
@@ -40,7 +40,8 @@ impl Attention {
     pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
         let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
-        let norm = || config.qk_norm.then(|| Norm::new(dh, config, device));
+        let joint = config.family.qk_norm_is_joint();
+        let norm = |all| config.qk_norm.then(|| Norm::new(if joint { all } else { dh }, config, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
         let (qkv, other) = (config.family.qkv_bias(), config.family.other_biases());
@@ -49,8 +50,8 @@ impl Attention {
             k_proj: linear("k_proj", [kv, d])?.biased(qkv, kv, device),
             v_proj: linear("v_proj", [kv, d])?.biased(qkv, kv, device),
             o_proj: linear("o_proj", [d, q])?.biased(other, d, device),
-            q_norm: norm(),
-            k_norm: norm(),
+            q_norm: norm(q),
+            k_norm: norm(kv),
         })
     }
 
@@ -74,9 +75,10 @@ impl Attention {
         let q = hooks.apply(at(PointKind::Q), span, heads(q))?;
         let k = hooks.apply(at(PointKind::K), span, heads(k))?;
         let v = hooks.apply(at(PointKind::V), span, heads(v))?;
+        let joint = call.config.family.qk_norm_is_joint();
         let turned = |norm, x| match &call.rotation {
-            Some(rotation) => ops::rotate(normed(norm, x), rotation),
-            None => normed(norm, x),
+            Some(rotation) => ops::rotate(normed(norm, joint, x), rotation),
+            None => normed(norm, joint, x),
         };
         let (q, k) = (turned(&self.q_norm, q), turned(&self.k_norm, k));
         let q = hooks.apply(at(PointKind::RotQ), span, q)?;
@@ -121,8 +123,10 @@ impl Attention {
     }
 }
 
-fn normed(norm: &Option<Norm>, x: Tensor<4>) -> Tensor<4> {
+fn normed(norm: &Option<Norm>, joint: bool, x: Tensor<4>) -> Tensor<4> {
+    let [b, l, h, dh] = x.dims();
     match norm {
+        Some(norm) if joint => norm.apply(x.reshape([b, l, h * dh])).reshape([b, l, h, dh]),
         Some(norm) => norm.apply(x),
         None => x,
     }

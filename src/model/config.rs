@@ -32,6 +32,29 @@ pub enum Family {
     Gemma,
     /// Radford et al. 2019.
     Gpt2,
+    /// OLMo Team 2024, arXiv:2501.00656.
+    Olmo2,
+}
+
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Before attention and before the feed-forward.
+    Before,
+    /// Behind both: what they put out is normalised before it is added to the stream.
+    After,
+}
+
+impl NormPlace {
+    /// Hugging Face's names of the norms before and behind attention, before and behind the feed-forward.
+    pub(crate) fn names(self) -> [Option<&'static str>; 4] {
+        let [input, attention, feedforward] =
+            ["input_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"].map(Some);
+        match self {
+            NormPlace::Before => [input, None, attention, None],
+            NormPlace::After => [None, attention, None, feedforward],
+        }
+    }
 }
 
 /// What the gate of the feed-forward passes.
@@ -43,8 +66,8 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 6] =
-        [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral, Family::Gemma, Family::Gpt2];
+    const ALL: [Family; 7] =
+        [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral, Family::Gemma, Family::Gpt2, Family::Olmo2];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -61,6 +84,7 @@ impl Family {
             Family::Mistral => "mistral",
             Family::Gemma => "gemma",
             Family::Gpt2 => "gpt2",
+            Family::Olmo2 => "olmo2",
         }
     }
 
@@ -73,6 +97,7 @@ impl Family {
             Family::Mistral => "MistralForCausalLM",
             Family::Gemma => "GemmaForCausalLM",
             Family::Gpt2 => "GPT2LMHeadModel",
+            Family::Olmo2 => "Olmo2ForCausalLM",
         }
     }
 
@@ -85,12 +110,22 @@ impl Family {
             Family::Mistral => "MistralModel",
             Family::Gemma => "GemmaModel",
             Family::Gpt2 => "GPT2Model",
+            Family::Olmo2 => "Olmo2Model",
         }
     }
 
-    /// Whether queries and keys pass an RMSNorm over the head width before RoPE.
+    /// Whether queries and keys pass an RMSNorm before RoPE.
     pub fn qk_norm(self) -> bool {
-        self == Family::Qwen3
+        matches!(self, Family::Qwen3 | Family::Olmo2)
+    }
+
+    /// Whether that is one over all heads together, instead of over the width of each.
+    pub(crate) fn qk_norm_is_joint(self) -> bool {
+        self == Family::Olmo2
+    }
+
+    pub fn norm_place(self) -> NormPlace {
+        if self == Family::Olmo2 { NormPlace::After } else { NormPlace::Before }
     }
 
     /// Whether the projections to queries, keys and values add a bias.
@@ -322,7 +357,7 @@ impl ModelConfig {
             }
             Family::Llama => out["mlp_bias"] = json!(false),
             Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
-            Family::Gemma | Family::Gpt2 => {}
+            Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
             keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone

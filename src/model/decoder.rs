@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::attention::{Attention, Call};
 use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
-use super::config::{Activation, ModelConfig};
+use super::config::{Activation, ModelConfig, NormPlace};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::kept::matrix::index;
@@ -88,13 +88,16 @@ impl Mlp {
     }
 }
 
-/// One pre-norm block.
+/// One block. Which norms there are, and where each stands, is [`NormPlace`]'s.
 #[derive(Module, Debug)]
 pub struct Block {
-    pub input_layernorm: Norm,
+    pub input_layernorm: Option<Norm>,
     pub self_attn: Attention,
-    pub post_attention_layernorm: Norm,
+    pub post_attention_layernorm: Option<Norm>,
+    pub post_feedforward_layernorm: Option<Norm>,
     pub mlp: Mlp,
+    #[module(skip)]
+    norm_place: NormPlace,
 }
 
 /// A decoder-only transformer. Field names follow Hugging Face's parameter names.
@@ -119,15 +122,29 @@ pub struct Decoder {
 /// Makes the matrix of a name and a shape `[d_out, d_in]`.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>;
 
+/// What hooks see of the norm at one of the four places of a block, by the names of TransformerLens: the first that a part of the block
+/// has is its norm, before or behind it.
+fn norm_points(place: usize) -> [PointKind; 2] {
+    if place < 2 {
+        [PointKind::Ln1Scale, PointKind::Ln1Normalized]
+    } else {
+        [PointKind::Ln2Scale, PointKind::Ln2Normalized]
+    }
+}
+
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, f, biased) = (config.hidden_size, config.intermediate_size, config.family.other_biases());
         let self_attn = Attention::new(config, layer, device, make)?;
         let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
+        let norm_place = config.family.norm_place();
+        let norm = |name| norm_place.names().contains(&Some(name)).then(|| Norm::new(d, config, device));
         Ok(Self {
-            input_layernorm: Norm::new(d, config, device),
+            norm_place,
+            input_layernorm: norm("input_layernorm"),
             self_attn,
-            post_attention_layernorm: Norm::new(d, config, device),
+            post_attention_layernorm: norm("post_attention_layernorm"),
+            post_feedforward_layernorm: norm("post_feedforward_layernorm"),
             mlp: Mlp {
                 gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
                 up_proj: linear("up_proj", [f, d])?.biased(biased, f, device),
@@ -135,6 +152,21 @@ impl Block {
                 activation: config.family.activation(),
             },
         })
+    }
+
+    /// The norms before and behind attention, before and behind the feed-forward.
+    pub fn norms(&self) -> [Option<&Norm>; 4] {
+        self.norm_place.names().map(|name| match name? {
+            "input_layernorm" => self.input_layernorm.as_ref(),
+            "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
+            _ => self.post_feedforward_layernorm.as_ref(),
+        })
+    }
+
+    /// Through the norm at one of these four places, where there is one: `[B, L, D]` → `[B, L, D]`.
+    fn normed(&self, place: usize, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
+        let Some(norm) = self.norms()[place] else { return Ok(x) };
+        norm.forward(x, norm_points(place).map(|kind| HookPoint::at(layer, kind)), span, hooks)
     }
 
     /// Its projections by the names of [`TARGETS`].
@@ -186,14 +218,13 @@ impl Block {
         let span = call.span;
         let resid_pre = hooks.apply(at(PointKind::ResidPre), span, x)?;
 
-        let ln1 = [at(PointKind::Ln1Scale), at(PointKind::Ln1Normalized)];
-        let normed = self.input_layernorm.forward(resid_pre.clone(), ln1, span, hooks)?;
+        let normed = self.normed(0, resid_pre.clone(), layer, span, hooks)?;
         let attn_out = self.self_attn.forward(normed, layer, call, cache, hooks)?;
+        let attn_out = self.normed(1, attn_out, layer, span, hooks)?;
         let attn_out = hooks.apply(at(PointKind::AttnOut), span, attn_out)?;
         let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
 
-        let ln2 = [at(PointKind::Ln2Scale), at(PointKind::Ln2Normalized)];
-        let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
+        let normed = self.normed(2, resid_mid.clone(), layer, span, hooks)?;
         let inside = [PointKind::MlpPre, PointKind::MlpPreLinear, PointKind::MlpPost];
         let mlp_out = if self.mlp.is_cut(&normed) && !inside.iter().any(|&kind| hooks.wants(at(kind))) {
             self.mlp.in_parts(normed)
@@ -201,6 +232,7 @@ impl Block {
             let post = self.mlp.inner(normed, layer, span, hooks)?;
             self.mlp.down_proj.forward(hooks.apply(at(PointKind::MlpPost), span, post)?)
         };
+        let mlp_out = self.normed(3, mlp_out, layer, span, hooks)?;
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
     }

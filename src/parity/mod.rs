@@ -24,7 +24,7 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 13] = [
+pub const TINY: [&str; 14] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
@@ -38,6 +38,7 @@ pub const TINY: [&str; 13] = [
     "mistral_window",
     "gemma_mqa",
     "gpt2_tied",
+    "olmo2_gqa",
 ];
 
 /// Reference values, and the device that is compared with them.

@@ -95,7 +95,7 @@ fn a_base_class_is_the_same_model() {
 fn what_we_write_we_read_back() {
     let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
     let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
-    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gpt2_json(), yarn, linear] {
+    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gpt2_json(), olmo2_json(), yarn, linear] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -154,6 +154,23 @@ fn gemma_has_defaults_and_an_activation_of_its_own() {
         let value = with(gemma_json(), key, json!(wrong));
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
     }
+}
+
+#[test]
+fn olmo2_has_its_norms_behind_and_over_all_heads() {
+    let found = config(&olmo2_json());
+    let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
+    let of_block: Vec<(&str, usize)> = shapes
+        .iter()
+        .filter_map(|(name, shape)| Some((name.strip_prefix("model.layers.1.")?.strip_suffix("norm.weight")?, shape[0])))
+        .collect();
+    let wanted = [("self_attn.q_", 32), ("self_attn.k_", 16), ("post_attention_layer", 32), ("post_feedforward_layer", 32)];
+    assert_eq!(of_block, wanted);
+    let mut bare = olmo2_json();
+    bare.as_object_mut().map(|m| ["rms_norm_eps", "eos_token_id"].map(|key| m.remove(key)));
+    assert_eq!((config(&bare).rms_norm_eps, config(&bare).eos_token_ids), (1e-5, vec![50_279]));
+    let value = with(olmo2_json(), "sliding_window", json!(4096));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
 }
 
 #[test]

@@ -55,6 +55,16 @@ pub fn gpt2_json() -> Value {
     })
 }
 
+/// As OLMo 2's files are: norms behind attention and feed-forward, and over all heads of queries and of keys.
+pub fn olmo2_json() -> Value {
+    json!({
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 5e5, "tie_word_embeddings": false,
+        "max_position_embeddings": 256, "attention_bias": false, "pad_token_id": 0, "eos_token_id": 2
+    })
+}
+
 pub fn llama_json() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 40,

@@ -52,6 +52,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let (default_bos, default_eos) = match family {
         Family::Llama | Family::Mistral => (Some(1), vec![2]),
         Family::Gemma => (Some(2), vec![1]),
+        Family::Olmo2 => (None, vec![50_279]),
         _ => (None, vec![]),
     };
     let (default_kv, default_positions) = match family {
@@ -69,7 +70,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         num_attention_heads: heads,
         num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(default_kv),
         head_dim,
-        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(1e-6),
+        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(if family == Family::Olmo2 { 1e-5 } else { 1e-6 }),
         rope_theta,
         rope_scaling,
         qk_norm: family.qk_norm(),

@@ -46,7 +46,7 @@ pub fn write_q8_0(
     let mut head = Head::new(config);
     let mut offset = 0;
     for (name, shape) in shapes {
-        let gguf = gguf_name(name).with_context(|| format!("GGUF has no name for `{name}`"))?;
+        let gguf = gguf_name(config.family, name).with_context(|| format!("GGUF has no name for `{name}`"))?;
         head.tensor(&gguf, shape, kind(shape).0, offset);
         offset += size(shape).next_multiple_of(ALIGNMENT) as u64;
     }
