@@ -1,5 +1,7 @@
 //! Self-attention of one block: projections, optional QK-norm and RoPE, cache, grouped attention.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -84,15 +86,21 @@ impl Attention {
         let q = hooks.apply(at(PointKind::RotQ), span, q)?;
         let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
+        let scale = call.config.query_scale();
+        let q = if scale == 1.0 { q } else { q.mul_scalar(scale) };
+        let cap = call.config.extras.attention_cap;
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
         let mask = if call.config.window(layer).is_some() { &call.sliding_mask } else { &call.mask }.clone();
         let z = if hooks.wants(at(PointKind::AttnScores)) {
-            let scores = hooks.apply(at(PointKind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
+            let scores = ops::masked(soft_capped(ops::grouped_scores(q, k), cap), mask);
+            let scores = hooks.apply(at(PointKind::AttnScores), span, scores)?;
             let pattern = hooks.apply(at(PointKind::Pattern), span, ops::grouped_pattern(scores, None))?;
             ops::grouped_values(pattern, v)
         } else if hooks.wants(at(PointKind::Pattern)) {
-            let pattern = ops::grouped_pattern(ops::grouped_scores(q, k), mask);
+            let pattern = ops::grouped_pattern(soft_capped(ops::grouped_scores(q, k), cap), mask);
             ops::grouped_values(hooks.apply(at(PointKind::Pattern), span, pattern)?, v)
+        } else if cap.is_some() {
+            attend_capped(q, k, v, mask, cap)
         } else {
             ops::attend(q, k, v, mask)
         };
@@ -121,6 +129,28 @@ impl Attention {
         let result = ops::matmul(z, weight.reshape([h, dh, d])).reshape([h, b, l, d]);
         Ok(result.swap_dims(0, 1).swap_dims(1, 2))
     }
+}
+
+/// `c · tanh(x / c)` for a cap c.
+pub(super) fn soft_capped<const R: usize>(x: Tensor<R>, cap: Option<f64>) -> Tensor<R> {
+    match cap {
+        Some(cap) => x.div_scalar(cap).tanh().mul_scalar(cap),
+        None => x,
+    }
+}
+
+/// Scores that are held at once, of as many queries as they are of, or one.
+const HELD: usize = 1 << 24;
+
+/// Attention with capped scores, some queries after others: shapes as [`ops::attend`].
+fn attend_capped(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>, cap: Option<f64>) -> Tensor<4> {
+    let ([b, l, h, _], t) = (q.dims(), k.dims()[2]);
+    let part = |part: Range<usize>| {
+        let scores = ops::grouped_scores(q.clone().narrow(1, part.start, part.len()), k.clone());
+        let mask = mask.clone().map(|mask| mask.narrow(2, part.start, part.len()));
+        ops::grouped_values(ops::grouped_pattern(soft_capped(scores, cap), mask), v.clone())
+    };
+    Tensor::cat(ops::like_parts(l, (HELD / (b * h * t)).max(1)).map(part).collect(), 1)
 }
 
 fn normed(norm: &Option<Norm>, joint: bool, x: Tensor<4>) -> Tensor<4> {

@@ -28,8 +28,10 @@ pub enum Family {
     Llama,
     /// A Llama with defaults of its own and, up to v0.1, a sliding window.
     Mistral,
-    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
+    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
     Gemma,
+    /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
+    Gemma2,
     /// Radford et al. 2019.
     Gpt2,
     /// OLMo Team 2024, arXiv:2501.00656.
@@ -43,16 +45,20 @@ pub enum NormPlace {
     Before,
     /// Behind both: what they put out is normalised before it is added to the stream.
     After,
+    /// Before and behind both.
+    Both,
 }
 
 impl NormPlace {
     /// Hugging Face's names of the norms before and behind attention, before and behind the feed-forward.
     pub(crate) fn names(self) -> [Option<&'static str>; 4] {
-        let [input, attention, feedforward] =
-            ["input_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"].map(Some);
+        let [input, attention, before_feedforward, feedforward] =
+            ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+                .map(Some);
         match self {
             NormPlace::Before => [input, None, attention, None],
             NormPlace::After => [None, attention, None, feedforward],
+            NormPlace::Both => [input, attention, before_feedforward, feedforward],
         }
     }
 }
@@ -66,8 +72,16 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 7] =
-        [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral, Family::Gemma, Family::Gpt2, Family::Olmo2];
+    const ALL: [Family; 8] = [
+        Family::Qwen3,
+        Family::Qwen2,
+        Family::Llama,
+        Family::Mistral,
+        Family::Gemma,
+        Family::Gemma2,
+        Family::Gpt2,
+        Family::Olmo2,
+    ];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -83,6 +97,7 @@ impl Family {
             Family::Llama => "llama",
             Family::Mistral => "mistral",
             Family::Gemma => "gemma",
+            Family::Gemma2 => "gemma2",
             Family::Gpt2 => "gpt2",
             Family::Olmo2 => "olmo2",
         }
@@ -96,6 +111,7 @@ impl Family {
             Family::Llama => "LlamaForCausalLM",
             Family::Mistral => "MistralForCausalLM",
             Family::Gemma => "GemmaForCausalLM",
+            Family::Gemma2 => "Gemma2ForCausalLM",
             Family::Gpt2 => "GPT2LMHeadModel",
             Family::Olmo2 => "Olmo2ForCausalLM",
         }
@@ -109,6 +125,7 @@ impl Family {
             Family::Llama => "LlamaModel",
             Family::Mistral => "MistralModel",
             Family::Gemma => "GemmaModel",
+            Family::Gemma2 => "Gemma2Model",
             Family::Gpt2 => "GPT2Model",
             Family::Olmo2 => "Olmo2Model",
         }
@@ -125,7 +142,11 @@ impl Family {
     }
 
     pub fn norm_place(self) -> NormPlace {
-        if self == Family::Olmo2 { NormPlace::After } else { NormPlace::Before }
+        match self {
+            Family::Olmo2 => NormPlace::After,
+            Family::Gemma2 => NormPlace::Both,
+            _ => NormPlace::Before,
+        }
     }
 
     /// Whether the projections to queries, keys and values add a bias.
@@ -139,7 +160,7 @@ impl Family {
     }
 
     pub fn activation(self) -> Activation {
-        if matches!(self, Family::Gemma | Family::Gpt2) { Activation::GeluTanh } else { Activation::Silu }
+        if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
     }
 
     /// Whether the feed-forward has a gate beside what it activates.
@@ -162,9 +183,13 @@ impl Family {
         self == Family::Gpt2
     }
 
+    pub(crate) fn is_gemma(self) -> bool {
+        matches!(self, Family::Gemma | Family::Gemma2)
+    }
+
     /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
     pub(crate) fn norm_offset(self) -> f64 {
-        if self == Family::Gemma { 1.0 } else { 0.0 }
+        if self.is_gemma() { 1.0 } else { 0.0 }
     }
 }
 
@@ -242,13 +267,18 @@ impl ModelConfig {
     /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
     /// the table as it is.
     pub(crate) fn embed_scale(&self) -> f64 {
-        if self.family == Family::Gemma { (self.hidden_size as f64).sqrt() } else { 1.0 }
+        if self.family.is_gemma() { (self.hidden_size as f64).sqrt() } else { 1.0 }
     }
 
     /// How many positions, its own among them, one of this layer sees; `None` for all that came before.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let sliding = self.extras.sliding.as_ref()?;
         sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
+    }
+
+    /// By what queries are multiplied before scores are taken, beside the usual `1 / √dh`.
+    pub(crate) fn query_scale(&self) -> f64 {
+        self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
 
     /// Query heads that share one key/value head.
@@ -357,6 +387,15 @@ impl ModelConfig {
             }
             Family::Llama => out["mlp_bias"] = json!(false),
             Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
+            Family::Gemma2 => {
+                let full = Sliding { window: 1, layers: vec![false; self.num_hidden_layers] };
+                out["layer_types"] = sliding.unwrap_or(&full).to_json();
+                out["sliding_window"] = window;
+                out["hidden_activation"] = out["hidden_act"].clone();
+                out["query_pre_attn_scalar"] = json!(self.extras.query_pre_attn_scalar.map(extras::plain));
+                out["attn_logit_softcapping"] = json!(self.extras.attention_cap);
+                out["final_logit_softcapping"] = json!(self.extras.logit_cap);
+            }
             Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {

@@ -7,7 +7,7 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::silu;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::attention::{Attention, Call};
+use super::attention::{Attention, Call, soft_capped};
 use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
 use super::config::{Activation, ModelConfig, NormPlace};
@@ -94,6 +94,7 @@ pub struct Block {
     pub input_layernorm: Option<Norm>,
     pub self_attn: Attention,
     pub post_attention_layernorm: Option<Norm>,
+    pub pre_feedforward_layernorm: Option<Norm>,
     pub post_feedforward_layernorm: Option<Norm>,
     pub mlp: Mlp,
     #[module(skip)]
@@ -122,13 +123,14 @@ pub struct Decoder {
 /// Makes the matrix of a name and a shape `[d_out, d_in]`.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>;
 
-/// What hooks see of the norm at one of the four places of a block, by the names of TransformerLens: the first that a part of the block
-/// has is its norm, before or behind it.
-fn norm_points(place: usize) -> [PointKind; 2] {
-    if place < 2 {
-        [PointKind::Ln1Scale, PointKind::Ln1Normalized]
-    } else {
-        [PointKind::Ln2Scale, PointKind::Ln2Normalized]
+/// What hooks see of the norm at one of the four places of a block, by the names of TransformerLens: the only norm of a part is its
+/// `ln`, wherever it stands.
+fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
+    match (place, norms) {
+        (1, NormPlace::Both) => [PointKind::Ln1PostScale, PointKind::Ln1PostNormalized],
+        (3, NormPlace::Both) => [PointKind::Ln2PostScale, PointKind::Ln2PostNormalized],
+        (0 | 1, _) => [PointKind::Ln1Scale, PointKind::Ln1Normalized],
+        _ => [PointKind::Ln2Scale, PointKind::Ln2Normalized],
     }
 }
 
@@ -144,6 +146,7 @@ impl Block {
             input_layernorm: norm("input_layernorm"),
             self_attn,
             post_attention_layernorm: norm("post_attention_layernorm"),
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm"),
             post_feedforward_layernorm: norm("post_feedforward_layernorm"),
             mlp: Mlp {
                 gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
@@ -159,6 +162,7 @@ impl Block {
         self.norm_place.names().map(|name| match name? {
             "input_layernorm" => self.input_layernorm.as_ref(),
             "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
+            "pre_feedforward_layernorm" => self.pre_feedforward_layernorm.as_ref(),
             _ => self.post_feedforward_layernorm.as_ref(),
         })
     }
@@ -166,7 +170,8 @@ impl Block {
     /// Through the norm at one of these four places, where there is one: `[B, L, D]` → `[B, L, D]`.
     fn normed(&self, place: usize, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let Some(norm) = self.norms()[place] else { return Ok(x) };
-        norm.forward(x, norm_points(place).map(|kind| HookPoint::at(layer, kind)), span, hooks)
+        let points = norm_points(self.norm_place, place).map(|kind| HookPoint::at(layer, kind));
+        norm.forward(x, points, span, hooks)
     }
 
     /// Its projections by the names of [`TARGETS`].
@@ -402,14 +407,29 @@ impl Decoder {
 
     /// The head: hidden states after the final norm `[B, L, D]` → logits `[B, L, V]`.
     pub fn unembed(&self, h: Tensor<3>) -> Tensor<3> {
-        match &self.lm_head {
+        let logits = match &self.lm_head {
             Some(head) => head.forward(h),
             None => self.embed_tokens.as_head(h),
+        };
+        soft_capped(logits, self.config.extras.logit_cap)
+    }
+
+    /// The gradient at what the head read, `[B, L, D]`, for that at the `logits` which it made of it, `[B, L, V]` both. Not for a head that
+    /// is being trained.
+    pub(crate) fn unembed_back(&self, logits: Tensor<3>, slope: Tensor<3>) -> Tensor<3> {
+        let slope = match self.config.extras.logit_cap {
+            // tanh' = 1 − tanh²
+            Some(cap) => slope * logits.div_scalar(cap).square().neg().add_scalar(1.0),
+            None => slope,
+        };
+        match &self.lm_head {
+            Some(head) => head.back(slope),
+            None => self.embed_tokens.as_head_back(slope),
         }
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and its floats, if any, are trained, all logits are
+    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and no cap and its floats, if any, are trained, all logits are
     /// never held at once.
     ///
     /// # Errors
@@ -420,20 +440,25 @@ impl Decoder {
         for id in targets.ids.iter().chain(&targets.banned) {
             ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
         }
+        let capped = self.config.extras.logit_cap.is_some();
         let head = match (&self.lm_head, &self.embed_tokens) {
-            (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => head.val(),
-            (None, Matrix::Dense(table)) => table.val().transpose(),
+            _ if capped => None,
+            (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => {
+                Some(head.val())
+            }
+            (None, Matrix::Dense(table)) => Some(table.val().transpose()),
             (Some(Linear { weight: Matrix::Kept(kept), bias: None }), _) | (None, Matrix::Kept(kept))
                 if let Some((stored, learnt)) = kept.rows_apart() =>
             {
                 return Ok(ops::head_loss_stored(hidden, learnt, stored, targets));
             }
-            _ => {
-                let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-                return Ok(ops::loss_in_parts(hidden, unembed, targets));
-            }
+            _ => None,
         };
-        Ok(ops::head_loss(hidden, head, targets))
+        let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        Ok(match head {
+            Some(head) => ops::head_loss(hidden, head, targets),
+            None => ops::loss_in_parts(hidden, unembed, targets),
+        })
     }
 
     /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.
@@ -458,5 +483,60 @@ impl Decoder {
         let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
         let h = self.hidden(x, &Span::prompts(&lengths, false), &mut self.cache_for_one_call(ids.len()), hooks)?;
         Ok(self.unembed(h))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::{Extras, Family};
+
+    /// Losses and gradients of capped logits are those of the logits that the head gives.
+    #[test]
+    fn capped_logits_have_losses_and_gradients_of_their_own() {
+        let config = ModelConfig {
+            family: Family::Gemma2,
+            vocab_size: 12,
+            hidden_size: 8,
+            intermediate_size: 8,
+            num_hidden_layers: 1,
+            num_attention_heads: 2,
+            num_key_value_heads: 1,
+            head_dim: 4,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
+            rope_scaling: None,
+            qk_norm: false,
+            tie_word_embeddings: true,
+            max_position_embeddings: 16,
+            bos_token_id: None,
+            eos_token_ids: vec![],
+            pad_token_id: None,
+            extras: Extras { logit_cap: Some(0.5), ..Extras::default() },
+        };
+        let cpu: Device = Default::default();
+        let model = Decoder::random(&config, 1, &cpu.clone().autodiff()).expect("a model");
+        let plain = Decoder { config: ModelConfig { extras: Extras::default(), ..config }, ..model.clone() };
+        let states: Vec<f32> = (0..24).map(|i| (i as f32).sin() * 3.0).collect();
+        let hidden = Tensor::<2>::from_data(TensorData::new(states, [3, 8]), &cpu.autodiff()).require_grad();
+        let values = |x: Tensor<2>| x.without_autodiff().try_into_vec_as::<f32>().expect("values");
+        let close = |a: Tensor<2>, b: Tensor<2>| {
+            values(a).iter().zip(values(b)).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} is not {b}"));
+        };
+        let logits = model.unembed(hidden.clone().unsqueeze_dim(0));
+        let uncapped: Tensor<2> = plain.unembed(hidden.clone().unsqueeze_dim(0)).squeeze_dim(0);
+        close(logits.clone().squeeze_dim(0), uncapped.clone().mul_scalar(2.0).tanh().div_scalar(2.0));
+        assert!(values(uncapped).iter().any(|x| x.abs() > 0.5), "nothing is capped");
+
+        let targets = [5_u32, 0, 11];
+        let (losses, _) = model.token_losses(hidden.clone(), Targets::of(targets.to_vec())).expect("losses");
+        let (expected, _) = ops::loss_of_logits(logits.clone().squeeze_dim(0), Targets::of(targets.to_vec()));
+        close(losses.unsqueeze_dim(0), expected.unsqueeze_dim(0));
+
+        let slope = Tensor::<3>::from_data([[[0.1_f32; 12], [-0.3; 12], [0.2; 12]]], &cpu);
+        let like = Tensor::<3>::from_inner(slope.clone());
+        let theirs = hidden.grad(&(logits.clone() * like).sum().backward()).expect("a gradient");
+        let still = model.valid();
+        close(still.unembed_back(logits.without_autodiff(), slope).squeeze_dim(0), theirs);
     }
 }

@@ -24,7 +24,7 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 14] = [
+pub const TINY: [&str; 15] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
@@ -37,6 +37,7 @@ pub const TINY: [&str; 14] = [
     "mistral_gqa",
     "mistral_window",
     "gemma_mqa",
+    "gemma2_window",
     "gpt2_tied",
     "olmo2_gqa",
 ];

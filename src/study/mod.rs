@@ -242,16 +242,18 @@ impl Study {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
-    /// Whether what heads and MLPs put out goes into the stream as it is, so that a head's own part of it is known.
+    /// Whether what heads and MLPs put out goes into the stream as it is, and logits are sums over the stream, so that a head's own part
+    /// of them is known.
     ///
     /// # Errors
-    /// [`DoesNotApply`] to a model that normalises it first.
+    /// [`DoesNotApply`] to a model that normalises it first, or caps its logits.
     pub fn adds_as_it_is(&self) -> Result<()> {
         let family = self.model.config().family;
         ensure!(
-            family.norm_place() == NormPlace::Before,
+            family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none(),
             DoesNotApply::because(format!(
-                "{}: a {} model normalises what attention and MLP put out before it is added, which this experiment does not take apart",
+                "{}: a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
+                 does not take apart",
                 self.name,
                 family.model_type()
             ))

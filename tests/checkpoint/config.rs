@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::expected_parameters;
-use switchyard::model::config::{Family, ModelConfig, RopeScaling};
+use switchyard::model::config::{Extras, Family, ModelConfig, RopeScaling};
 
 use super::support::*;
 
@@ -95,7 +95,9 @@ fn a_base_class_is_the_same_model() {
 fn what_we_write_we_read_back() {
     let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
     let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
-    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gpt2_json(), olmo2_json(), yarn, linear] {
+    for value in
+        [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gemma2_json(), gpt2_json(), olmo2_json(), yarn, linear]
+    {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -150,10 +152,37 @@ fn gemma_has_defaults_and_an_activation_of_its_own() {
     let mut value = gemma_json();
     value.as_object_mut().map(|m| m.remove("head_dim"));
     assert_eq!(config(&value).head_dim, 256);
-    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma2")] {
+    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma3")] {
         let value = with(gemma_json(), key, json!(wrong));
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
     }
+}
+
+#[test]
+fn gemma2_has_caps_a_window_and_four_norms_a_block() {
+    let found = config(&gemma2_json());
+    let windows: Vec<_> = (0..3).map(|layer| found.window(layer)).collect();
+    assert_eq!(windows, [Some(4096), None, Some(4096)]);
+    let Extras { query_pre_attn_scalar, attention_cap, logit_cap, .. } = found.extras;
+    assert_eq!((query_pre_attn_scalar, attention_cap, logit_cap), (Some(224.0), Some(50.0), Some(30.0)));
+    assert_eq!(found.to_json("float32")["query_pre_attn_scalar"].to_string(), "224", "no float for a whole number");
+    let norms =
+        expected_parameters(&found).into_iter().filter(|(name, _)| name.contains("layers.0") && name.contains("norm"));
+    assert_eq!(norms.count(), 4);
+    let off = with(with(gemma2_json(), "attn_logit_softcapping", json!(null)), "final_logit_softcapping", json!(null));
+    let found = config(&with(off, "layer_types", json!(["full_attention"; 3])));
+    assert_eq!(found.extras, Extras { query_pre_attn_scalar: Some(224.0), ..Extras::default() });
+    assert_eq!(config(&found.to_json("float32")), found);
+    for (key, wrong) in [
+        ("sliding_window", json!(null)),
+        ("attn_logit_softcapping", json!(0.0)),
+        ("query_pre_attn_scalar", json!(-1)),
+        ("use_bidirectional_attention", json!(true)),
+    ] {
+        assert_names(&message(ModelConfig::from_json(&with(gemma2_json(), key, wrong), "c")), &["c: ", key]);
+    }
+    let value = with(llama_json(), "final_logit_softcapping", json!(30.0));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["final_logit_softcapping", "30"]);
 }
 
 #[test]
@@ -162,9 +191,12 @@ fn olmo2_has_its_norms_behind_and_over_all_heads() {
     let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
     let of_block: Vec<(&str, usize)> = shapes
         .iter()
-        .filter_map(|(name, shape)| Some((name.strip_prefix("model.layers.1.")?.strip_suffix("norm.weight")?, shape[0])))
+        .filter_map(|(name, shape)| {
+            Some((name.strip_prefix("model.layers.1.")?.strip_suffix("norm.weight")?, shape[0]))
+        })
         .collect();
-    let wanted = [("self_attn.q_", 32), ("self_attn.k_", 16), ("post_attention_layer", 32), ("post_feedforward_layer", 32)];
+    let wanted =
+        [("self_attn.q_", 32), ("self_attn.k_", 16), ("post_attention_layer", 32), ("post_feedforward_layer", 32)];
     assert_eq!(of_block, wanted);
     let mut bare = olmo2_json();
     bare.as_object_mut().map(|m| ["rms_norm_eps", "eos_token_id"].map(|key| m.remove(key)));

@@ -105,9 +105,6 @@ fn what_is_not_supported_is_named() {
         &["general.architecture", "twice"],
     );
     let mut w = Writer::new();
-    w.text("general.architecture", "gemma").save(&path);
-    assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "gemma", "Hugging Face folder"]);
-    let mut w = Writer::new();
     w.text("general.architecture", "mistral").save(&path);
     assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "mistral", "llama"]);
     let mut w = Writer::new();

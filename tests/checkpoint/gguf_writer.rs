@@ -102,7 +102,6 @@ fn gguf_name(family: Family, name: &str) -> String {
         (norms[1], "post_attention_norm"),
         (norms[2], "ffn_norm"),
         (norms[3], "post_ffw_norm"),
-
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
         ("lm_head", "output"),

@@ -37,6 +37,16 @@ pub fn gemma_json() -> Value {
     })
 }
 
+/// As Gemma 2's files are, with caps and window left to their defaults.
+pub fn gemma2_json() -> Value {
+    json!({
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 40, "hidden_size": 36, "intermediate_size": 48,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4, "max_position_embeddings": 256, "query_pre_attn_scalar": 224
+    })
+}
+
 /// As Mistral's files are from v0.2 on, with what they may leave to its defaults.
 pub fn mistral_json() -> Value {
     json!({

@@ -12,6 +12,12 @@ use super::keys::Keys;
 pub struct Extras {
     /// `None`: every layer attends to all that came before.
     pub sliding: Option<Sliding>,
+    /// Scores are divided by the root of this instead of the head width's.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// Scores x become `c · tanh(x / c)` before they are masked (Bello et al. 2016, arXiv:1611.09940).
+    pub attention_cap: Option<f64>,
+    /// Logits likewise.
+    pub logit_cap: Option<f64>,
 }
 
 /// Layers whose positions see no more than the last ones (Beltagy et al. 2020, arXiv:2004.05150, as Mistral has it).
@@ -56,6 +62,11 @@ impl Sliding {
     }
 }
 
+/// A whole number as one: `transformers` takes no float for it.
+pub(super) fn plain(x: f64) -> Value {
+    if x.fract() == 0.0 && x.abs() < 1e15 { json!(x as i64) } else { json!(x) }
+}
+
 impl Extras {
     pub(super) fn validate(&self, layers: usize, origin: &str) -> Result<()> {
         if let Some(Sliding { window, layers: listed }) = &self.sliding {
@@ -65,6 +76,15 @@ impl Extras {
                 "{origin}: `layer_types` must have one entry for each of the {layers} layers, found {}",
                 listed.len()
             );
+        }
+        let numbers = [
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("attn_logit_softcapping", self.attention_cap),
+            ("final_logit_softcapping", self.logit_cap),
+        ];
+        for (key, found) in numbers {
+            let Some(found) = found else { continue };
+            ensure!(found.is_finite() && found > 0.0, "{origin}: `{key}` must be a positive number, found {found}");
         }
         Ok(())
     }

@@ -40,22 +40,25 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
         (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,
-        (None, Family::Gemma) => 256,
+        (None, Family::Gemma | Family::Gemma2) => 256,
         _ => hidden_size / heads,
     };
     ensure!(
-        matches!(family, Family::Qwen3 | Family::Gemma | Family::Mistral) || hidden_size.is_multiple_of(heads),
+        matches!(family, Family::Qwen3 | Family::Gemma | Family::Gemma2 | Family::Mistral)
+            || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
     // A missing key means the family's default, an explicit null means none: as transformers has it.
     let (default_bos, default_eos) = match family {
         Family::Llama | Family::Mistral => (Some(1), vec![2]),
-        Family::Gemma => (Some(2), vec![1]),
+        Family::Gemma | Family::Gemma2 => (Some(2), vec![1]),
         Family::Olmo2 => (None, vec![50_279]),
         _ => (None, vec![]),
     };
     let (default_kv, default_positions) = match family {
+        Family::Gemma2 if !map.contains_key("num_key_value_heads") => (4, 8192),
+        Family::Gemma2 => (heads, 8192),
         Family::Mistral if !map.contains_key("num_key_value_heads") => (8, 131_072),
         Family::Mistral => (heads, 131_072),
         _ => (heads, 2048),
@@ -74,7 +77,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         rope_theta,
         rope_scaling,
         qk_norm: family.qk_norm(),
-        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family == Family::Gemma),
+        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
         max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(default_positions),
         bos_token_id: if map.contains_key("bos_token_id") {
             first(keys.token_ids("bos_token_id")?)
@@ -83,7 +86,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         },
         eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
         pad_token_id: first(keys.token_ids("pad_token_id")?),
-        extras: Extras { sliding: sliding(&keys, family, layers)? },
+        extras: extras(&keys, family, layers)?,
     };
     config.validate(origin)?;
     Ok(config)
@@ -156,6 +159,28 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     Ok(())
 }
 
+/// What few families have; a key that is left out has transformers' value.
+fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
+    let sliding = sliding(keys, family, layers)?;
+    if family != Family::Gemma2 {
+        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            if let Some(found) = keys.get(key) {
+                return Err(keys.refuse(key, "null (no cap)", found));
+            }
+        }
+        return Ok(Extras { sliding, ..Extras::default() });
+    }
+    let or = |key: &str, default: f64| {
+        Ok::<_, anyhow::Error>(if keys.map.contains_key(key) { keys.f64(key)? } else { Some(default) })
+    };
+    Ok(Extras {
+        sliding,
+        query_pre_attn_scalar: Some(keys.f64("query_pre_attn_scalar")?.unwrap_or(256.0)),
+        attention_cap: or("attn_logit_softcapping", 50.0)?,
+        logit_cap: or("final_logit_softcapping", 30.0)?,
+    })
+}
+
 /// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in both Qwens where
 /// `use_sliding_window` turns them on.
 fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>> {
@@ -167,6 +192,16 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>
     let used = keys.bool("use_sliding_window")?.unwrap_or(false);
     let listed = Sliding::listed(keys)?;
     let found = match family {
+        // Every other layer, the first among them.
+        Family::Gemma2 => {
+            let layers = listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer % 2 == 0).collect());
+            ensure!(
+                said.is_some() || !layers.contains(&true),
+                "{}: `sliding_window` is null, and layers of \"sliding_attention\" need a number",
+                keys.origin
+            );
+            said.map(|window| (window, layers))
+        }
         Family::Mistral => said.map(|window| (window, vec![true; layers])),
         Family::Qwen3 | Family::Qwen2 => said
             .filter(|_| used)

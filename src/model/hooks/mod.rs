@@ -5,7 +5,7 @@
 //! | point | shape |
 //! | --- | --- |
 //! | `hook_embed`, `hook_pos_embed` (learned positions), `blocks.{l}.hook_resid_pre｜resid_mid｜resid_post｜attn_out｜mlp_out` | `[B, L, D]` |
-//! | `blocks.{l}.ln1｜ln2`, `ln_final` `.hook_scale` | `[B, L, 1]` |
+//! | `blocks.{l}.ln1｜ln2`, `ln1_post｜ln2_post` (a second norm, behind), `ln_final` `.hook_scale` | `[B, L, 1]` |
 //! | same `.hook_normalized` (before the weight) | `[B, L, D]` |
 //! | `blocks.{l}.attn.hook_q｜k｜v` (before QK-norm and RoPE), `hook_rot_q｜k` (after both) | `[B, L, H or Hkv, dh]` |
 //! | `blocks.{l}.attn.hook_attn_scores` (after the mask), `hook_pattern` | `[B, H, L, T]`, T = cache slots |

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Place, PointKind};
 use crate::model::ModelConfig;
-use crate::model::config::Family;
+use crate::model::config::{Family, NormPlace};
 
 impl PointKind {
     /// Whether its last two axes are queries and keys, `[B, H, L, T]`; every other value is `[B, L, …]`.
@@ -18,6 +18,10 @@ impl PointKind {
             PointKind::PosEmbed => family.learned_positions(),
             PointKind::RotQ | PointKind::RotK => !family.learned_positions(),
             PointKind::MlpPreLinear => family.is_gated(),
+            PointKind::Ln1PostScale
+            | PointKind::Ln1PostNormalized
+            | PointKind::Ln2PostScale
+            | PointKind::Ln2PostNormalized => family.norm_place() == NormPlace::Both,
             _ => true,
         }
     }
@@ -28,7 +32,11 @@ impl PointKind {
         let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);
         Some(match self {
             PointKind::AttnScores | PointKind::Pattern => return None,
-            PointKind::Ln1Scale | PointKind::Ln2Scale | PointKind::LnFinalScale => vec![1],
+            PointKind::Ln1Scale
+            | PointKind::Ln1PostScale
+            | PointKind::Ln2Scale
+            | PointKind::Ln2PostScale
+            | PointKind::LnFinalScale => vec![1],
             PointKind::Q | PointKind::RotQ | PointKind::Z => vec![h, dh],
             PointKind::K | PointKind::RotK | PointKind::V => vec![h_kv, dh],
             PointKind::Result => vec![h, d],
@@ -38,9 +46,11 @@ impl PointKind {
             | PointKind::PosEmbed
             | PointKind::ResidPre
             | PointKind::Ln1Normalized
+            | PointKind::Ln1PostNormalized
             | PointKind::AttnOut
             | PointKind::ResidMid
             | PointKind::Ln2Normalized
+            | PointKind::Ln2PostNormalized
             | PointKind::MlpOut
             | PointKind::ResidPost
             | PointKind::LnFinalNormalized

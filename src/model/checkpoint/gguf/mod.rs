@@ -1,7 +1,7 @@
 //! GGUF files of the families that llama.cpp has too: settings, weights under Hugging Face names, tokenizer.
 //!
-//! Two things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`), and for
-//! the llama family the rows of q and k are stored permuted for interleaved RoPE; both are undone here.
+//! Three things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`); for
+//! the llama family the rows of q and k are stored permuted for interleaved RoPE; for Gemma norms have their 1 added. All is undone here.
 
 mod parse;
 pub(super) mod parts;
@@ -201,7 +201,11 @@ impl Weights for GgufFile {
         let (info, row) = self.find(name)?;
         let width = info.shape.last().copied().unwrap_or(1);
         let map = &self.maps[info.part];
-        let data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        let mut data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        if name.ends_with("norm.weight") {
+            let offset = self.config.family.norm_offset() as f32;
+            data.iter_mut().for_each(|x| *x -= offset);
+        }
         release(map, &info.range);
         HostTensor::new(info.shape.clone(), data)
     }
