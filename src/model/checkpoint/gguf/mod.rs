@@ -12,11 +12,13 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use memmap2::Mmap;
 
-use super::params::{EMBED, HEAD, NORM};
+use super::layout::FUSED;
+use super::params::{EMBED, HEAD, NORM, NORM_BIAS, POSITIONS};
 use super::{HostTensor, Weights, release};
 use crate::model::config::{Family, ModelConfig};
 use crate::ops::stored::{Format, Stored};
@@ -129,11 +131,17 @@ impl GgufFile {
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// Tensors outside the blocks: llama.cpp's name, and Hugging Face's.
-const OUTSIDE: [(&str, &str); 3] =
-    [("token_embd.weight", EMBED), ("output_norm.weight", NORM), ("output.weight", HEAD)];
+const OUTSIDE: [(&str, &str); 5] = [
+    ("token_embd.weight", EMBED),
+    ("position_embd.weight", POSITIONS),
+    ("output_norm.weight", NORM),
+    ("output_norm.bias", NORM_BIAS),
+    ("output.weight", HEAD),
+];
 
 /// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
-const IN_BLOCK: [(&str, &str); 9] = [
+const IN_BLOCK: [(&str, &str); 10] = [
+    ("attn_qkv", FUSED),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
@@ -165,7 +173,8 @@ fn hf_name(family: Family, name: &str) -> Option<String> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: usize = layer.parse().ok()?;
     let (part, kind) = part.split_once('.')?;
-    let has = kind == "weight" || (kind == "bias" && family.qkv_bias() && BIASED.contains(&part));
+    let has_bias = family.other_biases() || family.qkv_bias() && BIASED.contains(&part);
+    let has = kind == "weight" || kind == "bias" && has_bias;
     let (_, hf) = in_block(family).find(|(gguf, _)| has && *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
@@ -188,7 +197,7 @@ fn stored_row(row: usize, dh: usize) -> usize {
     head * dh + 2 * freq + half
 }
 
-impl Weights for GgufFile {
+impl Weights for Arc<GgufFile> {
     fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
     }

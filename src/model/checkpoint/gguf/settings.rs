@@ -105,10 +105,6 @@ pub fn config<'d>(
         "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
     );
     ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
-    ensure!(
-        family != Family::Gpt2,
-        "{origin}: metadata `general.architecture` is \"gpt2\", which is read from Hugging Face folders only: take the folder"
-    );
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, family, &key)?;
 
@@ -142,7 +138,10 @@ pub fn config<'d>(
         num_attention_heads: heads,
         num_key_value_heads: keys.usize(&key("attention.head_count_kv"))?.unwrap_or(heads),
         head_dim,
-        rms_norm_eps: keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
+        rms_norm_eps: match family.layer_norm() {
+            true => keys.number(&key("attention.layer_norm_epsilon"))?.unwrap_or(1e-5),
+            false => keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
+        },
         rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
         rope_scaling: None,
         qk_norm: family.qk_norm(),
