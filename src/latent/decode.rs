@@ -251,7 +251,7 @@ pub(super) fn drive<'m>(
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
-    if how.model.layers.first().is_some_and(|block| block.mlp.up_proj.is_shared(rows.len())) {
+    if how.model.layers.first().is_some_and(|block| block.mlp.is_shared(rows.len())) {
         return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
     }
     step_by_step(how, stream, rows, branch)

@@ -1,7 +1,7 @@
 //! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
 //!
-//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (experts, other rotary scalings, other
-//! biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (other rotary scalings, other biases,
+//! …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
 mod extras;
 mod gpt2;
@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use extras::{Extras, Sliding};
+pub use extras::{Experts, Extras, Sliding};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
@@ -23,6 +23,9 @@ pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     Qwen3,
+    /// Qwen3 with a mixture of experts.
+    #[serde(rename = "qwen3_moe")]
+    Qwen3Moe,
     /// Also Qwen2.5.
     Qwen2,
     Llama,
@@ -72,8 +75,9 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 8] = [
+    const ALL: [Family; 9] = [
         Family::Qwen3,
+        Family::Qwen3Moe,
         Family::Qwen2,
         Family::Llama,
         Family::Mistral,
@@ -93,6 +97,7 @@ impl Family {
     pub fn model_type(self) -> &'static str {
         match self {
             Family::Qwen3 => "qwen3",
+            Family::Qwen3Moe => "qwen3_moe",
             Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
             Family::Mistral => "mistral",
@@ -107,6 +112,7 @@ impl Family {
     pub fn architecture(self) -> &'static str {
         match self {
             Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::Qwen3Moe => "Qwen3MoeForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
             Family::Mistral => "MistralForCausalLM",
@@ -121,6 +127,7 @@ impl Family {
     pub(crate) fn base_class(self) -> &'static str {
         match self {
             Family::Qwen3 => "Qwen3Model",
+            Family::Qwen3Moe => "Qwen3MoeModel",
             Family::Qwen2 => "Qwen2Model",
             Family::Llama => "LlamaModel",
             Family::Mistral => "MistralModel",
@@ -133,7 +140,7 @@ impl Family {
 
     /// Whether queries and keys pass an RMSNorm before RoPE.
     pub fn qk_norm(self) -> bool {
-        matches!(self, Family::Qwen3 | Family::Olmo2)
+        matches!(self, Family::Qwen3 | Family::Qwen3Moe | Family::Olmo2)
     }
 
     /// Whether that is one over all heads together, instead of over the width of each.
@@ -237,11 +244,21 @@ impl ModelConfig {
         read::from_json(value, origin)
     }
 
-    /// Weights of the blocks' matrices.
+    /// Weights of the blocks' matrices that a token is multiplied with: of experts, its own.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
         let matrices = 2 + usize::from(self.family.is_gated());
-        self.hidden_size * (attention + matrices * self.intermediate_size) * self.num_hidden_layers
+        let inside = |layer| match self.experts(layer) {
+            Some(experts) => experts.count + matrices * experts.width * experts.per_token,
+            None => matrices * self.intermediate_size,
+        };
+        let all = attention * self.num_hidden_layers + (0..self.num_hidden_layers).map(inside).sum::<usize>();
+        self.hidden_size * all
+    }
+
+    /// The mixture of experts of a layer, where it has one.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&there| there))
     }
 
     /// Weights that a token is multiplied with: the blocks' and the head's.
@@ -383,6 +400,13 @@ impl ModelConfig {
                 out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, Sliding::full_before));
                 if let Some(sliding) = sliding {
                     out["layer_types"] = sliding.to_json();
+                }
+            }
+            Family::Qwen3Moe => {
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                for (key, value) in self.extras.experts.iter().flat_map(Experts::to_json) {
+                    out[key] = value;
                 }
             }
             Family::Llama => out["mlp_bias"] = json!(false),

@@ -1,92 +1,22 @@
 //! The decoder of all [families](super::config::Family): embed → blocks → final norm, and the head apart.
 
-use std::ops::Range;
-
 use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::activation::silu;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::attention::{Attention, Call, soft_capped};
 use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
-use super::config::{Activation, ModelConfig, NormPlace};
+use super::config::{ModelConfig, NormPlace};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::kept::matrix::index;
 use super::linear::{Linear, Matrix};
 use super::lora::TARGETS;
+use super::mlp::FeedForward;
 use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
-
-/// The feed-forward of one block.
-#[derive(Module, Debug)]
-pub struct Mlp {
-    /// `None` in a family whose feed-forward has no gate: what goes up is then activated itself.
-    pub gate_proj: Option<Linear>,
-    pub up_proj: Linear,
-    pub down_proj: Linear,
-    #[module(skip)]
-    activation: Activation,
-}
-
-/// Positions that the MLP of a model kept as stored works on at once: in between it holds several values for each of the stream's, and a
-/// batch of long prompts has thousands of positions.
-const TOGETHER: usize = 512;
-
-impl Mlp {
-    fn activated(&self, gate: Tensor<3>, up: Tensor<3>) -> Tensor<3> {
-        match self.activation {
-            Activation::Silu => ops::swiglu(gate, up),
-            Activation::GeluTanh => ops::geglu(gate, up),
-        }
-    }
-
-    fn activated_alone(&self, x: Tensor<3>) -> Tensor<3> {
-        match self.activation {
-            Activation::Silu => silu(x),
-            Activation::GeluTanh => ops::gelu(x),
-        }
-    }
-
-    /// `[B, L, D]` → what goes down, `[B, L, F]`; hooks as TransformerLens has them: without a gate, `pre` is what is activated.
-    fn inner(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
-        let at = |kind| HookPoint::at(layer, kind);
-        let Some(gate) = &self.gate_proj else {
-            // One value under both names: TransformerLens' bridge calls it that of the layer that goes up.
-            let pre = hooks.apply(at(PointKind::MlpPreLinear), span, self.up_proj.forward(x))?;
-            let pre = hooks.apply(at(PointKind::MlpPre), span, pre)?;
-            return Ok(self.activated_alone(pre));
-        };
-        let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
-        let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
-        let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
-        Ok(self.activated(gate, up))
-    }
-
-    /// Whether to work on some positions after others: those of a kept model do not depend on each other, to the last bit.
-    fn is_cut(&self, x: &Tensor<3>) -> bool {
-        let [b, l, _] = x.dims();
-        b * l > TOGETHER && self.up_proj.weight.param().is_none() && !x.is_autodiff()
-    }
-
-    /// `[B, L, D]` → `[B, L, D]`, some positions after others.
-    fn in_parts(&self, x: Tensor<3>) -> Tensor<3> {
-        let [b, l, d] = x.dims();
-        let all = b * l;
-        let x = x.reshape([1, all, d]);
-        let part = |part: Range<usize>| {
-            let x = x.clone().narrow(1, part.start, part.len());
-            let Some(gate) = &self.gate_proj else {
-                return self.down_proj.forward(self.activated_alone(self.up_proj.forward(x)));
-            };
-            let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
-            self.down_proj.forward(self.activated(gate, up))
-        };
-        Tensor::cat(ops::like_parts(all, TOGETHER).map(part).collect(), 1).reshape([b, l, d])
-    }
-}
 
 /// One block. Which norms there are, and where each stands, is [`NormPlace`]'s.
 #[derive(Module, Debug)]
@@ -96,7 +26,7 @@ pub struct Block {
     pub post_attention_layernorm: Option<Norm>,
     pub pre_feedforward_layernorm: Option<Norm>,
     pub post_feedforward_layernorm: Option<Norm>,
-    pub mlp: Mlp,
+    pub mlp: FeedForward,
     #[module(skip)]
     norm_place: NormPlace,
 }
@@ -136,9 +66,8 @@ fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
 
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
-        let (d, f, biased) = (config.hidden_size, config.intermediate_size, config.family.other_biases());
+        let d = config.hidden_size;
         let self_attn = Attention::new(config, layer, device, make)?;
-        let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
         let norm_place = config.family.norm_place();
         let norm = |name| norm_place.names().contains(&Some(name)).then(|| Norm::new(d, config, device));
         Ok(Self {
@@ -148,12 +77,7 @@ impl Block {
             post_attention_layernorm: norm("post_attention_layernorm"),
             pre_feedforward_layernorm: norm("pre_feedforward_layernorm"),
             post_feedforward_layernorm: norm("post_feedforward_layernorm"),
-            mlp: Mlp {
-                gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
-                up_proj: linear("up_proj", [f, d])?.biased(biased, f, device),
-                down_proj: linear("down_proj", [d, f])?.biased(biased, d, device),
-                activation: config.family.activation(),
-            },
+            mlp: FeedForward::new(config, layer, device, make)?,
         })
     }
 
@@ -174,18 +98,18 @@ impl Block {
         norm.forward(x, points, span, hooks)
     }
 
-    /// Its projections by the names of [`TARGETS`].
+    /// Its projections by the names of [`TARGETS`]: of experts none.
     fn linears(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
-        let (a, m) = (&self.self_attn, &self.mlp);
-        let gate = m.gate_proj.as_ref();
+        let (a, m) = (&self.self_attn, self.mlp.dense());
+        let gate = m.and_then(|m| m.gate_proj.as_ref());
         let all = [
             Some(&a.q_proj),
             Some(&a.k_proj),
             Some(&a.v_proj),
             Some(&a.o_proj),
             gate,
-            Some(&m.up_proj),
-            Some(&m.down_proj),
+            m.map(|m| &m.up_proj),
+            m.map(|m| &m.down_proj),
         ];
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
@@ -198,16 +122,9 @@ impl Block {
 
     /// Its projections by the names of [`TARGETS`], to be changed.
     pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
-        let (a, m) = (&mut self.self_attn, &mut self.mlp);
-        let all = [
-            Some(&mut a.q_proj),
-            Some(&mut a.k_proj),
-            Some(&mut a.v_proj),
-            Some(&mut a.o_proj),
-            m.gate_proj.as_mut(),
-            Some(&mut m.up_proj),
-            Some(&mut m.down_proj),
-        ];
+        let a = &mut self.self_attn;
+        let [gate, up, down] = self.mlp.linears_mut();
+        let all = [Some(&mut a.q_proj), Some(&mut a.k_proj), Some(&mut a.v_proj), Some(&mut a.o_proj), gate, up, down];
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
@@ -230,13 +147,7 @@ impl Block {
         let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
 
         let normed = self.normed(2, resid_mid.clone(), layer, span, hooks)?;
-        let inside = [PointKind::MlpPre, PointKind::MlpPreLinear, PointKind::MlpPost];
-        let mlp_out = if self.mlp.is_cut(&normed) && !inside.iter().any(|&kind| hooks.wants(at(kind))) {
-            self.mlp.in_parts(normed)
-        } else {
-            let post = self.mlp.inner(normed, layer, span, hooks)?;
-            self.mlp.down_proj.forward(hooks.apply(at(PointKind::MlpPost), span, post)?)
-        };
+        let mlp_out = self.mlp.forward(normed, layer, span, hooks)?;
         let mlp_out = self.normed(3, mlp_out, layer, span, hooks)?;
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
@@ -285,7 +196,10 @@ impl Decoder {
 
     fn any_matrix(&self, holds: impl Fn(&Matrix) -> bool) -> bool {
         let Self { embed_tokens, layers, lm_head, .. } = self;
-        let in_block = |block: &Block| block.linears().any(|(_, linear)| holds(&linear.weight));
+        let in_block = |block: &Block| {
+            let of_experts = || block.mlp.experts_matrices().any(&holds);
+            block.linears().any(|(_, linear)| holds(&linear.weight)) || of_experts()
+        };
         let outside = std::iter::once(embed_tokens).chain(lm_head.as_ref().map(|head| &head.weight));
         outside.into_iter().any(&holds) || layers.iter().any(in_block)
     }

@@ -24,11 +24,12 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 15] = [
+pub const TINY: [&str; 16] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
     "qwen3_window",
+    "qwen3_moe",
     "qwen2_tied",
     "qwen2_untied",
     "llama_gqa",

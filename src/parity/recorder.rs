@@ -22,7 +22,7 @@ pub fn points(config: &ModelConfig) -> Vec<HookPoint> {
         )
     };
     let all = HookPoint::all(config.num_hidden_layers).into_iter();
-    all.filter(|p| ours(p.kind) && p.kind.is_in(config.family)).collect()
+    all.filter(|p| ours(p.kind) && p.is_in(config)).collect()
 }
 
 struct Recorder<'m> {

@@ -95,9 +95,18 @@ fn a_base_class_is_the_same_model() {
 fn what_we_write_we_read_back() {
     let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
     let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
-    for value in
-        [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gemma2_json(), gpt2_json(), olmo2_json(), yarn, linear]
-    {
+    for value in [
+        qwen3_json(),
+        qwen3_moe_json(),
+        qwen2_json(),
+        llama_json(),
+        gemma_json(),
+        gemma2_json(),
+        gpt2_json(),
+        olmo2_json(),
+        yarn,
+        linear,
+    ] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -203,6 +212,36 @@ fn olmo2_has_its_norms_behind_and_over_all_heads() {
     assert_eq!((config(&bare).rms_norm_eps, config(&bare).eos_token_ids), (1e-5, vec![50_279]));
     let value = with(olmo2_json(), "sliding_window", json!(4096));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+}
+
+#[test]
+fn qwen3_moe_has_experts_in_the_layers_that_its_file_says() {
+    let found = config(&qwen3_moe_json());
+    let there: Vec<bool> = (0..3).map(|layer| found.experts(layer).is_some()).collect();
+    assert_eq!(there, [true, false, true]);
+    let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
+    let of =
+        |name: &str| shapes.iter().find(|(n, _)| *n == format!("model.layers.{name}.weight")).map(|(_, s)| s.clone());
+    assert_eq!(of("0.mlp.gate"), Some(vec![6, 32]));
+    assert_eq!(of("2.mlp.experts.5.down_proj"), Some(vec![32, 16]));
+    assert_eq!((of("1.mlp.up_proj"), of("1.mlp.gate"), of("0.mlp.up_proj")), (Some(vec![48, 32]), None, None));
+    let mut local = qwen3_moe_json();
+    let count = local.as_object_mut().and_then(|m| m.remove("num_experts")).expect("is there");
+    assert_eq!(config(&with(local, "num_local_experts", count)), found, "as transformers 5 writes it");
+    let every_second = with(with(qwen3_moe_json(), "decoder_sparse_step", json!(2)), "mlp_only_layers", json!([]));
+    assert_eq!(config(&every_second).extras.experts.map(|e| e.layers), Some(vec![false, true, false]));
+    let slides = with(with(qwen3_moe_json(), "use_sliding_window", json!(true)), "sliding_window", json!(8));
+    assert_eq!(config(&slides).window(1), Some(8));
+    for (key, wrong) in [
+        ("num_experts_per_tok", json!(7)),
+        ("num_local_experts", json!(8)),
+        ("decoder_sparse_step", json!(0)),
+        ("mlp_only_layers", json!("none")),
+        ("moe_intermediate_size", json!(0)),
+    ] {
+        let said = message(ModelConfig::from_json(&with(qwen3_moe_json(), key, wrong), "c"));
+        assert_names(&said, &["c: ", if key == "num_local_experts" { "num_experts" } else { key }]);
+    }
 }
 
 #[test]

@@ -28,6 +28,18 @@ pub fn qwen2_json() -> Value {
     })
 }
 
+/// As Qwen3-30B-A3B's files are, with a layer whose feed-forward is dense.
+pub fn qwen3_moe_json() -> Value {
+    json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": false,
+        "max_position_embeddings": 256, "attention_bias": false, "use_sliding_window": false, "sliding_window": null,
+        "decoder_sparse_step": 1, "mlp_only_layers": [1], "num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "norm_topk_prob": true, "router_aux_loss_coef": 0.001
+    })
+}
+
 /// As Gemma's first files are: "gelu" means the approximation, and half the keys are left to their defaults.
 pub fn gemma_json() -> Value {
     json!({

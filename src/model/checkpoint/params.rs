@@ -46,11 +46,20 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
         }
         norm(1, &mut add);
         norm(2, &mut add);
-        if family.is_gated() {
-            add("mlp.gate_proj", vec![f, d], false);
+        let mut mlp = |name: &str, f: usize| {
+            if family.is_gated() {
+                add(&format!("{name}.gate_proj"), vec![f, d], false);
+            }
+            add(&format!("{name}.up_proj"), vec![f, d], family.other_biases());
+            add(&format!("{name}.down_proj"), vec![d, f], family.other_biases());
+        };
+        match config.experts(layer) {
+            None => mlp("mlp", f),
+            Some(experts) => {
+                (0..experts.count).for_each(|number| mlp(&format!("mlp.experts.{number}"), experts.width));
+                add("mlp.gate", vec![experts.count, d], false);
+            }
         }
-        add("mlp.up_proj", vec![f, d], family.other_biases());
-        add("mlp.down_proj", vec![d, f], family.other_biases());
         norm(3, &mut add);
     }
     out.push((NORM.to_string(), vec![d]));

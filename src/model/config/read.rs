@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::keys::{Keys, brief};
-use super::{Activation, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, Sliding, YarnScaling};
+use super::{
+    Activation, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, Sliding, YarnScaling,
+};
 use crate::guard::read_text;
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
@@ -44,7 +46,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         _ => hidden_size / heads,
     };
     ensure!(
-        matches!(family, Family::Qwen3 | Family::Gemma | Family::Gemma2 | Family::Mistral)
+        matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma2 | Family::Mistral)
             || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
@@ -59,6 +61,8 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let (default_kv, default_positions) = match family {
         Family::Gemma2 if !map.contains_key("num_key_value_heads") => (4, 8192),
         Family::Gemma2 => (heads, 8192),
+        Family::Qwen3Moe if !map.contains_key("num_key_value_heads") => (4, 32_768),
+        Family::Qwen3Moe => (heads, 32_768),
         Family::Mistral if !map.contains_key("num_key_value_heads") => (8, 131_072),
         Family::Mistral => (heads, 131_072),
         _ => (heads, 2048),
@@ -123,7 +127,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         "decoder_sparse_step",
         "mlp_only_layers",
     ];
-    for key in EXPERTS {
+    for key in EXPERTS.into_iter().filter(|_| family != Family::Qwen3Moe) {
         if let Some(found) = keys.get(key).filter(|v| !matches!(v, Value::Array(a) if a.is_empty())) {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
@@ -162,19 +166,21 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
 /// What few families have; a key that is left out has transformers' value.
 fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     let sliding = sliding(keys, family, layers)?;
+    let experts = (family == Family::Qwen3Moe).then(|| Experts::read(keys, layers)).transpose()?;
     if family != Family::Gemma2 {
         for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
             if let Some(found) = keys.get(key) {
                 return Err(keys.refuse(key, "null (no cap)", found));
             }
         }
-        return Ok(Extras { sliding, ..Extras::default() });
+        return Ok(Extras { sliding, experts, ..Extras::default() });
     }
     let or = |key: &str, default: f64| {
         Ok::<_, anyhow::Error>(if keys.map.contains_key(key) { keys.f64(key)? } else { Some(default) })
     };
     Ok(Extras {
         sliding,
+        experts,
         query_pre_attn_scalar: Some(keys.f64("query_pre_attn_scalar")?.unwrap_or(256.0)),
         attention_cap: or("attn_logit_softcapping", 50.0)?,
         logit_cap: or("final_logit_softcapping", 30.0)?,
@@ -203,6 +209,7 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>
             said.map(|window| (window, layers))
         }
         Family::Mistral => said.map(|window| (window, vec![true; layers])),
+        Family::Qwen3Moe => said.filter(|_| used).map(|window| (window, vec![true; layers])),
         Family::Qwen3 | Family::Qwen2 => said
             .filter(|_| used)
             .map(|window| {

@@ -11,6 +11,7 @@
 //! | `blocks.{l}.attn.hook_attn_scores` (after the mask), `hook_pattern` | `[B, H, L, T]`, T = cache slots |
 //! | `blocks.{l}.attn.hook_z`; `hook_result` (opt-in: name it) | `[B, L, H, dh]`; `[B, L, H, D]` |
 //! | `blocks.{l}.mlp.hook_pre` (gate; without one what is activated), `hook_pre_linear` (up), `hook_post` | `[B, L, F]` |
+//! | `blocks.{l}.mlp.hook_expert_weights` (of a mixture of experts, instead of these three) | `[B, L, E]` |
 //! | `latent.hook_source`, `latent.hook_injected`; `boundary.hook_logits` | `[B, 1, D]`; `[B, 1, V]` |
 
 mod activation;

@@ -39,6 +39,8 @@ pub enum PointKind {
     MlpPre,
     MlpPreLinear,
     MlpPost,
+    /// The router's probabilities, by which experts are taken and weighted.
+    ExpertWeights,
     MlpOut,
     ResidPost,
     LnFinalScale,
@@ -51,7 +53,7 @@ pub enum PointKind {
     BoundaryLogits,
 }
 
-const PER_LAYER: [(PointKind, &str); 23] = [
+const PER_LAYER: [(PointKind, &str); 24] = [
     (PointKind::ResidPre, "hook_resid_pre"),
     (PointKind::Ln1Scale, "ln1.hook_scale"),
     (PointKind::Ln1Normalized, "ln1.hook_normalized"),
@@ -73,6 +75,7 @@ const PER_LAYER: [(PointKind, &str); 23] = [
     (PointKind::MlpPre, "mlp.hook_pre"),
     (PointKind::MlpPreLinear, "mlp.hook_pre_linear"),
     (PointKind::MlpPost, "mlp.hook_post"),
+    (PointKind::ExpertWeights, "mlp.hook_expert_weights"),
     (PointKind::Ln2PostScale, "ln2_post.hook_scale"),
     (PointKind::Ln2PostNormalized, "ln2_post.hook_normalized"),
 ];

@@ -63,7 +63,7 @@ impl HookSpec {
         // Without a gate, what goes up is what is activated.
         let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
         points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
-        points.retain(|point| point.kind.is_in(config.family));
+        points.retain(|point| point.is_in(config));
         if points.is_empty() {
             bail!("unknown hook `{}`: a {} model has none of that name", self.pattern, config.family.model_type());
         }

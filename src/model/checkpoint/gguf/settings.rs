@@ -180,6 +180,7 @@ fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
         query_pre_attn_scalar: Some(scalar as f64),
         attention_cap: Some(number("attn_logit_softcapping", 50.0)?),
         logit_cap: Some(number("final_logit_softcapping", 30.0)?),
+        experts: None,
     })
 }
 

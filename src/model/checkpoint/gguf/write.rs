@@ -31,7 +31,7 @@ pub fn write_q8_0(
 ) -> Result<()> {
     ensure!(config.rope_scaling.is_none(), "rope_scaling is not written to GGUF: write a folder instead");
     ensure!(
-        !config.family.is_gemma() && !matches!(config.family, Family::Gpt2 | Family::Mistral),
+        !config.family.is_gemma() && !matches!(config.family, Family::Gpt2 | Family::Mistral | Family::Qwen3Moe),
         "a {} is not written to GGUF: write a folder instead",
         config.family.model_type()
     );
