@@ -219,16 +219,11 @@ impl FeedForward {
             Self::Dense(_) => None,
             Self::Sparse(experts) => Some(experts),
         };
-        experts.into_iter().flat_map(|all| {
-            let of = |mlp: &'_ Mlp| {
-                [mlp.gate_proj.as_ref(), Some(&mlp.up_proj), Some(&mlp.down_proj)]
-                    .into_iter()
-                    .flatten()
-                    .map(|linear| &linear.weight)
-                    .collect::<Vec<_>>()
-            };
-            std::iter::once(&all.gate.weight).chain(all.experts.iter().flat_map(of))
-        })
+        fn of(mlp: &Mlp) -> impl Iterator<Item = &Matrix> {
+            let all = [mlp.gate_proj.as_ref(), Some(&mlp.up_proj), Some(&mlp.down_proj)];
+            all.into_iter().flatten().map(|linear| &linear.weight)
+        }
+        experts.into_iter().flat_map(|all| std::iter::once(&all.gate.weight).chain(all.experts.iter().flat_map(of)))
     }
 
     /// Whether its products with so few rows are shared by several threads of the CPU.

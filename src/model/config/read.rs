@@ -187,8 +187,8 @@ fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     })
 }
 
-/// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in both Qwens where
-/// `use_sliding_window` turns them on.
+/// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in a Gemma 2 of every other, in a Qwen
+/// where `use_sliding_window` turns them on.
 fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>> {
     const DEFAULT: usize = 4096;
     let said = match keys.usize("sliding_window")? {
@@ -209,16 +209,14 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>
             said.map(|window| (window, layers))
         }
         Family::Mistral => said.map(|window| (window, vec![true; layers])),
-        Family::Qwen3Moe => said.filter(|_| used).map(|window| (window, vec![true; layers])),
-        Family::Qwen3 | Family::Qwen2 => said
-            .filter(|_| used)
-            .map(|window| {
-                let full = keys.usize("max_window_layers").map(|full| full.unwrap_or(28));
-                full.map(|full| {
-                    (window, listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer >= full).collect()))
-                })
-            })
-            .transpose()?,
+        Family::Qwen3Moe if used => said.map(|window| (window, vec![true; layers])),
+        Family::Qwen3 | Family::Qwen2 if used => {
+            let full = keys.usize("max_window_layers")?.unwrap_or(28);
+            let upper = || (0..layers).map(|layer| layer >= full).collect();
+            said.map(|window| (window, listed.clone().unwrap_or_else(upper)))
+        }
+        Family::Qwen3 | Family::Qwen3Moe | Family::Qwen2 => None,
+        _ if used => return Err(keys.refuse("use_sliding_window", "false", &Value::Bool(true))),
         _ => {
             if let Some(found) = keys.get("sliding_window") {
                 return Err(keys.refuse("sliding_window", "null (full attention)", found));
