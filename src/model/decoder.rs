@@ -432,7 +432,7 @@ mod tests {
         let model = Decoder::random(&config, 1, &cpu.clone().autodiff()).expect("a model");
         let plain = Decoder { config: ModelConfig { extras: Extras::default(), ..config }, ..model.clone() };
         let states: Vec<f32> = (0..24).map(|i| (i as f32).sin() * 3.0).collect();
-        let hidden = Tensor::<2>::from_data(TensorData::new(states, [3, 8]), &cpu.autodiff()).require_grad();
+        let hidden = Tensor::<2>::from_data(TensorData::new(states, [3, 8]), &cpu.clone().autodiff()).require_grad();
         let values = |x: Tensor<2>| x.without_autodiff().try_into_vec_as::<f32>().expect("values");
         let close = |a: Tensor<2>, b: Tensor<2>| {
             values(a).iter().zip(values(b)).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} is not {b}"));

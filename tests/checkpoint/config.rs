@@ -143,7 +143,10 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
     for (value, parts) in [
         (with(qwen2_json(), "layer_types", listed["layer_types"].clone()), ["layer_types", "no window is set or used"]),
         (with(on.clone(), "layer_types", json!(["sliding_attention"])), ["layer_types", "2 layers"]),
-        (with(on, "layer_types", json!(["chunked_attention"; 2])), ["layer_types", "chunked_attention"]),
+        (
+            with(on, "layer_types", json!(["chunked_attention", "chunked_attention"])),
+            ["layer_types", "chunked_attention"],
+        ),
         (with(with(bare, "max_window_layers", json!(0)), "sliding_window", json!(0)), ["sliding_window", "at least 1"]),
     ] {
         assert_names(&message(ModelConfig::from_json(&value, "c")), &parts);
@@ -179,7 +182,7 @@ fn gemma2_has_caps_a_window_and_four_norms_a_block() {
         expected_parameters(&found).into_iter().filter(|(name, _)| name.contains("layers.0") && name.contains("norm"));
     assert_eq!(norms.count(), 4);
     let off = with(with(gemma2_json(), "attn_logit_softcapping", json!(null)), "final_logit_softcapping", json!(null));
-    let found = config(&with(off, "layer_types", json!(["full_attention"; 3])));
+    let found = config(&with(off, "layer_types", json!(["full_attention", "full_attention", "full_attention"])));
     assert_eq!(found.extras, Extras { query_pre_attn_scalar: Some(224.0), ..Extras::default() });
     assert_eq!(config(&found.to_json("float32")), found);
     for (key, wrong) in [
@@ -274,7 +277,7 @@ fn a_mistral_has_defaults_and_a_window_of_its_own() {
     }
     let value = with(mistral_json(), "sliding_window", json!(0));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "0"]);
-    let value = with(mistral_json(), "layer_types", json!(["sliding_attention"; 2]));
+    let value = with(mistral_json(), "layer_types", json!(["sliding_attention", "sliding_attention"]));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "layer_types", "no window"]);
 }
 
