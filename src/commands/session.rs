@@ -152,7 +152,7 @@ impl Room {
         let config = self.loaded.model.config();
         let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
             .iter()
-            .filter(|point| point.kind.is_in(config.family))
+            .filter(|point| point.is_in(config))
             .map(ToString::to_string)
             .collect();
         json!({

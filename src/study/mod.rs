@@ -28,6 +28,7 @@ use crate::evaluation::{Evaluated, Scores, decode_batches, decode_settings, requ
 use crate::latent::{
     Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, Unrolled, unroll,
 };
+use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
 use crate::recipe::{Evaluation, Recipe};
 use crate::schema::{BlockOrigin, Identity};
@@ -241,12 +242,32 @@ impl Study {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
+    /// Whether what heads and MLPs put out goes into the stream as it is, and logits are sums over the stream, so that a head's own part
+    /// of them is known.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] to a model that normalises it first, or caps its logits.
+    pub fn adds_as_it_is(&self) -> Result<()> {
+        let family = self.model.config().family;
+        ensure!(
+            family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none(),
+            DoesNotApply::because(format!(
+                "{}: a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
+                 does not take apart",
+                self.name,
+                family.model_type()
+            ))
+        );
+        Ok(())
+    }
+
     /// Whether the stream is the sum of what embeddings, heads and MLPs write, and norms only divide it: what takes a decision
     /// apart, edge by edge or exactly, relies on both.
     ///
     /// # Errors
-    /// [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
+    /// As [`Self::adds_as_it_is`]; [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
     pub fn is_plain_sum(&self) -> Result<()> {
+        self.adds_as_it_is()?;
         let family = self.model.config().family;
         ensure!(
             !family.layer_norm() && !family.other_biases() && !family.learned_positions(),
