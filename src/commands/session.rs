@@ -17,11 +17,11 @@ use super::device::MachineArgs;
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, decode};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use crate::loading::Loaded;
 use crate::machine::Machine;
-use crate::model::hooks::{Recording, parse_specs};
-use crate::model::{HookPoint, Hooks};
+use crate::model::hooks::{Recorded, Recording, parse_specs};
+use crate::model::{HookPoint, HookSpec, Hooks};
 use crate::progress::say;
 
 /// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
@@ -91,7 +91,7 @@ fn five() -> usize {
 /// How to decode; what is left out is as the checkpoint was trained.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
     max_new_tokens: Option<usize>,
     temperature: f64,
     seed: u64,
@@ -110,12 +110,12 @@ impl Session {
             let opened = self.model.open()?;
             let name = self.model.named()?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let room = Room { name, loaded, machine };
+            let room = Room { name, loaded };
             say(&format!("{}: loaded; one request a line", room.name));
             for line in std::io::stdin().lock().lines() {
                 let line = line.context("standard input")?;
                 if !line.trim().is_empty() {
-                    print(&format!("{}\n", room.answer(&line)))?;
+                    print(&format!("{}\n", room.answer(&line, machine)))?;
                 }
             }
             Ok(())
@@ -124,22 +124,29 @@ impl Session {
 }
 
 /// A loaded model that is asked.
-struct Room<'a> {
-    name: String,
-    loaded: Loaded,
-    machine: &'a Machine,
+pub(super) struct Room {
+    pub name: String,
+    pub loaded: Loaded,
 }
 
-impl Room<'_> {
-    fn answer(&self, line: &str) -> Value {
-        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask));
+/// Prompts that were continued.
+pub(super) struct Continued {
+    pub traces: Vec<Trace>,
+    pub recorded: Vec<Recorded>,
+    /// What each change did.
+    pub fired: Vec<Value>,
+}
+
+impl Room {
+    fn answer(&self, line: &str, machine: &Machine) -> Value {
+        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask, machine));
         match asked {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
         }
     }
 
-    fn ask(&self, ask: Ask) -> Result<Value> {
+    fn ask(&self, ask: Ask, machine: &Machine) -> Result<Value> {
         match ask {
             Ask::About => Ok(self.about()),
             Ask::Generate { prompts, hooks, settings, record, out } => {
@@ -147,13 +154,13 @@ impl Room<'_> {
             }
             Ask::Cache { prompts, names, hooks, logits, out } => self.cache(&prompts, &names, &hooks, logits, &out),
             Ask::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
-            Ask::Pairs(asked) => self.pairs(&asked),
-            Ask::Intervene(asked) => self.intervene(&asked),
+            Ask::Pairs(asked) => self.pairs(&asked, machine),
+            Ask::Intervene(asked) => self.intervene(&asked, machine),
             Ask::Probe(asked) => self.probe(&asked),
         }
     }
 
-    fn about(&self) -> Value {
+    pub(super) fn about(&self) -> Value {
         let config = self.loaded.model.config();
         let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
             .iter()
@@ -189,11 +196,11 @@ impl Room<'_> {
         Sequence::new(0, ids, length, self.loaded.switch.map(|ids| ids.latent))
     }
 
-    fn edits(&self, hooks: &[String]) -> Result<Edits> {
+    pub(super) fn edits(&self, hooks: &[String]) -> Result<Edits> {
         Edits::read(hooks, self.loaded.model.config())
     }
 
-    fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
+    pub(super) fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
         let own = self.loaded.settings();
         let k_min = asked.k_min.unwrap_or_else(|| own.k_min.min(asked.k_cap.unwrap_or(own.k_cap)));
         let settings = DecodeSettings {
@@ -223,15 +230,39 @@ impl Room<'_> {
     ) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         ensure!(record.is_some() == out.is_some(), "`record` and `out` go together");
-        let (settings, edits) = (self.settings(settings)?, self.edits(hooks)?);
         let specs = record.map(parse_specs).transpose()?.unwrap_or_default();
-        let layers = self.loaded.layers();
         let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| self.ids(prompt)).collect::<Result<_>>()?;
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
-        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), &settings, longest);
-        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
         out.map_or(Ok(()), tensors::check_out)?;
-        let recording = Recording::of(&specs, self.loaded.model.config())?;
+        let done = self.continued(prompts, hooks, &self.settings(settings)?, &specs)?;
+        if let Some(out) = out {
+            let rows: Vec<Sequence> = done.traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
+            tensors::write(out, &self.name, &rows, &done.recorded)?;
+        }
+        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
+        let rows: Vec<Value> = done
+            .traces
+            .iter()
+            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
+            .collect::<Result<_>>()?;
+        Ok(json!({ "rows": rows, "hooks": done.fired }))
+    }
+
+    /// Continues prompts together under changes, and keeps what stands at `specs`.
+    ///
+    /// # Errors
+    /// A place that no row can reach or that none reached, and logits or values that are not finite.
+    pub(super) fn continued(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        hooks: &[String],
+        settings: &DecodeSettings,
+        specs: &[HookSpec],
+    ) -> Result<Continued> {
+        let (edits, layers) = (self.edits(hooks)?, self.loaded.layers());
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
+        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), settings, longest);
+        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
+        let recording = Recording::of(specs, self.loaded.model.config())?;
         let requests = prompts.into_iter().enumerate();
         let requests: Vec<Request> =
             requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
@@ -240,7 +271,7 @@ impl Room<'_> {
         let mut attached = Hooks::none();
         edits.attach(&mut attached, layers)?;
         recording.attach(&mut attached, layers)?;
-        let decoding: Decode = self.loaded.decode(&settings);
+        let decoding: Decode = self.loaded.decode(settings);
         let traces = decode(decoding, &requests, 1, &mut attached)?;
         drop(attached);
         ensure!(
@@ -248,18 +279,9 @@ impl Room<'_> {
             "the logits are not finite: the weights hold or produce NaN"
         );
         let fired = edits.fired("no row reached it")?;
-        if let Some(out) = out {
-            let rows: Vec<Sequence> = traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
-            let recorded = recording.tensors(rows.len())?;
-            tensors::check_finite(&recorded)?;
-            tensors::write(out, &self.name, &rows, &recorded)?;
-        }
-        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
-        let rows: Vec<Value> = traces
-            .iter()
-            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
-            .collect::<Result<_>>()?;
-        Ok(json!({ "rows": rows, "hooks": fired }))
+        let recorded = if specs.is_empty() { vec![] } else { recording.tensors(traces.len())? };
+        tensors::check_finite(&recorded)?;
+        Ok(Continued { traces, recorded, fired })
     }
 
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {

@@ -73,13 +73,13 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result
     names.iter().map(|name| setting(name).map_err(|why| anyhow::anyhow!("{what}: {why}"))).collect()
 }
 
-impl Room<'_> {
+impl Room {
     fn study(&self, asked: &Asked, like: Option<&str>, machine: &Machine) -> Result<Study> {
         let like = Recipe::like(like.unwrap_or(LIKE))?;
         Study::of_session(&self.name, &self.loaded, &like, asked, machine)
     }
 
-    pub(super) fn pairs(&self, asked: &Pairs) -> Result<Value> {
+    pub(super) fn pairs(&self, asked: &Pairs, machine: &Machine) -> Result<Value> {
         let data = Asked {
             data: Some(asked.file.clone()),
             fields: fields(&["question=clean".into(), "answer=clean".into()])?,
@@ -88,7 +88,7 @@ impl Room<'_> {
             unnamed: true,
             ..Asked::default()
         };
-        let study = self.study(&data, None, self.machine)?;
+        let study = self.study(&data, None, machine)?;
         let mut config = pair_patching::Config { file: Some(asked.file.clone()), ..pair_patching::Config::default() };
         if !asked.components.is_empty() {
             config.components = named("components", &asked.components)?;
@@ -103,7 +103,7 @@ impl Room<'_> {
         Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
     }
 
-    pub(super) fn intervene(&self, asked: &Intervene) -> Result<Value> {
+    pub(super) fn intervene(&self, asked: &Intervene, machine: &Machine) -> Result<Value> {
         ensure!(self.loaded.switch.is_some(), "{}: never learnt to switch: it has no latent steps", self.name);
         let Intervene { file, modes, draws, problems, field, like, seed, .. } = asked;
         let data = Asked {
@@ -113,7 +113,7 @@ impl Room<'_> {
             unnamed: like.is_none(),
             ..Asked::default()
         };
-        let mut study = self.study(&data, like.as_deref(), self.machine)?;
+        let mut study = self.study(&data, like.as_deref(), machine)?;
         study.seed = *seed;
         let default = latent_intervention::Config::default();
         let steps = asked.steps.iter().map(|steps| steps.parse()).collect::<Result<Vec<_>>>()?;
