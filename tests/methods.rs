@@ -63,6 +63,7 @@ fn corpus() -> Corpus {
             solution: String::new(),
             offsets: vec![],
             clauses,
+            prose: false,
         }
     };
     Corpus {

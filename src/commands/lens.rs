@@ -64,14 +64,19 @@ struct Ran<T> {
 }
 
 impl TextArgs {
-    /// Loads the model and runs the text under its hooks.
-    fn run<T: Send>(&self, work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync) -> Result<Ran<T>> {
+    /// Loads the model and runs the text under its hooks; `fits` sees the text before any weight is read.
+    fn run<T: Send>(
+        &self,
+        fits: impl Fn(&Sequence) -> Result<()> + Send + Sync,
+        work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync,
+    ) -> Result<Ran<T>> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
             let ids = self.row(&opened)?;
             opened.check_ids(&ids)?;
             let prompt = ids.len();
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
+            fits(&row)?;
             let edits = self.edit.edits(&opened)?;
             let changed = edits.specs(prompt)?;
             super::reached::check(&changed, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
@@ -105,10 +110,13 @@ impl LensArgs {
     /// Anything wrong with the request before any weight is read; trouble with standard output.
     pub fn run(&self) -> Result<()> {
         let top = usize::from(self.top);
-        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
-            let readings = loaded.lens(row, top, hooks)?;
-            Ok(readings.iter().map(|layer| named(loaded, layer)).collect::<Vec<_>>())
-        })?;
+        let Ran { tokens, row, found } = self.text.run(
+            |_| Ok(()),
+            |loaded, row, hooks| {
+                let readings = loaded.lens(row, top, hooks)?;
+                Ok(readings.iter().map(|layer| named(loaded, layer)).collect::<Vec<_>>())
+            },
+        )?;
         if self.text.json {
             return print(&format!("{}\n", json!({ "ids": row.ids, "tokens": tokens, "layers": found })));
         }
@@ -135,18 +143,21 @@ impl PatternArgs {
     /// As [`LensArgs::run`], and a position that the text does not have.
     pub fn run(&self) -> Result<()> {
         let names = ["blocks.*.attn.hook_pattern"];
-        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
-            let from = self.position(row.ids.len())?;
-            let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
-            let heads = loaded.model.config().num_attention_heads;
-            let mut all: Vec<Vec<Vec<f32>>> = vec![];
-            for layer in 0..loaded.layers() {
-                let name = format!("blocks.{layer}.attn.hook_pattern");
-                let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
-                all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
-            }
-            Ok((from, all))
-        })?;
+        let Ran { tokens, row, found } = self.text.run(
+            |row| self.position(row.ids.len()).map(drop),
+            |loaded, row, hooks| {
+                let from = self.position(row.ids.len())?;
+                let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
+                let heads = loaded.model.config().num_attention_heads;
+                let mut all: Vec<Vec<Vec<f32>>> = vec![];
+                for layer in 0..loaded.layers() {
+                    let name = format!("blocks.{layer}.attn.hook_pattern");
+                    let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
+                    all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
+                }
+                Ok((from, all))
+            },
+        )?;
         let (from, patterns) = found;
         if self.text.json {
             let all = json!({ "ids": row.ids, "tokens": tokens, "from": from, "patterns": patterns });

@@ -84,6 +84,7 @@ pub use shards::{DecodeRow, NormalRunRow};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
+pub(crate) use verdict::never;
 
 /// A kind of row that has files of its own.
 pub trait Named: DeserializeOwned + Send + Sync + 'static {

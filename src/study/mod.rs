@@ -30,6 +30,7 @@ use crate::latent::{
 };
 use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
+use crate::progress::Counted;
 use crate::recipe::{Evaluation, Recipe};
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
@@ -80,6 +81,8 @@ pub struct Study {
     pub batch: Option<usize>,
     /// Where the blocks of the normal run come from that interventions fork.
     pub blocks: BlockOrigin,
+    /// Whether `<swi>` and its like were added when it was opened: what is measured of them is of untrained tokens.
+    pub untrained: bool,
     /// Whether [`Self::say`] tells the user what is being done.
     pub talks: bool,
     /// Responses that were decoded by others.
@@ -122,6 +125,7 @@ impl Study {
             shard: None,
             batch: None,
             blocks: BlockOrigin::Own,
+            untrained: false,
             talks: false,
             decodes: Decodes::default(),
             normal: None,
@@ -184,6 +188,11 @@ impl Study {
         if self.talks {
             crate::progress::say(&format!("intervene: {}: {what}", self.name));
         }
+    }
+
+    /// How far a part of the work is.
+    pub(crate) fn counted(&self, what: &str, total: usize) -> Counted {
+        Counted::new(&self.name, what, total)
     }
 
     /// Problems that decode together.
@@ -359,7 +368,11 @@ impl Study {
         }
         let requests = requests(&self.corpus);
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
-        let traces = self.decode_only(switching, k_min, &batches, &|_| Ok(()))?;
+        let counted = self.counted("batches decoded", batches.len());
+        let traces = self.decode_only(switching, k_min, &batches, &|_| {
+            counted.one();
+            Ok(())
+        })?;
         Ok((score(&traces, &self.corpus)?, traces))
     }
 

@@ -208,5 +208,6 @@ fn nearest(pattern: &str, layers: usize) -> String {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let wanted = last(pattern);
     let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
-    names.min_by_key(|name| distance(&last(name), &wanted)).unwrap_or_default()
+    // `resid_post` is a part of the name that is meant.
+    names.min_by_key(|name| (!last(name).contains(&wanted), distance(&last(name), &wanted))).unwrap_or_default()
 }
