@@ -19,6 +19,7 @@ mod edges;
 mod edits;
 mod examples;
 mod experiments;
+mod explore;
 mod extend;
 mod faults;
 mod figures;
