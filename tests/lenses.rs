@@ -264,3 +264,43 @@ fn a_model_that_never_saw_swi_has_rows_all_the_same() {
     let entropy = |r: &LensRow| r.entropy.low >= 0.0 && r.entropy.high <= f64::ln(49_200.0);
     assert!(rows.iter().all(|r| entropy(r) && r.switching == Opened::Forced));
 }
+
+#[test]
+fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [texts, lens] = ["texts.txt", "lens.pt"].map(|name| folder.path().join(name).display().to_string());
+    let lines =
+        ["<bos> a = 5 ; h = a + 4 ; ? h : h = 5 + 4 = 2 ; # 2", "<bos> c = 1 ; d = c * 3 ; ? d : d = 1 * 3 = 3 ; # 3"];
+    std::fs::write(&texts, lines.join("\n")).expect("texts");
+    let read = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_probe"));
+        command.args(["lens", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4", "--json"]);
+        let output = command.args(args).output().expect("probe runs");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), said(&output.stdout), said(&output.stderr))
+    };
+    let (ok, fitted, error) = read(&["--kind", "jacobian", "--fit", &texts, "--save", &lens, "--skip", "2"]);
+    assert!(ok, "{error}");
+    let (_, again, _) = read(&["--kind", "jacobian", "--lens", &lens]);
+    let json = |text: &str| -> serde_json::Value { serde_json::from_str(text).expect("JSON") };
+    let (fitted, again, logit) = (json(&fitted), json(&again), json(&read(&[]).1));
+    assert_eq!(fitted["read_layers"], serde_json::json!([0, 1, 2, 3]));
+    let p = |of: &serde_json::Value, layer: usize| of["layers"][layer][7][0][1].as_f64().expect("a probability");
+    for layer in 0..4 {
+        assert!((p(&fitted, layer) - p(&again, layer)).abs() < 0.02, "half precision, layer {layer}");
+    }
+    assert_eq!(fitted["layers"][3], logit["layers"][3], "the last layer is the model's own");
+    assert_ne!(fitted["layers"][0], logit["layers"][0]);
+    for (args, why) in [
+        (vec!["--kind", "jacobian"], "give --lens FILE.pt or --fit FILE.txt"),
+        (vec!["--lens", lens.as_str()], "give --lens FILE.pt or --fit FILE.txt"),
+        (
+            vec!["--kind", "jacobian", "--lens", "fixtures/latent/lens.pt"],
+            "the lens is of a model of width 32, this one has 64",
+        ),
+        (vec!["--kind", "jacobian", "--fit", texts.as_str(), "--skip", "90"], "none of 2 prompts has a position left"),
+    ] {
+        let (ok, _, error) = read(&args);
+        assert!(!ok && error.contains(why), "{args:?}: {error}");
+    }
+}

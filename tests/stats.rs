@@ -423,8 +423,12 @@ fn value_protocol_reads_what_is_there_and_nothing_else() {
     let held = ValueProtocol::default().run(features(4.0).view(), &values, &groups).unwrap();
     assert!(held.accuracy.low > 0.8 && held.classes == 5 && held.rows == 150, "{held:?}");
     assert!(held.control.covers(0.2) && held.control.high < 0.5, "{held:?}");
+    // Five values, about equally frequent, hold 2.32 bits: most of them can be used, and none where values are shuffled.
+    assert!(held.bits.low > 1.2 && held.bits.high < 2.6 && held.bits.n == 150, "{held:?}");
+    assert!(held.control_bits.value < 0.1, "{held:?}");
     let inert = ValueProtocol::default().run(features(0.0).view(), &values, &groups).unwrap();
     assert!(inert.accuracy.covers(0.2) && inert.accuracy.n == 150, "{inert:?}");
+    assert!(inert.bits.value < 0.1, "{inert:?}");
     assert!((0.2..0.3).contains(&inert.majority));
     let one = ValueProtocol::default().run(features(0.0).view(), &[3; 150], &groups);
     assert!(one.unwrap_err().to_string().contains("all 150 values are 3"));

@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use super::known::{Built, Purpose, pairs, study as build};
 use crate::experiments::latent_intervention::{self, Config as Interventions};
 use crate::experiments::{
-    activation_patching, attention_to_latents, direct_logit, exit_probability, head_patching, layer_probe, logit_lens,
-    phases, switch_benefit, switch_window, teacher_forced,
+    activation_patching, attention_to_latents, direct_logit, early_stop, exit_probability, head_patching, layer_probe,
+    logit_lens, phases, subspace, switch_benefit, switch_window, teacher_forced,
 };
 use crate::interventions::Steps;
 use crate::progress::Stopped;
 use crate::schema::{
-    Axis, Component, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, SwitchProblemRow,
-    Target, benefit,
+    Axis, Component, Donors, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, Rotation,
+    SwitchProblemRow, Target, Variable, benefit,
 };
 use crate::store::Measurements;
 use crate::study::Study;
@@ -64,6 +64,8 @@ pub(super) const LOOKS: &[Look] = &[
         interventions(built, study, &["resample".to_owned()], &steps)
     }),
     of_problems("switch_benefit", |built, study, _| benefits(built, study)),
+    of_problems("early_stop", |built, study, _| stops(built, study)),
+    Look { name: "subspace", sizes: PROBED, of_pairs: false, run: |built, study, _| subspaces(built, study) },
     Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
     Look { name: "head_patching", sizes: PAIRS, of_pairs: true, run: heads },
 ];
@@ -286,13 +288,7 @@ fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
 
 fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
     let config = Interventions { modes: modes.to_vec(), steps: steps.to_vec(), ..Interventions::default() };
-    // What the block's last value says of the answer, whether or not the model reads it.
-    let corpus = &study.corpus;
-    let predict = |problem: usize, step: usize, value: i64| {
-        let last = step + 1 == corpus.test.get(problem)?.steps.len();
-        let value = usize::try_from(value).ok().filter(|_| last)?;
-        Some(built.answer_of(value).to_string())
-    };
+    let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let summary = latent_intervention::run_on(study, &config, Some(&predict))?;
     let mut said = Said::default();
     for row in &summary.rows {
@@ -305,6 +301,40 @@ fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Res
     }
     for row in &summary.known {
         said.add(KNOWN_VALUE, built.is_read(), row.follows());
+    }
+    Ok(said)
+}
+
+/// What the block's last value says of the answer, whether or not the model reads it.
+fn predicted(built: &Built, study: &Study, problem: usize, step: usize, value: i64) -> Option<String> {
+    let last = step + 1 == study.corpus.test.get(problem)?.steps.len();
+    let value = usize::try_from(value).ok().filter(|_| last)?;
+    Some(built.answer_of(value).to_string())
+}
+
+fn stops(built: &Built, study: &Study) -> Result<Said> {
+    let mut said = Said::default();
+    for row in early_stop::rows(study, &early_stop::Config::default())?.iter().filter(|r| r.k < r.of) {
+        said.add("early_stop/loses", built.is_read() && row.k < built.reads, row.loses());
+    }
+    Ok(said)
+}
+
+/// One rank that holds every value, learnt in half the updates of a default run: each model has seven values.
+fn subspaces(built: &Built, study: &Study) -> Result<Said> {
+    let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
+    let predict = |problem, step, value| predicted(built, study, problem, step, value);
+    let mut said = Said::default();
+    let rows = subspace::rows(study, &config, Some(&predict))?;
+    for row in rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen) {
+        match row.rotation {
+            Rotation::Whole => {
+                let truth = built.is_read() && carries(built, row.step.shown(), row.layer);
+                said.add("subspace/whole state", truth, row.carries());
+            }
+            Rotation::Trained => said.add("subspace/learnt", built.is_read(), row.carries()),
+            Rotation::Random | Rotation::Shuffled => {}
+        }
     }
     Ok(said)
 }

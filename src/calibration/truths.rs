@@ -38,7 +38,14 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "step",
         about: "the latent steps from which on the value is held, and at which it is read",
         draw: |rng| steps(parts(Purpose::Working, rng), rng),
-        looks: &["layer_probe", "latent_intervention_steps", "activation_patching", "head_patching"],
+        looks: &[
+            "layer_probe",
+            "latent_intervention_steps",
+            "activation_patching",
+            "head_patching",
+            "early_stop",
+            "subspace",
+        ],
     },
     Truth {
         name: "exit",
@@ -56,7 +63,7 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "redundant",
         about: "latents carry the value, and text holds a copy that counts more",
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Redundant, rng) },
-        looks: causal!("layer_probe", "activation_patching", "head_patching", "attention_to_latents"),
+        looks: causal!("layer_probe", "activation_patching", "head_patching", "attention_to_latents", "early_stop"),
     },
     Truth {
         name: "unread",
@@ -69,13 +76,21 @@ pub(super) const TRUTHS: &[Truth] = &[
             "direct_logit",
             "attention_to_latents",
             "latent_intervention_steps",
+            "early_stop",
+            "subspace",
         ),
     },
     Truth {
         name: "inert",
         about: "latents hold no value",
         draw: |rng| parts(Purpose::Empty, rng),
-        looks: causal!("layer_probe", "activation_patching", "head_patching", "latent_intervention_steps"),
+        looks: causal!(
+            "layer_probe",
+            "activation_patching",
+            "head_patching",
+            "latent_intervention_steps",
+            "early_stop",
+        ),
     },
     Truth {
         name: "norm",
@@ -87,13 +102,13 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "superposed",
         about: "latents hold two values in directions that overlap; one is read",
         draw: |rng| parts(Purpose::Superposed, rng),
-        looks: causal!("layer_probe", "activation_patching"),
+        looks: causal!("layer_probe", "activation_patching", "early_stop", "subspace"),
     },
     Truth {
         name: "share",
         about: "latents are read on some of the problems only",
         draw: |rng| Built { least: rng.random_range(3..=7), ..parts(Purpose::Working, rng) },
-        looks: causal!("latent_intervention_steps"),
+        looks: causal!("latent_intervention_steps", "early_stop"),
     },
     Truth {
         name: "noisy",

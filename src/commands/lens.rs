@@ -1,7 +1,9 @@
 //! `probe lens` and `probe patterns`: one text of the user's own, read layer by layer; nothing is generated.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::device::MachineArgs;
@@ -9,9 +11,13 @@ use super::hooks::HookArgs;
 use super::table::{WIDTH, fitted};
 use super::unknown::warn_of_unknown;
 use super::{ModelArgs, parse_ids, print};
-use crate::latent::Sequence;
+use crate::guard::read_text;
+use crate::latent::{HiddenState, Sequence};
 use crate::loading::{Loaded, Opened, Reading};
+use crate::machine::threads;
 use crate::model::Hooks;
+use crate::progress::say;
+use crate::study::circuits::lens::{Fitting, JacobianLens};
 
 /// A text, or the ids of one.
 #[derive(Args, Debug)]
@@ -33,11 +39,41 @@ struct TextArgs {
     machine: MachineArgs,
 }
 
-/// Read the logit lens of a text: what the output of each layer would say as the next token.
+/// How states are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Final norm and head on the state as it is
+    Logit,
+    /// The same on the state times the mean Jacobian of the final state (Gurnee et al. 2026)
+    Jacobian,
+}
+
+/// Read a text through a lens: what the output of each layer would say as the next token.
+///
+/// A Jacobian lens is read from a file that its authors' code or TransformerLens saved (--lens), or fitted on texts of the user's own
+/// (--fit) and, if wanted, saved in that form (--save).
 #[derive(Args, Debug)]
 pub struct LensArgs {
     #[command(flatten)]
     text: TextArgs,
+    /// How states are read
+    #[arg(long, default_value = "logit")]
+    kind: Kind,
+    /// A Jacobian lens: `{J, n_prompts, source_layers, d_model}` of torch.save
+    #[arg(long, value_name = "FILE.pt", conflicts_with = "fit")]
+    lens: Option<PathBuf>,
+    /// Texts to fit a Jacobian lens on, one a line
+    #[arg(long, value_name = "FILE.txt")]
+    fit: Option<PathBuf>,
+    /// Where the fitted lens is written
+    #[arg(long, value_name = "FILE.pt", requires = "fit")]
+    save: Option<PathBuf>,
+    /// First positions of each text that the fit leaves out
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "fit")]
+    skip: usize,
+    /// Dimensions of the final state in one backward pass of the fit
+    #[arg(long, default_value_t = 32, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u16).range(1..))]
+    together: u16,
     /// Most probable tokens of each layer and position
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     top: u16,
@@ -110,18 +146,36 @@ impl LensArgs {
     /// Anything wrong with the request before any weight is read; trouble with standard output.
     pub fn run(&self) -> Result<()> {
         let top = usize::from(self.top);
+        let given = self.lens.is_some() || self.fit.is_some();
+        ensure!(
+            given == (self.kind == Kind::Jacobian),
+            "--kind jacobian reads a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
+        );
+        let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
         let Ran { tokens, row, found } = self.text.run(
             |_| Ok(()),
             |loaded, row, hooks| {
-                let readings = loaded.lens(row, top, hooks)?;
-                Ok(readings.iter().map(|layer| named(loaded, layer)).collect::<Vec<_>>())
+                let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
+                let readings = match held.as_ref().or(fitted.as_ref()) {
+                    Some(lens) => {
+                        lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
+                        loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))?
+                    }
+                    None => loaded.lens(row, top, hooks)?.into_iter().enumerate().collect(),
+                };
+                Ok(readings.iter().map(|(layer, readings)| (*layer, named(loaded, readings))).collect::<Vec<_>>())
             },
         )?;
+        let (layers, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         if self.text.json {
-            return print(&format!("{}\n", json!({ "ids": row.ids, "tokens": tokens, "layers": found })));
+            let mut all = json!({ "ids": row.ids, "tokens": tokens, "layers": found });
+            if self.kind == Kind::Jacobian {
+                all["read_layers"] = json!(layers);
+            }
+            return print(&format!("{all}\n"));
         }
         let mut out = "| position | token |".to_owned();
-        (0..found.len()).for_each(|layer| out += &format!(" {layer} |"));
+        layers.iter().for_each(|layer| out += &format!(" {layer} |"));
         out += &format!("\n|{}\n", " --- |".repeat(found.len() + 2));
         for (position, token) in tokens.iter().enumerate() {
             out += &format!("| {position} | {} |", shown(token));
@@ -131,10 +185,33 @@ impl LensArgs {
             }
             out.push('\n');
         }
+        let name = if self.kind == Kind::Jacobian { "Jacobian lens" } else { "logit lens" };
         print(&format!(
-            "What the output of each layer would say as the next token, and its probability (logit lens).\n\n{}",
+            "What the output of each layer would say as the next token, and its probability ({name}).\n\n{}",
             fitted(&out, WIDTH)
         ))
+    }
+
+    /// A lens of the texts of a file, saved where that is wanted.
+    fn fitted(&self, loaded: &Loaded, texts: &Path) -> Result<JacobianLens> {
+        let text = read_text(texts)?;
+        let vocabulary = loaded.vocabulary.as_ref().context("the model brings no tokenizer: texts cannot be read")?;
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        warn_of_unknown(vocabulary, "texts", lines.iter().copied())?;
+        let row = |(i, line): (usize, &&str)| {
+            let ids = vocabulary.encode_row(line)?;
+            let prompt = ids.len();
+            Sequence::new(i, ids, prompt, None)
+        };
+        let rows: Vec<Sequence> = lines.iter().enumerate().map(row).collect::<Result<_>>()?;
+        let how = Fitting { skip: self.skip, together: self.together.into(), threads: threads() };
+        let lens = JacobianLens::fit(&loaded.model, &HiddenState, &rows, how)
+            .with_context(|| format!("{}: fitting a Jacobian lens", texts.display()))?;
+        say(&format!("fitted on {} of {} texts", lens.prompts, rows.len()));
+        if let Some(path) = &self.save {
+            lens.save(path)?;
+        }
+        Ok(lens)
     }
 }
 

@@ -20,9 +20,30 @@ impl Loaded {
     /// # Errors
     /// A hook that never fired, and as the model's.
     pub fn lens(&self, row: &Sequence, top: usize, hooks: Hooks) -> Result<Vec<Vec<Reading>>> {
+        let all = self.lens_through(row, top, hooks, |_, states| Some(states.to_vec()))?;
+        Ok(all.into_iter().map(|(_, readings)| readings).collect())
+    }
+
+    /// The same of states `[L × D]` that `carry` has brought to the final state's place, with the layer of each; layers that it gives
+    /// nothing for are left out, but for the last, whose states are the final ones.
+    ///
+    /// # Errors
+    /// As [`Self::lens`].
+    pub fn lens_through(
+        &self,
+        row: &Sequence,
+        top: usize,
+        hooks: Hooks,
+        carry: impl Fn(usize, &[f32]) -> Option<Vec<f32>>,
+    ) -> Result<Vec<(usize, Vec<Reading>)>> {
         let spec: HookSpec = "blocks.*.hook_resid_post".parse()?;
         let states = self.record(std::slice::from_ref(row), &[spec], false, hooks)?;
-        states.iter().map(|layer| self.read(&layer.data, top)).collect()
+        let carried = |(layer, states): (usize, &[f32])| match layer + 1 == self.layers() {
+            true => Some((layer, states.to_vec())),
+            false => Some((layer, carry(layer, states)?)),
+        };
+        let all = states.iter().map(|states| states.data.as_slice()).enumerate().filter_map(carried);
+        all.map(|(layer, states)| Ok((layer, self.read(&states, top)?))).collect()
     }
 
     /// States `[n × D]` → readings.

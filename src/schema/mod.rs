@@ -34,6 +34,7 @@ mod accuracy;
 mod benefit;
 mod calibration;
 mod circuits;
+mod early_stop;
 mod entropy;
 mod exits;
 pub mod glossary;
@@ -45,6 +46,7 @@ mod patching;
 mod patterns;
 mod probe;
 mod shards;
+mod subspace;
 mod switching;
 mod training;
 mod verdict;
@@ -67,6 +69,7 @@ pub use circuits::{
     SteeringRow, SteeringTrialRow, Target, agreement,
 };
 pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
+pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use glossary::described;
@@ -81,6 +84,7 @@ pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use shards::{DecodeRow, NormalRunRow};
+pub use subspace::{Donors, Rotation, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
@@ -168,6 +172,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<PositionRow>(PositionRow::NAME),
     known::<LensRow>(LensRow::NAME),
     known::<JacobianLensRow>(JacobianLensRow::NAME),
+    known::<EarlyStopRow>(EarlyStopRow::NAME),
     known::<PatternRow>(PatternRow::NAME),
     known::<TokenLensRow>(TokenLensRow::NAME),
     known::<TeacherForcedRow>(TeacherForcedRow::NAME),
@@ -192,6 +197,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<EdgeRow>(EdgeRow::NAME),
     known::<CircuitRow>(CircuitRow::NAME),
     known::<SteeringRow>(SteeringRow::NAME),
+    known::<SubspaceRow>(SubspaceRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),
 ];

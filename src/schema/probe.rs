@@ -75,6 +75,9 @@ pub struct ProbeRow {
     pub selectivity: Option<Estimate>,
     /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
     pub chance: f64,
+    /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
+    /// problems. None in rows of before it was measured.
+    pub bits: Option<Estimate>,
 }
 
 impl Named for ProbeRow {

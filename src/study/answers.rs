@@ -36,8 +36,18 @@ pub(crate) fn outcome(corpus: &Corpus, decoded: &Decoded, normal: Option<&Trace>
     })
 }
 
-/// The position that decides the first token of the final answer: of a generated task the one after the last `#`, else
-/// where the extracted answer last begins in the text.
+/// The response position of the first token of the final answer, where the response gives one; its predecessor decides it.
+///
+/// # Errors
+/// A token that the vocabulary does not know.
+pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>> {
+    let text = corpus.vocabulary.decode_visible(&trace.text())?;
+    let answer = corpus.answer(&corpus.test[trace.problem].answer, &text);
+    answer_position(corpus, trace, &text, answer.as_deref())
+}
+
+/// The same of a text and its answer that are known: of a generated task the position after the last `#`, else where the
+/// extracted answer last begins in the text.
 fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
     if corpus.is_task {
         let marker = corpus.vocabulary.id("#");

@@ -9,6 +9,7 @@ use switchyard::latent::{Gradient, HiddenState, Sequence, unroll};
 use switchyard::model::hooks::Recording;
 use switchyard::model::{HookPoint, HookSpec, Hooks, PointKind};
 use switchyard::study::circuits::jacobian::{Passage, jacobians};
+use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 
 use super::reference::{fixture, relative, tiny};
 
@@ -39,6 +40,45 @@ fn the_jacobian_lens_of_text_is_transformer_lens_own() {
             assert!(off < 1e-4, "layer {layer}: off by {off:e}");
         }
     }
+}
+
+#[test]
+fn a_lens_is_read_as_transformer_lens_saves_it_and_fitted_as_it_fits() {
+    let text = std::fs::read_to_string(fixture("latent/jacobian.json")).expect("the fixture");
+    let reference: Reference = serde_json::from_str(&text).expect("a reference");
+    let model = tiny("llama_gqa", &Device::flex());
+    let (width, layers) = (model.config().hidden_size, model.config().num_hidden_layers);
+    let loaded = JacobianLens::load(&fixture("latent/lens.pt")).expect("theirs");
+    let row = Sequence::new(0, reference.ids.clone(), reference.ids.len(), None).expect("a row");
+    let short = Sequence::new(1, vec![1, 2], 2, None).expect("a row");
+    let how = Fitting { skip: reference.skip, together: 8, threads: 2 };
+    let fitted = JacobianLens::fit(&model, &HiddenState, &[row, short], how).expect("ours");
+    assert_eq!((fitted.prompts, loaded.prompts, loaded.width), (1, 1, width), "a text that is too short is left out");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lens.pt");
+    fitted.save(&path).expect("saved");
+    let again = JacobianLens::load(&path).expect("ours again");
+    assert_eq!(again.matrices.keys().collect::<Vec<_>>(), reference.jacobians.keys().collect::<Vec<_>>());
+    for (layer, theirs) in &reference.jacobians {
+        // Half precision keeps eleven bits.
+        for (lens, bound) in [(&fitted, 1e-4), (&loaded, 1e-3), (&again, 1e-3)] {
+            let off = relative(&lens.matrices[layer].data, theirs, "J");
+            assert!(off < bound, "layer {layer}: off by {off:e}");
+        }
+    }
+    loaded.check_fits(width, layers).expect("its own model");
+    let wrong = |width, layers| loaded.check_fits(width, layers).expect_err("refused").to_string();
+    assert!(wrong(width + 1, layers).contains("this one has 33"), "{}", wrong(width + 1, layers));
+    assert!(wrong(width, 1).contains("the lens has layer 0"), "{}", wrong(width, 1));
+    let states: Vec<f32> = (0..2 * width).map(|i| i as f32 / 7.0 - 3.0).collect();
+    let carried = fitted.carry(0, &states).expect("layer 0");
+    let by_hand = |h: usize, i: usize| -> f32 {
+        (0..width).map(|j| fitted.matrices[&0].data[i * width + j] * states[h * width + j]).sum()
+    };
+    assert!((carried[width + 3] - by_hand(1, 3)).abs() < 1e-3 && carried.len() == 2 * width);
+    assert!(fitted.carry(layers - 1, &states).is_none());
+    let no_lens = JacobianLens::load(&fixture("pickle/../latent/jacobian.json")).expect_err("refused").to_string();
+    assert!(no_lens.contains("not a file that torch.save wrote"), "{no_lens}");
 }
 
 #[test]

@@ -142,6 +142,7 @@ pub(super) fn probe(
                 auroc: Some(score.auroc),
                 selectivity: score.control.as_ref().map(|control| control.selectivity),
                 chance: 0.5,
+                bits: None,
             };
             push(row.clone())?;
             if let Some(control) = score.control {

@@ -46,7 +46,7 @@ fn values(rows: &[&ProbeRow]) -> String {
     }
     let heads: String = (1..=steps).map(|step| format!(" step {step} |")).collect();
     let mut out = format!(
-        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance.\n\n| value | layer | n | chance |{heads}\n"
+        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.\n\n| value | layer | n | chance |{heads}\n"
     );
     out += &format!("|{}\n", " --- |".repeat(4 + steps));
     for ((value, layer), line) in lines {
@@ -55,8 +55,11 @@ fn values(rows: &[&ProbeRow]) -> String {
         out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
         for step in 1..=steps {
             let score = |r: &&ProbeRow| r.accuracy.unwrap_or(r.balanced_accuracy);
-            let cell = line.get(&step).map(|r| (score(r), if r.is_readable() { " *" } else { "" }));
-            let shown = |(a, mark): (Estimate, &str)| format!(" {:.3} [{:.3}, {:.3}]{mark} |", a.value, a.low, a.high);
+            let bits = |r: &ProbeRow| r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
+            let cell = line.get(&step).map(|r| (score(r), if r.is_readable() { " *" } else { "" }, bits(r)));
+            let shown = |(a, mark, bits): (Estimate, &str, String)| {
+                format!(" {:.3} [{:.3}, {:.3}]{mark}{bits} |", a.value, a.low, a.high)
+            };
             out += &cell.map_or(" — |".to_owned(), shown);
         }
         out += "\n";

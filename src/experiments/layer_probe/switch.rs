@@ -133,6 +133,7 @@ impl Run<'_> {
             auroc: None,
             selectivity: None,
             chance: 0.5,
+            bits: None,
         }
     }
 }

@@ -242,6 +242,7 @@ impl Probe<'_> {
             auroc: None,
             selectivity: Some(score.selectivity),
             chance: score.majority,
+            bits: Some(score.bits),
         };
         push(row.clone())?;
         push(ProbeRow {
@@ -249,6 +250,7 @@ impl Probe<'_> {
             accuracy: Some(score.control),
             balanced_accuracy: score.control_balanced,
             selectivity: None,
+            bits: Some(score.control_bits),
             ..row
         })
     }

@@ -34,6 +34,7 @@ pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
 pub use params::{EMBED, HEAD, POSITIONS, expected_parameters};
 pub use pickle::PickleFile;
+pub(crate) use pickle::write::lens as write_lens;
 pub(crate) use random::spread;
 pub use random::write_random;
 pub use safetensors::SafetensorsFile;

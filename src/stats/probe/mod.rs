@@ -61,11 +61,15 @@ impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
 /// Adds to an interval the variance of training sets shared between `folds` (Nadeau & Bengio 2003, see `grouped`), within
 /// `bottom` and 1.
 fn widened(e: Estimate, folds: usize, bottom: f64) -> Estimate {
+    let wide = unbounded(e, folds);
+    Estimate { low: wide.low.max(bottom), high: wide.high.min(1.0), ..e }
+}
+
+/// The same of what has no bounds.
+fn unbounded(e: Estimate, folds: usize) -> Estimate {
     let k = folds as f64;
     let factor = (1.0 + k / (k - 1.0)).sqrt();
-    let low = (e.value - factor * (e.value - e.low)).max(bottom);
-    let high = (e.value + factor * (e.high - e.value)).min(1.0);
-    Estimate { low, high, ..e }
+    Estimate { low: e.value - factor * (e.value - e.low), high: e.value + factor * (e.high - e.value), ..e }
 }
 
 /// Shapes agree and every feature is a finite number.

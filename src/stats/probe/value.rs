@@ -48,6 +48,11 @@ pub struct ValueScore {
     pub control_balanced: Estimate,
     /// Accuracy minus the control's, resampled together.
     pub selectivity: Estimate,
+    /// Usable information (Xu et al. 2020): mean over rows of `log₂ p(value | features) − log₂ p(value)`, both fitted where the
+    /// row's problem is not. Below 0 where the probe is surer than it should be.
+    pub bits: Estimate,
+    /// The same with values shuffled.
+    pub control_bits: Estimate,
     /// Share of the most frequent value: what saying always the same scores.
     pub majority: f64,
     pub classes: usize,
@@ -71,11 +76,14 @@ impl ValueProtocol {
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
         let why = || format!("single class: all {} values are {}", values.len(), values[0]);
         ensure!(frequent.len() > 1, TooFew(why()));
-        let (right, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        let (right, bits, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
         let control = self.out_of_fold(features, &shuffled, groups, Some(&c));
-        let (by_chance, _) = control.context("value probe on control labels")?;
+        let (by_chance, chance_bits, _) = control.context("value probe on control labels")?;
+        let information = |bits: &[f64]| -> Result<Estimate> {
+            Ok(super::unbounded(self.bootstrap().clustered_mean(bits, groups)?, self.folds))
+        };
         let gap = self.bootstrap().clustered_paired(&by_chance, &right, groups)?;
         Ok(ValueScore {
             accuracy: self.share(&right, groups)?,
@@ -83,6 +91,8 @@ impl ValueProtocol {
             control: self.share(&by_chance, groups)?,
             control_balanced: self.balanced(&by_chance, &shuffled, groups)?,
             selectivity: super::widened(gap, self.folds, -1.0),
+            bits: information(&bits)?,
+            control_bits: information(&chance_bits)?,
             majority: frequent.values().copied().max().unwrap_or(0) as f64 / values.len() as f64,
             classes: frequent.len(),
             rows: values.len(),
@@ -131,14 +141,15 @@ impl ValueProtocol {
         Ok(super::widened(self.bootstrap().units(groups.len(), recalls)?, self.folds, 0.0))
     }
 
-    /// For each row 1 if its value was predicted, else 0; and the C of each fold, `given` or chosen inside it.
+    /// For each row 1 if its value was predicted, else 0, and the bits that it gained; and the C of each fold, `given` or chosen
+    /// inside it.
     fn out_of_fold<F: Copy + Into<f64> + Sync>(
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
         groups: &[usize],
         given: Option<&[f64]>,
-    ) -> Result<(Vec<f64>, Vec<f64>)> {
+    ) -> Result<(Vec<f64>, Vec<f64>, Vec<f64>)> {
         let splits = self.splits(groups, self.folds)?;
         let fold = |(i, split): (usize, &Split)| {
             let c = match given {
@@ -147,12 +158,14 @@ impl ValueProtocol {
             };
             Ok((fit_and_grade(features, values, &split.train, &split.test, c)?, c))
         };
-        let folds: Vec<(Vec<bool>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
-        let mut right = vec![0.0; values.len()];
-        for (split, (hits, _)) in splits.iter().zip(&folds) {
-            split.test.iter().zip(hits).for_each(|(&row, &hit)| right[row] = f64::from(u8::from(hit)));
+        let folds: Vec<(Vec<Graded>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
+        let (mut right, mut bits) = (vec![0.0; values.len()], vec![0.0; values.len()]);
+        for (split, (graded, _)) in splits.iter().zip(&folds) {
+            for (&row, graded) in split.test.iter().zip(graded) {
+                (right[row], bits[row]) = (f64::from(u8::from(graded.right)), graded.bits);
+            }
         }
-        Ok((right, folds.into_iter().map(|f| f.1).collect()))
+        Ok((right, bits, folds.into_iter().map(|f| f.1).collect()))
     }
 
     fn choose_c<F: Copy + Into<f64> + Sync>(
@@ -170,7 +183,7 @@ impl ValueProtocol {
             let mut hits = 0;
             for split in &inner {
                 let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
-                hits += fit_and_grade(features, values, &fit, &held, c)?.iter().filter(|&&h| h).count();
+                hits += fit_and_grade(features, values, &fit, &held, c)?.iter().filter(|graded| graded.right).count();
             }
             if hits > best.1 {
                 best = (c, hits);
@@ -195,17 +208,40 @@ fn constant(right: &[f64], groups: &[usize]) -> Result<Option<Estimate>> {
     wilson(if right[0] > 0.5 { problems } else { 0 }, problems, LEVEL).map(Some)
 }
 
-/// Whether a probe fitted on `train` predicts the value of each row of `test`.
+/// One row under a probe that never saw its problem.
+struct Graded {
+    /// Whether its value is predicted.
+    right: bool,
+    /// What the probe's probability of its value gains over the value's share among the training rows; 0 where none of them has it.
+    bits: f64,
+}
+
+/// A probe fitted on `train`, at each row of `test`.
 fn fit_and_grade<F: Copy + Into<f64>>(
     features: ArrayView2<'_, F>,
     values: &[usize],
     train: &[usize],
     test: &[usize],
     c: f64,
-) -> Result<Vec<bool>> {
+) -> Result<Vec<Graded>> {
     let raw = chosen(features, train);
     let scaler = Standardiser::fit(raw.view())?;
-    let model = Softmax::fit_to(scaler.apply(raw.view()).view(), &pick(values, train), c, TOLERANCE)?;
-    let predicted = model.predict(scaler.apply(chosen(features, test).view()).view());
-    Ok(predicted.iter().zip(test).map(|(p, &row)| *p == values[row]).collect())
+    let seen = pick(values, train);
+    let model = Softmax::fit_to(scaler.apply(raw.view()).view(), &seen, c, TOLERANCE)?;
+    let held = scaler.apply(chosen(features, test).view());
+    let (predicted, probabilities) = (model.predict(held.view()), model.probabilities(held.view()));
+    let mut classes = seen.clone();
+    classes.sort_unstable();
+    classes.dedup();
+    let gained = |i: usize, value: usize| {
+        let Ok(class) = classes.binary_search(&value) else { return 0.0 };
+        let share = seen.iter().filter(|&&other| other == value).count() as f64 / seen.len() as f64;
+        // A probability that rounds to nothing costs forty bits, not all there are.
+        probabilities[[i, class]].max(1e-12).log2() - share.log2()
+    };
+    let graded = |(i, (&predicted, &row)): (usize, (&usize, &usize))| Graded {
+        right: predicted == values[row],
+        bits: gained(i, values[row]),
+    };
+    Ok(predicted.iter().zip(test).enumerate().map(graded).collect())
 }

@@ -2,6 +2,7 @@
 //! after the other. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are asked for.
 
 mod machine;
+pub(super) mod write;
 mod zip;
 
 use std::collections::{BTreeMap, HashMap};
@@ -49,6 +50,17 @@ impl PickleFile {
         let map = map_file(path)?;
         let entries = entries(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
         Ok(Self { path: path.to_path_buf(), map, entries })
+    }
+
+    /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
+    /// beside them what else it holds of whole numbers (`n_prompts`, `d_model`).
+    ///
+    /// # Errors
+    /// As [`Self::open`], and a file without such matrices.
+    pub(crate) fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
+        let map = map_file(path)?;
+        let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
+        Ok((Self { path: path.to_path_buf(), map, entries }, numbers))
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -124,16 +136,46 @@ impl Entry {
 
 /// Tensors by name.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
-    let (machine, value, places) = if zip::is_zip(bytes) {
-        from_archive(bytes)?
+    let (machine, value, places) = whole(bytes)?;
+    located(state_dict(&machine, &value)?, &places)
+}
+
+/// The matrices of a lens by their layer, and the numbers beside them.
+fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)> {
+    let (machine, value, places) = whole(bytes)?;
+    let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
+    for (key, value) in machine.pairs(&value).unwrap_or_default() {
+        match (key, value) {
+            (Value::Text(key), Value::Number(number)) => drop(numbers.insert(key.to_string(), *number)),
+            (Value::Text(key), value) if &**key == "J" => {
+                let layer = |pair: &(Value, Value)| match pair {
+                    (Value::Number(layer), Value::Tensor(tensor)) => Some((layer.to_string(), Tensor::clone(tensor))),
+                    _ => None,
+                };
+                found.extend(machine.pairs(value).unwrap_or_default().iter().filter_map(layer));
+            }
+            _ => {}
+        }
+    }
+    ensure!(!found.is_empty(), "no Jacobian lens: `J` with a matrix for each layer is wanted");
+    Ok((located(found, &places)?, numbers))
+}
+
+fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+    if zip::is_zip(bytes) {
+        from_archive(bytes)
     } else if bytes.starts_with(&LEGACY) {
-        from_pickles(bytes)?
+        from_pickles(bytes)
     } else {
-        bail!("not a file that torch.save wrote (safetensors files end in .safetensors)");
-    };
+        bail!("not a file that torch.save wrote (safetensors files end in .safetensors)")
+    }
+}
+
+/// Where each tensor lies in the file.
+fn located(tensors: Vec<(String, Tensor)>, places: &Places) -> Result<BTreeMap<String, Entry>> {
     let mut out = BTreeMap::new();
-    for (name, tensor) in state_dict(&machine, &value)? {
-        let entry = entry(&tensor, &places).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+    for (name, tensor) in tensors {
+        let entry = entry(&tensor, places).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
         out.insert(name, entry);
     }
     Ok(out)

@@ -1,0 +1,265 @@
+//! When a model has made up its mind: each block is closed after its first k latents, k = 0 to its whole length, and the model
+//! answers.
+//!
+//! Of the problems whose full run has a block. Blocks that the model opens and blocks that a rule puts after the prompt (Coconut,
+//! CODI, CoLaR, pause tokens) are cut alike; of several blocks each is cut. At 0 no latent runs: `<swi></swi>`, or nothing where
+//! no markers stand around blocks. `committed` is the share whose answer is the full run's from this k on, `reversed` the share
+//! that has it and loses it again. `others_answer` is the null: the answer of the next problem's full run.
+//!
+//! Misleads: a model that was never trained to leave early is surprised by an early `</swi>`, so a loss at k shows that later
+//! latents are needed *or* that the place is strange (`latent_intervention` leaves the length alone). Text after the block can make
+//! up for what was cut: an answer that stays does not show that the latents had it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{About, Journal};
+use crate::evaluation::requests;
+use crate::latent::controller::{InBlock, InText};
+use crate::latent::trace::PositionRole;
+use crate::latent::{
+    Bounds, Closing, Controller, Decode, DecodeSettings, Decoded, Request, Sequence, Switching, Trace, decode,
+    sampling, text_mask,
+};
+use crate::model::Hooks;
+use crate::parallel;
+use crate::schema::{EarlyStopRow, Named};
+use crate::stats::by_problem::{cell, mean};
+use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::study::answers::{answer_at, gold_tokens, outcome};
+use crate::study::staging::logits::logits_at;
+use crate::study::sweep::not_stopped;
+use crate::study::{DoesNotApply, Study};
+
+/// What it asks.
+pub const ABOUT: About = About::asking(
+    "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
+)
+.on_request();
+
+/// Settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Latents that are kept; empty: every number up to the longest block, or [`MOST`] of them evenly spaced.
+    pub k: Vec<usize>,
+}
+
+/// Early stops that are tried by default, at most.
+const MOST: usize = 16;
+
+impl Config {
+    /// The numbers to try before the full run, in order.
+    fn before(&self, longest: usize) -> Result<Vec<usize>> {
+        if let Some(k) = self.k.iter().find(|k| **k > longest) {
+            anyhow::bail!("early_stop.k: no block has {k} latents; the longest has {longest}");
+        }
+        let evenly = (0..longest.min(MOST)).map(|i| i * longest / longest.clamp(1, MOST));
+        let mut all: Vec<usize> = if self.k.is_empty() { evenly.collect() } else { self.k.clone() };
+        all.retain(|k| *k < longest);
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+/// The checkpoint's own rule, but that a block ends after so many latents.
+struct Cut<'a> {
+    own: &'a dyn Controller,
+    latents: usize,
+}
+
+impl Controller for Cut<'_> {
+    fn model_opens(&self) -> bool {
+        self.own.model_opens()
+    }
+
+    fn opens(&self, at: &InText) -> bool {
+        self.own.opens(at)
+    }
+
+    fn marked(&self) -> bool {
+        self.own.marked()
+    }
+
+    fn ends_thinking(&self, token: u32) -> bool {
+        self.own.ends_thinking(token)
+    }
+
+    fn closes(&self, at: &InBlock) -> Closing {
+        match self.own.closes(at) {
+            Closing::Stay if at.step >= self.latents => Closing::Forced,
+            own => own,
+        }
+    }
+
+    fn bounds(&self, k_min: usize, k_cap: usize) -> Option<Bounds> {
+        let own = self.own.bounds(k_min, k_cap)?;
+        Some(Bounds { closes_at: own.closes_at.min(self.latents), ..own })
+    }
+}
+
+/// What one number of latents came to, in the order of the problems.
+struct Stopped {
+    k: usize,
+    right: Vec<bool>,
+    answers: Vec<Option<String>>,
+    /// Problem, log-probability of the gold answer's first token.
+    beliefs: Vec<(usize, f64)>,
+    latents: Vec<(usize, f64)>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As [`rows`].
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let rows = rows(study, config)?;
+    journal.save(EarlyStopRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// One row a number of latents, the full run last.
+///
+/// # Errors
+/// More latents than any block has, no block in any problem, and as the decoder's.
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
+    let (_, traces) = study.decoded()?;
+    let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
+    let none = || format!("{}: no latent step in this data: none of {} problems has a block", study.name, traces.len());
+    ensure!(full.len() > 1, DoesNotApply::because(none()));
+    let longest = full.iter().map(longest).max().unwrap_or(0);
+    let all = requests(&study.corpus);
+    let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
+    let mut stops = vec![];
+    for k in config.before(longest)? {
+        stops.push(stopped(study, k, cut(study, &asked, k)?)?);
+    }
+    stops.push(stopped(study, longest, full)?);
+    of_stops(study, &stops)
+}
+
+/// Latents of a response's longest block.
+fn longest(trace: &Trace) -> usize {
+    let runs = trace.positions.chunk_by(|a, b| a.kind == b.kind);
+    runs.filter(|run| run[0].kind == PositionRole::Latent).map(<[_]>::len).max().unwrap_or(0)
+}
+
+/// Decodes the problems with blocks of `k` latents at most.
+fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
+    let switching = if k == 0 { Switching::Empty } else { Switching::Free };
+    let settings = DecodeSettings { switching, ..study.settings() };
+    let controller = Cut { own: &study.reasoning.blocks, latents: k };
+    let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
+    let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
+        let how = Decode { controller: &controller, ..study.decoding(&settings) };
+        let decoded = |batch: &&[Request]| decode(how, batch, 1, &mut Hooks::none());
+        Ok(part.iter().map(decoded).collect::<Result<Vec<_>>>()?.concat())
+    })?;
+    not_stopped()?;
+    Ok(traces.concat())
+}
+
+fn stopped(study: &Study, k: usize, traces: Vec<Trace>) -> Result<Stopped> {
+    let beliefs = beliefs(study, &traces)?;
+    let latents = traces.iter().map(|trace| (trace.problem, trace.latent_calls() as f64)).collect();
+    let (mut right, mut answers) = (vec![], vec![]);
+    for trace in traces {
+        let outcome = outcome(&study.corpus, &Decoded { trace, margins: vec![] }, None)?;
+        right.push(outcome.correct);
+        answers.push(outcome.answer);
+    }
+    Ok(Stopped { k, right, answers, beliefs, latents })
+}
+
+/// The gold answer's first token where each response gives its answer; responses that give none are left out.
+fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
+    let (corpus, gold) = (&study.corpus, gold_tokens(&study.corpus)?);
+    let (mut rows, mut decided): (Vec<Sequence>, BTreeMap<usize, usize>) = (vec![], BTreeMap::new());
+    for trace in traces.iter().filter(|trace| gold[trace.problem].is_some()) {
+        let Some(at) = answer_at(corpus, trace)? else { continue };
+        decided.insert(trace.problem, trace.prompt.len() + at - 1);
+        rows.push(trace.sequence(&corpus.switch)?);
+    }
+    let masked = text_mask(&corpus.switch, study.reasoning.blocks.model_opens());
+    let read = |row: &Sequence, _: usize, logits: &[f32]| {
+        let token = gold[row.row].map_or(0, |token| token as usize);
+        (row.row, sampling::log_softmax(logits, 1.0, &masked)[token])
+    };
+    let found = logits_at(study, &rows, |row| vec![decided[&row.row]], read, study.threads)?;
+    Ok(found.concat())
+}
+
+fn of_stops(study: &Study, stops: &[Stopped]) -> Result<Vec<EarlyStopRow>> {
+    let Some(full) = stops.last() else { return Ok(vec![]) };
+    let n = full.right.len();
+    let share = |holds: &dyn Fn(usize) -> bool| wilson((0..n).filter(|&i| holds(i)).count(), n, LEVEL);
+    let (mut rows, mut p_values) = (vec![], vec![]);
+    for (number, stop) in stops.iter().enumerate() {
+        let same = |i: usize| stop.answers[i] == full.answers[i];
+        let stays = |i: usize| stops[number..].iter().all(|later| later.answers[i] == full.answers[i]);
+        let flips = Flips::count(&full.right, &stop.right)?;
+        let earlier = number + 1 < stops.len();
+        if earlier {
+            p_values.push(flips.p_value());
+        }
+        rows.push(EarlyStopRow {
+            identity: study.identity(n),
+            k: stop.k,
+            of: full.k,
+            accuracy: share(&|i| stop.right[i])?,
+            same_answer: share(&same)?,
+            others_answer: share(&|i| stop.answers[i] == full.answers[(i + 1) % n])?,
+            committed: share(&stays)?,
+            reversed: share(&|i| same(i) && !stays(i))?,
+            gold_logprob: mean(study.seed, stop.beliefs.iter().copied())?,
+            latent_calls: mean(study.seed, stop.latents.iter().copied())?,
+            difference: if earlier { Some(flips.change(LEVEL)?) } else { None },
+            p_holm: None,
+        });
+    }
+    rows.iter_mut().zip(holm(&p_values)?).for_each(|(row, p)| row.p_holm = Some(p));
+    Ok(rows)
+}
+
+/// Markdown, one row a number of latents.
+pub fn table(rows: &[EarlyStopRow]) -> String {
+    let mut out = String::from(
+        "| latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | log p(gold) | \
+         difference | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    let share = |e: Estimate| format!("{:.3}", e.value);
+    for r in rows {
+        out += &format!(
+            "| {} of {} | {:.3} | {:.3} | {} | {:.3} | {} | {} | {} | {} |\n",
+            r.k,
+            r.of,
+            r.accuracy,
+            r.same_answer,
+            share(r.others_answer),
+            r.committed,
+            share(r.reversed),
+            cell(r.gold_logprob, 2),
+            cell(r.difference, 3),
+            r.verdict()
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_lies_below_the_longest_block() {
+        let of = |k: &[usize], longest| Config { k: k.to_vec() }.before(longest);
+        assert_eq!(of(&[], 3).expect("three"), [0, 1, 2]);
+        assert_eq!(of(&[3, 1, 1], 3).expect("one and the full run"), [1]);
+        assert!(of(&[4], 3).expect_err("refused").to_string().contains("no block has 4 latents; the longest has 3"));
+        let many = of(&[], 64).expect("evenly spaced");
+        assert_eq!((many.len(), many[0], many[1], many[15]), (16, 0, 4, 60));
+    }
+}

@@ -1,0 +1,423 @@
+//! How many dimensions of a latent carry the value: distributed alignment search (Geiger et al. 2024) at latent steps.
+//!
+//! At one layer and latent step the state of a block is replaced, within the span of r orthonormal columns, by that of another
+//! problem's block: `h + R Rᵀ (h′ − h)`. The columns are learnt on pairs of one half of the problems so that the answer becomes the one
+//! that arithmetic predicts (as in `known_value`), and judged on pairs of the other half, with values that training had (`seen`) and
+//! with values that no training pair has (`unseen`). Exchanging the `whole` state is tried at every place; the subspaces are learnt
+//! where that gives most predicted answers among the training pairs. A second witness is `erased`: the part in the span set to the mean
+//! of the training states; where it holds the value, the right answer goes. Placebos: columns that were drawn (`random`), columns learnt from
+//! predictions that were dealt to other pairs (`shuffled`), and, at the same place, another variable: the step's first operand.
+//!
+//! Misleads: text behind the block is kept as the normal run wrote it, and what is judged is the answer's first token. A rank at
+//! which the value moves is an upper bound of what the model needs. Gradient descent may find a direction that leads to the
+//! answer and that natural states do not use; that it holds on unseen values speaks against that, and that it fails there may only
+//! say that each value has a direction of its own.
+
+mod pairs;
+mod rotation;
+
+use anyhow::{Context, Result, ensure};
+use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
+
+use super::latent_intervention::{Arithmetic, of_task};
+use super::{About, Journal};
+use crate::latent::{Controller, text_mask};
+use crate::model::HookPoint;
+use crate::nth::Nth;
+use crate::parallel;
+use crate::random::keyed;
+use crate::schema::{Donors, Named, Rotation, SubspaceRow, Variable};
+use crate::stats::{Bootstrap, by_problem, holm};
+use crate::study::circuits::interchange::{Given, Interchange, Within};
+use crate::study::circuits::patch::Node;
+use crate::study::{DoesNotApply, Study};
+use pairs::{Pair, Pairs, States, Target, states, targets};
+use rotation::{Columns, Training};
+
+/// What it asks.
+pub const ABOUT: About = About::asking(
+    "how many dimensions of a latent carry the value: learnt subspaces exchanged between problems, by rank, with placebos",
+)
+.on_request();
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// 0 is the input of the first block, l the stream after the l-th; empty: all.
+    pub layers: Vec<usize>,
+    /// Latent steps; empty: all that the blocks have.
+    pub steps: Vec<Nth>,
+    /// Dimensions of the learnt subspaces.
+    pub ranks: Vec<usize>,
+    /// Pairs to learn from, and pairs of each kind to be judged on, at most.
+    pub pairs: usize,
+    pub judged: usize,
+    /// Share of the values that no training pair has.
+    pub unseen: f64,
+    /// Updates of the columns, pairs of each, and Adam's rate at the first.
+    pub updates: usize,
+    pub batch: usize,
+    pub learning_rate: f64,
+    /// Random subspaces of each rank.
+    pub draws: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            layers: vec![],
+            steps: vec![],
+            ranks: vec![1, 2, 4, 8, 16],
+            pairs: 200,
+            judged: 200,
+            unseen: 0.25,
+            updates: 120,
+            batch: 32,
+            learning_rate: 0.03,
+            draws: 5,
+        }
+    }
+}
+
+impl Config {
+    fn check(&self, study: &Study) -> Result<()> {
+        let (layers, width) = (study.model.layers.len(), study.model.config().hidden_size);
+        for layer in &self.layers {
+            ensure!(*layer <= layers, "subspace.layers: layer {layer} does not exist, the model has 0 to {layers}");
+        }
+        let fits = self.ranks.iter().all(|rank| (1..=width).contains(rank));
+        ensure!(fits && !self.ranks.is_empty(), "subspace.ranks must be from 1 to {width}, found {:?}", self.ranks);
+        ensure!((0.0..1.0).contains(&self.unseen), "subspace.unseen must be from 0 to below 1, found {}", self.unseen);
+        let rate = self.learning_rate;
+        ensure!(rate.is_finite() && rate > 0.0, "subspace.learning_rate must be above 0, found {rate}");
+        for (name, value) in [
+            ("pairs", self.pairs),
+            ("judged", self.judged),
+            ("updates", self.updates),
+            ("batch", self.batch),
+            ("draws", self.draws),
+        ] {
+            ensure!(value >= 1, "subspace.{name} must be at least 1, found 0");
+        }
+        Ok(())
+    }
+}
+
+/// A place of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    layer: usize,
+    /// An index, from 0.
+    step: usize,
+}
+
+impl Place {
+    fn point(self) -> HookPoint {
+        Node::Resid(self.layer).point()
+    }
+}
+
+/// Rows ready to be continued from one latent step.
+struct Ready<'a> {
+    step: usize,
+    interchange: Interchange<'a>,
+    /// By target: its row there; none where its block has no such step.
+    rows: Vec<Option<usize>>,
+}
+
+/// What the experiment goes through.
+struct Search<'a> {
+    study: &'a Study,
+    config: &'a Config,
+    targets: &'a [Target],
+    states: States,
+    masked: Vec<u32>,
+}
+
+/// One subspace and what it is of.
+#[derive(Clone, Copy)]
+struct Job<'p> {
+    variable: Variable,
+    pairs: &'p Pairs,
+    place: Place,
+    rotation: Rotation,
+    rank: usize,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As [`rows`].
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let rows = rows(study, config, None)?;
+    journal.save(SubspaceRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// One row a subspace and kind of donors. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
+///
+/// # Errors
+/// Settings out of range, too few blocks that an answer follows from, and as the decoder's.
+pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SubspaceRow>> {
+    config.check(study)?;
+    let known = study.recipe.task.as_ref().is_some_and(crate::tasks::Task::has_numbers);
+    let why = || format!("{}: subspace needs a generated task whose steps hold numbers", study.name);
+    ensure!(arithmetic.is_some() || known, DoesNotApply::because(why()));
+    match arithmetic {
+        Some(arithmetic) => search(study, config, arithmetic),
+        None => search(study, config, &of_task(study)?),
+    }
+}
+
+fn search(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SubspaceRow>> {
+    let targets = targets(study)?;
+    let few = |what: String| DoesNotApply::because(format!("{}: subspace needs {what}; ask more problems", study.name));
+    let problems = targets.chunk_by(|a, b| a.held.problem == b.held.problem).count();
+    ensure!(problems >= 4, few(format!("four right answers that follow from one block alone, found {problems}")));
+    let layers: Vec<usize> = match config.layers.as_slice() {
+        [] => (0..=study.model.layers.len()).collect(),
+        named => named.to_vec(),
+    };
+    let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
+    let states = states(study, &targets, &points)?;
+    let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
+    let search = Search { study, config, targets: &targets, states, masked };
+    let ready = search.ready()?;
+    let most = [config.pairs, config.judged];
+    let of = |variable| pairs::pairs(study, &targets, variable, arithmetic, most, config.unseen);
+    let (value, operand) = (of(Variable::Value)?, of(Variable::Operand)?);
+    let enough = |pairs: &Pairs| pairs.train.len() > 1 && pairs.seen.len() > 1;
+    ensure!(enough(&value), few("two pairs whose answer another value would change".into()));
+    let places: Vec<Place> =
+        ready.iter().flat_map(|r| layers.iter().map(|&layer| Place { layer, step: r.step })).collect();
+    let whole = |variable, pairs, &place: &Place| {
+        let rank = study.model.config().hidden_size;
+        Job { variable, pairs, place, rotation: Rotation::Whole, rank }
+    };
+    let mut jobs: Vec<Job> = places.iter().map(|place| whole(Variable::Value, &value, place)).collect();
+    let mut measured = search.all(&jobs, &ready)?;
+    let best = measured.iter().enumerate().max_by(|(i, a), (j, b)| a.fits.cmp(&b.fits).then(j.cmp(i)));
+    let place = best.map(|(i, _)| jobs[i].place).context("no place to exchange states at")?;
+    study.say("learning subspaces");
+    let mut more: Vec<Job> = vec![];
+    let learnt = |variable, pairs, rotation| {
+        let ranks = config.ranks.iter().filter(|rank| **rank < study.model.config().hidden_size);
+        ranks.map(move |&rank| Job { variable, pairs, place, rotation, rank }).collect::<Vec<_>>()
+    };
+    for rotation in [Rotation::Trained, Rotation::Random, Rotation::Shuffled] {
+        more.extend(learnt(Variable::Value, &value, rotation));
+    }
+    if enough(&operand) {
+        more.extend(places.iter().map(|place| whole(Variable::Operand, &operand, place)));
+        more.extend(learnt(Variable::Operand, &operand, Rotation::Trained));
+    }
+    measured.extend(search.all(&more, &ready)?);
+    jobs.extend(more);
+    let mut rows = vec![];
+    for (job, measured) in jobs.iter().zip(&measured) {
+        for (donors, events) in [(Donors::Seen, &measured.seen), (Donors::Unseen, &measured.unseen)] {
+            rows.extend(search.row(job, measured, donors, events)?);
+        }
+    }
+    let p: Vec<f64> = rows.iter().map(|r| r.p_holm).collect();
+    rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
+    Ok(rows)
+}
+
+/// One exchange that was judged.
+struct Event {
+    problem: usize,
+    hit: bool,
+    kept: bool,
+    /// Whether the answer is still the gold one where the part is set to the training states' mean.
+    erased: bool,
+    chance: f64,
+}
+
+/// What one subspace did.
+struct Measured {
+    trained_on: usize,
+    /// Training pairs that give what they were trained to give, and how many there are; draws pooled.
+    fits: usize,
+    of: usize,
+    seen: Vec<Event>,
+    unseen: Vec<Event>,
+}
+
+impl<'a> Search<'a> {
+    /// The rows before each latent step that is asked for.
+    fn ready(&self) -> Result<Vec<Ready<'a>>> {
+        let longest = (0..).take_while(|&step| self.targets.iter().any(|t| t.at(step).is_some())).count();
+        if let Some(step) = self.config.steps.iter().find(|step| step.index() >= longest) {
+            anyhow::bail!("subspace.steps: no block has a step {step}; the longest has {longest}");
+        }
+        let steps: Vec<usize> = match self.config.steps.as_slice() {
+            [] => (0..longest).collect(),
+            named => named.iter().map(|step| step.index()).collect(),
+        };
+        let ready = |step: usize| {
+            let (mut places, mut rows) = (vec![], vec![]);
+            for target in self.targets {
+                let at = target.at(step);
+                rows.push(at.map(|_| places.len()));
+                places.extend(at.map(|at| (&target.row, at)));
+            }
+            Ok(Ready { step, interchange: Interchange::new(self.study, &places)?, rows })
+        };
+        steps.into_iter().map(ready).collect()
+    }
+
+    fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<Measured>> {
+        let one = |job: &Job| {
+            crate::progress::go_on()?;
+            let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
+            self.measure(job, ready)
+        };
+        let parts = parallel::cut(jobs, self.study.threads);
+        let done = parallel::run(&parts, |part| part.iter().map(one).collect::<Result<Vec<_>>>())?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    /// The pairs that reach a place, with the state that each is given.
+    fn given<'p>(&'p self, pairs: &'p [Pair], ready: &Ready, point: HookPoint) -> (Vec<&'p Pair>, Vec<Given<'p>>) {
+        let state = |pair: &Pair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
+        pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
+    }
+
+    fn measure(&self, job: &Job, ready: &Ready) -> Result<Measured> {
+        let (point, model) = (job.place.point(), &self.study.model);
+        let (pairs, given) = self.given(&job.pairs.train, ready, point);
+        let mut says: Vec<u32> = pairs.iter().map(|pair| pair.says).collect();
+        let mut out = Measured { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![] };
+        if given.is_empty() {
+            return Ok(out);
+        }
+        let mean = mean(&given);
+        let draws = if job.rotation == Rotation::Random { self.config.draws } else { 1 };
+        for draw in 0..draws {
+            let mut rng = keyed([self.study.seed, 2 + job.rotation as u64, job.rank as u64, draw as u64]);
+            if job.rotation == Rotation::Shuffled {
+                says.shuffle(&mut rng);
+            }
+            let start = |rng: &mut _| Columns::random(model.config().hidden_size, job.rank, rng);
+            let within = match job.rotation {
+                Rotation::Whole => Within::Whole,
+                Rotation::Random => start(&mut rng)?.within(model),
+                Rotation::Trained | Rotation::Shuffled => {
+                    let Config { updates, batch, learning_rate, .. } = *self.config;
+                    let how = (Training { updates, batch, learning_rate }, self.masked.as_slice());
+                    let (at, with) = ((&ready.interchange, point), (given.as_slice(), says.as_slice()));
+                    out.trained_on = given.len();
+                    start(&mut rng)?.train(model, at, with, how, &mut rng)?.within(model)
+                }
+            };
+            let said = ready.interchange.says(point, &given, &within, &self.masked)?;
+            out.fits += said.iter().zip(&says).filter(|(said, says)| said == says).count();
+            out.of += said.len();
+            out.seen.extend(self.judged(&job.pairs.seen, (ready, point), &within, &mean)?);
+            out.unseen.extend(self.judged(&job.pairs.unseen, (ready, point), &within, &mean)?);
+        }
+        Ok(out)
+    }
+
+    fn judged(
+        &self,
+        pairs: &[Pair],
+        (ready, point): (&Ready, HookPoint),
+        within: &Within,
+        mean: &[f32],
+    ) -> Result<Vec<Event>> {
+        let (pairs, given) = self.given(pairs, ready, point);
+        let erasing: Vec<Given> = given.iter().map(|&(row, _)| (row, mean)).collect();
+        let says = |given: &[Given]| ready.interchange.says(point, given, within, &self.masked);
+        let (said, without) = (says(&given)?, says(&erasing)?);
+        let event = |((pair, said), without): ((&&Pair, u32), u32)| {
+            let Target { held, gold, .. } = &self.targets[pair.target];
+            let (hit, kept, erased) = (said == pair.says, said == *gold, without == *gold);
+            Event { problem: held.problem, hit, kept, erased, chance: pair.chance(said) }
+        };
+        Ok(pairs.iter().zip(said).zip(without).map(event).collect())
+    }
+
+    /// `None` of a single problem, which has no interval.
+    fn row(&self, job: &Job, measured: &Measured, donors: Donors, events: &[Event]) -> Result<Option<SubspaceRow>> {
+        let seed = self.study.seed;
+        let share = |pick: fn(&Event) -> bool| {
+            by_problem::share(seed, &events.iter().map(|e| (e.problem, pick(e))).collect::<Vec<_>>())
+        };
+        let chance = by_problem::mean(seed, events.iter().map(|e| (e.problem, e.chance)))?;
+        let (Some(hit_rate), Some(kept), Some(erased), Some(chance)) =
+            (share(|e| e.hit)?, share(|e| e.kept)?, share(|e| e.erased)?, chance)
+        else {
+            return Ok(None);
+        };
+        let [hits, chances]: [Vec<f64>; 2] = [|e: &Event| f64::from(u8::from(e.hit)), |e: &Event| e.chance]
+            .map(|pick| events.iter().map(pick).collect());
+        // Where all agree there is nothing to resample: the width is that of the share.
+        let above_chance = if events.iter().all(|e| e.hit == events[0].hit) {
+            hit_rate.minus(chance)
+        } else {
+            let groups: Vec<usize> = events.iter().map(|e| e.problem).collect();
+            Bootstrap::seeded(seed).clustered_paired(&chances, &hits, &groups)?
+        };
+        Ok(Some(SubspaceRow {
+            identity: self.study.identity(hit_rate.n),
+            variable: job.variable,
+            layer: job.place.layer,
+            step: Nth::of(job.place.step),
+            rotation: job.rotation,
+            rank: job.rank,
+            donors,
+            trained_on: measured.trained_on,
+            fitted: (measured.of > 0).then(|| measured.fits as f64 / measured.of as f64),
+            hit_rate,
+            chance,
+            above_chance,
+            kept,
+            erased,
+            p_holm: (2.0 * above_chance.p_above(0.0)).min(1.0),
+        }))
+    }
+}
+
+/// The mean of what is given, `[D]`.
+fn mean(given: &[Given]) -> Vec<f32> {
+    let mut sum = vec![0.0_f64; given.first().map_or(0, |(_, state)| state.len())];
+    given.iter().for_each(|(_, state)| sum.iter_mut().zip(*state).for_each(|(sum, x)| *sum += f64::from(*x)));
+    sum.into_iter().map(|x| (x / given.len() as f64) as f32).collect()
+}
+
+/// Markdown: what the whole state does at each place, then by rank what each subspace does.
+pub fn table(rows: &[SubspaceRow]) -> String {
+    let mut out = String::from(
+        "Share of exchanges after which the answer is the predicted one [95 %]; `*`: above chance (Holm over all rows).\n\n\
+         | variable | layer | step | subspace | rank | donors' values | hit rate | chance | still gold | on training pairs | right when erased |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let star = if r.carries() { " *" } else { "" };
+        let fitted = r.fitted.map_or_else(|| "—".into(), |share| format!("{share:.2}"));
+        out += &format!(
+            "| {:?} | {} | {} | {:?} | {} | {:?} | {:.2}{star} | {:.2} | {:.2} | {fitted} | {:.2} |\n",
+            r.variable,
+            r.layer,
+            r.step,
+            r.rotation,
+            r.rank,
+            r.donors,
+            r.hit_rate,
+            r.chance.value,
+            r.kept.value,
+            r.erased.value
+        );
+    }
+    out + &match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
+        Some(rank) => format!("\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does.\n"),
+        None => format!("\nNo learnt subspace does {MOST_OF_IT} of what the whole state does to the value.\n"),
+    }
+}
+
+/// Share of what the whole state does that a subspace must do to be called enough.
+const MOST_OF_IT: f64 = 0.9;

@@ -1,0 +1,232 @@
+//! Whose state is put into whose place, and what the answer must then begin with. Knows blocks, what they hold, and arithmetic.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use rand::Rng;
+
+use super::super::latent_intervention::{Arithmetic, Held, held};
+use crate::latent::{Sequence, Trace};
+use crate::model::{HookPoint, Step};
+use crate::random::keyed;
+use crate::schema::Variable;
+use crate::stats::grouped_holdout;
+use crate::study::Study;
+use crate::study::answers::{answer_at, gold_tokens};
+use crate::study::staging::capture::capture;
+
+/// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
+pub struct Target {
+    pub held: Held,
+    pub row: Sequence,
+    /// The first token of the gold answer, which the normal run gives.
+    pub gold: u32,
+}
+
+impl Target {
+    /// The position of a latent step of the block.
+    pub fn at(&self, step: usize) -> Option<usize> {
+        self.row.steps.iter().position(|at| *at == Step::Latent { block: self.held.block, step })
+    }
+}
+
+/// Every target of the problems' normal runs, in their order: blocks of right answers that stand for a known step, each later
+/// step in a block too. Text behind the block does not state the value, so that it is the same whatever the block holds.
+///
+/// # Errors
+/// A token that the vocabulary does not know, and as the decoder's.
+pub fn targets(study: &Study) -> Result<Vec<Target>> {
+    let sweep = study.sweep()?;
+    sweep.switches()?;
+    let (corpus, gold) = (&study.corpus, gold_tokens(&study.corpus)?);
+    let held = held(&sweep, study)?;
+    let mut out = vec![];
+    for own in held.chunk_by(|a, b| a.problem == b.problem) {
+        let trace = &sweep.traces[own[0].problem];
+        let Some(row) = up_to_answer(study, trace, gold[trace.problem])? else { continue };
+        let steps = corpus.test[trace.problem].steps.len();
+        for &held in own {
+            let later = |step: usize| own.iter().any(|other| other.step == step && other.block > held.block);
+            let value = corpus.vocabulary.encode(&held.value.to_string())?.first().copied();
+            let end = row.steps.iter().rposition(|at| matches!(at, Step::Latent { block, .. } if *block == held.block));
+            let stated = end.is_none_or(|end| row.ids[end..].iter().any(|id| Some(*id) == value));
+            if (held.step + 1..steps).all(later)
+                && !stated
+                && let Some(gold) = gold[trace.problem]
+            {
+                out.push(Target { held, row: row.clone(), gold });
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// A response before the token that begins its answer, if that is the gold one.
+fn up_to_answer(study: &Study, trace: &Trace, gold: Option<u32>) -> Result<Option<Sequence>> {
+    let at = answer_at(&study.corpus, trace)?;
+    let Some(at) = at.filter(|&at| gold.is_some() && trace.positions.get(at).map(|p| p.token) == gold) else {
+        return Ok(None);
+    };
+    let (ids, prompt) = (trace.sequence(&study.corpus.switch)?.ids, trace.prompt.len());
+    Sequence::new(trace.problem, ids[..prompt + at].to_vec(), prompt, Some(study.corpus.switch.latent)).map(Some)
+}
+
+/// States of every target's block, by point, step and target.
+pub type States = BTreeMap<(HookPoint, usize, usize), Vec<f32>>;
+
+/// # Errors
+/// As the model's.
+pub fn states(study: &Study, targets: &[Target], points: &[HookPoint]) -> Result<States> {
+    // Targets of one problem share a row.
+    let mut rows: Vec<Sequence> = targets.iter().map(|target| target.row.clone()).collect();
+    rows.dedup_by_key(|row| row.row);
+    let (mut places, mut whose) = (vec![], vec![]);
+    for (i, row) in rows.iter().enumerate() {
+        for (position, at) in row.steps.iter().enumerate() {
+            let Step::Latent { block, step } = *at else { continue };
+            let of = targets.iter().position(|t| (t.held.problem, t.held.block) == (row.row, block));
+            if let Some(target) = of {
+                places.push((i, position));
+                whose.push((step, target));
+            }
+        }
+    }
+    let found = capture(&study.model, &study.reasoning.source, &rows, points, &places, study.threads)?;
+    let mut states = States::new();
+    for (point, found) in points.iter().zip(&found) {
+        for ((step, target), state) in whose.iter().zip(found.rows()) {
+            states.insert((*point, *step, *target), state.to_vec());
+        }
+    }
+    Ok(states)
+}
+
+/// One exchange: indices of two targets, and the token that the answer must then begin with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    pub target: usize,
+    pub donor: usize,
+    pub says: u32,
+    /// The tokens that each donor which could have been drawn predicts.
+    drawable: BTreeMap<u32, usize>,
+}
+
+impl Pair {
+    /// The share of donors that could have been drawn which predict this token.
+    pub fn chance(&self, token: u32) -> f64 {
+        let all: usize = self.drawable.values().sum();
+        self.drawable.get(&token).copied().unwrap_or(0) as f64 / all as f64
+    }
+}
+
+/// Pairs of one variable: of the problems of one half to learn from, of the other to be judged on.
+pub struct Pairs {
+    pub train: Vec<Pair>,
+    pub seen: Vec<Pair>,
+    /// What these put in is in no training pair, neither as what is put in nor as what is replaced.
+    pub unseen: Vec<Pair>,
+}
+
+/// Draws pairs, `most` of each kind at most: one donor for each target in turn, then a second one, and so on.
+///
+/// # Errors
+/// Targets of a single problem, an answer that cannot be encoded.
+pub fn pairs(
+    study: &Study,
+    targets: &[Target],
+    variable: Variable,
+    arithmetic: &dyn Arithmetic,
+    most: [usize; 2],
+    unseen: f64,
+) -> Result<Pairs> {
+    let problems: Vec<usize> = targets.iter().map(|t| t.held.problem).collect();
+    let halves = grouped_holdout(&problems, 0.5, study.seed)?;
+    let of = |target: usize| number(&targets[target].held, variable, arithmetic);
+    let mut all: Vec<i64> = (0..targets.len()).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect();
+    let apart = ((all.len() as f64 * unseen).round() as usize).min(all.len().saturating_sub(3));
+    let mut rng = keyed([study.seed, variable as u64, 0, 0]);
+    let held_out: BTreeSet<i64> = (0..apart).map(|_| all.swap_remove(rng.random_range(0..all.len()))).collect();
+    let draw = |part: &[usize], own: &dyn Fn(i64) -> bool, put_in: &dyn Fn(i64) -> bool, most: usize| {
+        let with = |pick: &dyn Fn(i64) -> bool| part.iter().copied().filter(|&t| of(t).is_some_and(pick)).collect();
+        let (takers, donors): (Vec<usize>, Vec<usize>) = (with(own), with(put_in));
+        drawn(study, targets, (&takers, &donors), variable, arithmetic, most)
+    };
+    let known = |value: i64| !held_out.contains(&value);
+    Ok(Pairs {
+        train: draw(&halves.train, &known, &known, most[0])?,
+        seen: draw(&halves.test, &known, &known, most[1])?,
+        unseen: draw(&halves.test, &|_| true, &|value| !known(value), most[1])?,
+    })
+}
+
+/// What a block holds of a variable.
+fn number(held: &Held, variable: Variable, arithmetic: &dyn Arithmetic) -> Option<i64> {
+    match variable {
+        Variable::Value => Some(held.value),
+        Variable::Operand => arithmetic.operand(held.problem, held.step),
+    }
+}
+
+fn drawn(
+    study: &Study,
+    targets: &[Target],
+    (takers, donors): (&[usize], &[usize]),
+    variable: Variable,
+    arithmetic: &dyn Arithmetic,
+    most: usize,
+) -> Result<Vec<Pair>> {
+    let mut open: Vec<(usize, Vec<(usize, u32)>)> = vec![];
+    for &target in takers {
+        let mut pool = vec![];
+        for &donor in donors.iter().filter(|&&donor| targets[donor].held.problem != targets[target].held.problem) {
+            let says = predicted(study, &targets[target], &targets[donor].held, variable, arithmetic)?;
+            pool.extend(says.map(|says| (donor, says)));
+        }
+        open.push((target, pool));
+    }
+    let mut pairs = vec![];
+    for round in 0.. {
+        open.retain(|(_, pool)| pool.len() > round);
+        if open.is_empty() || pairs.len() >= most {
+            break;
+        }
+        for (target, pool) in &mut open {
+            let problem = targets[*target].held.problem as u64;
+            let mut rng = keyed([study.seed, 1 + variable as u64, problem, (*target * 1000 + round) as u64]);
+            let at = rng.random_range(round..pool.len());
+            pool.swap(round, at);
+            let mut drawable = BTreeMap::new();
+            pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
+            let (donor, says) = pool[round];
+            pairs.push(Pair { target: *target, donor, says, drawable });
+        }
+    }
+    pairs.truncate(most);
+    Ok(pairs)
+}
+
+/// The first token of the answer if the target's block held what the donor's holds; `None` where it could not be told from the
+/// gold one, or (of an operand) from what the donor's value predicts.
+fn predicted(
+    study: &Study,
+    target: &Target,
+    donor: &Held,
+    variable: Variable,
+    arithmetic: &dyn Arithmetic,
+) -> Result<Option<u32>> {
+    let Held { problem, step, .. } = target.held;
+    let first = |value: i64| -> Result<Option<u32>> {
+        let Some(answer) = arithmetic.answer_if(problem, step, value) else { return Ok(None) };
+        Ok(study.corpus.vocabulary.encode(&answer)?.first().copied())
+    };
+    let by_value = first(donor.value)?;
+    let says = match variable {
+        Variable::Value => by_value,
+        Variable::Operand => {
+            let operand = arithmetic.operand(donor.problem, donor.step);
+            let result = operand.and_then(|operand| arithmetic.apply(problem, step, operand));
+            result.map(first).transpose()?.flatten().filter(|says| Some(*says) != by_value)
+        }
+    };
+    Ok(says.filter(|says| *says != target.gold))
+}

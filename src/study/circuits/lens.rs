@@ -1,0 +1,141 @@
+//! The Jacobian lens of text (Gurnee et al. 2026): for each layer the mean over prompts of `∂h_final / ∂h_l`, fitted here or read from
+//! files that others saved. Index l is the output of block l; the last block has none, its output is the final state.
+//!
+//! The estimator is the authors': of a prompt's positions, without the first few and the last, the final states are added up and the
+//! gradient is averaged.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::jacobian::{Passage, jacobians};
+use crate::latent::{LatentSource, Sequence};
+use crate::model::checkpoint::{HostTensor, PickleFile, write_lens};
+use crate::model::{Decoder, HookPoint, PointKind};
+use crate::parallel;
+use crate::progress::go_on;
+use crate::store::write_atomic;
+
+/// One matrix `[D, D]` a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JacobianLens {
+    pub matrices: BTreeMap<usize, HostTensor>,
+    /// Prompts that the mean is over; 0 where the file does not say.
+    pub prompts: usize,
+    pub width: usize,
+}
+
+/// How a lens is fitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Fitting {
+    /// First positions of a prompt that are left out: they serve as attention sinks.
+    pub skip: usize,
+    /// Dimensions of the final state in one backward pass.
+    pub together: usize,
+    pub threads: usize,
+}
+
+impl JacobianLens {
+    /// Fits every layer but the last on prompts; those too short for `skip` are left out.
+    ///
+    /// # Errors
+    /// No prompt that is long enough, and as [`jacobians`].
+    pub fn fit(model: &Decoder, source: &dyn LatentSource, prompts: &[Sequence], how: Fitting) -> Result<Self> {
+        let long: Vec<&Sequence> = prompts.iter().filter(|row| row.ids.len() > how.skip + 1).collect();
+        let (skip, all) = (how.skip, prompts.len());
+        ensure!(
+            !long.is_empty(),
+            "none of {all} prompts has a position left: each loses its first {skip} and its last"
+        );
+        let points: Vec<HookPoint> =
+            (0..model.layers.len() - 1).map(|layer| HookPoint::at(layer, PointKind::ResidPost)).collect();
+        ensure!(!points.is_empty(), "a model of one layer has no layer before the last");
+        let width = model.config().hidden_size;
+        let mut sums = vec![vec![0.0_f64; width * width]; points.len()];
+        // A part's sums are added in the order of the prompts.
+        for some in long.chunks(how.threads.max(1)) {
+            let parts = parallel::cut(some, how.threads);
+            let passed = parallel::run(&parts, |part| {
+                let one = |row: &&Sequence| {
+                    go_on()?;
+                    let places: Vec<usize> = (skip..row.ids.len() - 1).collect();
+                    let passage = Passage { row, from: std::slice::from_ref(&places), to: &places };
+                    jacobians(model, source, passage, &points, how.together)
+                };
+                part.iter().map(one).collect::<Result<Vec<_>>>()
+            })?;
+            for passed in passed.into_iter().flatten() {
+                for (sum, point) in sums.iter_mut().zip(&points) {
+                    let jacobian = passed.jacobians.get(&(*point, 0)).context("a Jacobian that was not made")?;
+                    sum.iter_mut().zip(jacobian).for_each(|(sum, x)| *sum += f64::from(*x));
+                }
+            }
+        }
+        let mean = |sum: Vec<f64>| sum.into_iter().map(|x| (x / long.len() as f64) as f32).collect();
+        let host = |(layer, sum)| Ok((layer, HostTensor::new(vec![width, width], mean(sum))?));
+        Ok(Self {
+            matrices: sums.into_iter().enumerate().map(host).collect::<Result<_>>()?,
+            prompts: long.len(),
+            width,
+        })
+    }
+
+    /// Reads `{"J": {layer: [D, D]}, "n_prompts": …, "d_model": …}` as `torch.save` writes it (the authors' and TransformerLens' files).
+    ///
+    /// # Errors
+    /// A file that is none, matrices that are not square or of several widths.
+    pub fn load(path: &Path) -> Result<Self> {
+        let (file, numbers) = PickleFile::open_lens(path)?;
+        let origin = path.display();
+        let mut matrices = BTreeMap::new();
+        for name in file.names() {
+            let layer = name.parse().with_context(|| format!("{origin}: `{name}` is no layer"))?;
+            matrices.insert(layer, file.tensor(name)?);
+        }
+        let number = |name: &str| numbers.get(name).and_then(|&n| usize::try_from(n).ok());
+        let first = matrices.values().next().map_or(0, HostTensor::width);
+        let width = number("d_model").unwrap_or(first);
+        for (layer, HostTensor { shape, data }) in &matrices {
+            ensure!(*shape == [width, width], "{origin}: layer {layer} has shape {shape:?}, d_model is {width}");
+            ensure!(data.iter().all(|x| x.is_finite()), "{origin}: layer {layer} holds numbers that are not finite");
+        }
+        Ok(Self { matrices, prompts: number("n_prompts").unwrap_or(0), width })
+    }
+
+    /// Writes the same form, in half precision.
+    ///
+    /// # Errors
+    /// A place that cannot be written; matrices beyond half precision's range.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let beyond = self.matrices.iter().find(|(_, m)| m.data.iter().any(|x| x.abs() > 65504.0));
+        if let Some((layer, _)) = beyond {
+            bail!("{}: layer {layer} has entries beyond half precision (65504), which the form has", path.display());
+        }
+        write_atomic(path, &write_lens(&self.matrices, self.prompts, self.width)?)
+    }
+
+    /// Whether it is of a model of this shape.
+    ///
+    /// # Errors
+    /// Another width, or a layer that the model does not have before its last.
+    pub fn check_fits(&self, width: usize, layers: usize) -> Result<()> {
+        ensure!(self.width == width, "the lens is of a model of width {}, this one has {width}", self.width);
+        if let Some(layer) = self.matrices.keys().find(|layer| **layer + 1 >= layers) {
+            bail!(
+                "the lens has layer {layer}; a model of {layers} layers has 0 to {} before its last",
+                layers.saturating_sub(2)
+            );
+        }
+        Ok(())
+    }
+
+    /// States of a layer `[n × D]` carried to the final state's place; `None` of a layer that it lacks.
+    pub fn carry(&self, layer: usize, states: &[f32]) -> Option<Vec<f32>> {
+        let matrix = self.matrices.get(&layer)?;
+        let dot = |h: &[f32], row: &[f32]| row.iter().zip(h).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let carried =
+            states.chunks(self.width).flat_map(|h| matrix.data.chunks(self.width).map(move |row| dot(h, row) as f32));
+        Some(carried.collect())
+    }
+}

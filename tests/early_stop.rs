@@ -1,0 +1,64 @@
+//! `early_stop` on models whose truth is known, on blocks that a rule puts after the prompt, and on the committed micro model.
+
+use std::path::Path;
+
+use switchyard::experiments::early_stop::{Config, rows, table};
+use switchyard::latent::Blocks;
+use switchyard::schema::EarlyStopRow;
+use switchyard::study::Study;
+
+use crate::common::known::{EXIT_STEP, Purpose, study};
+
+fn micro(threads: usize) -> Study {
+    let mut study = Study::open(Path::new("fixtures/micro"), "sft", Some(24), 0).expect("micro");
+    study.threads = threads;
+    study
+}
+
+fn numbers(rows: &[EarlyStopRow]) -> Vec<usize> {
+    rows.iter().map(|row| row.k).collect()
+}
+
+#[test]
+fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
+    for (which, reads) in [(Purpose::Working, true), (Purpose::Inert, false)] {
+        let found = rows(&study(which, 60, 0), &Config::default()).expect("rows");
+        println!("{which:?}\n{}", table(&found));
+        assert_eq!(numbers(&found), (0..=EXIT_STEP).collect::<Vec<_>>());
+        let (full, before) = found.split_last().expect("the full run");
+        assert_eq!((full.accuracy.value, full.committed.value, full.difference), (1.0, 1.0, None));
+        assert!(before.iter().all(|row| row.loses() == reads), "{which:?}");
+        assert!(before.iter().all(|row| (row.committed.value == 1.0) != reads && row.reversed.value < 0.5));
+        assert!(found.iter().all(|row| row.others_answer.value < 0.5), "another problem's answer is not this one's");
+        let gold: Vec<f64> = found.iter().map(|row| row.gold_logprob.expect("every response answers").value).collect();
+        assert!((gold[0] < gold[EXIT_STEP] - 1.0) == reads, "{which:?}: {gold:?}");
+    }
+}
+
+#[test]
+fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
+    for blocks in [Blocks::AfterPrompt { steps: 3 }, Blocks::Pause { steps: 3 }, Blocks::Thinking { limit: 3 }] {
+        let mut study = micro(1);
+        study.reasoning.blocks = blocks;
+        let found = rows(&study, &Config::default()).expect("rows");
+        for row in &found {
+            assert_eq!((row.of, row.identity.n), (3, 24), "{blocks:?}");
+            let kept = row.latent_calls.expect("latents").value;
+            assert!(
+                kept <= row.k as f64 && (kept == row.k as f64 || blocks == Blocks::Thinking { limit: 3 }),
+                "{blocks:?}: {kept}"
+            );
+        }
+        assert_eq!(numbers(&found), [0, 1, 2, 3]);
+    }
+}
+
+#[test]
+fn the_same_rows_on_any_number_of_threads_and_no_more_latents_than_there_are() {
+    let config = Config { k: vec![2, 0] };
+    let one = rows(&micro(1), &config).expect("rows");
+    assert_eq!(one, rows(&micro(3), &config).expect("rows"));
+    assert_eq!(numbers(&one), [0, 2, 5]);
+    let wrong = rows(&micro(1), &Config { k: vec![6] }).expect_err("refused").to_string();
+    assert!(wrong.contains("no block has 6 latents; the longest has 5"), "{wrong}");
+}
