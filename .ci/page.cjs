@@ -1,6 +1,7 @@
 // Called by .ci/page: prints a line a view, leaves a screenshot of each, and ends with code 1 where a script fails, something is
 // asked of the network, axe-core finds what it calls serious or critical, or the laboratory (lab.cjs) does not do what it should.
 const fs = require("fs");
+const explore = require("./explore.cjs");
 const laboratory = require("./lab.cjs");
 const puppeteer = require("puppeteer-core");
 const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -46,6 +47,7 @@ async function look(browser, scheme, width, unfolded) {
     for (const scheme of ["light", "dark"])
       for (const width of [1400, 420]) failed = (await look(browser, scheme, width, unfolded)) || failed;
   const wrong = await laboratory(browser, page, shots);
+  if (process.env.PROBE) wrong.push(...(await explore(browser, shots)));
   wrong.forEach((line) => console.log(`  ${line}`));
   const size = fs.statSync(page).size;
   console.log(`${(size / 1e6).toFixed(2)} MB`);

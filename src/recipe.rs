@@ -1,4 +1,5 @@
-//! Typed recipes: what `train` runs. A preset, then a TOML file, then `--set key=value`; checked once, before any work.
+//! Typed recipes: what `train` runs. A preset or a TOML file, over the one that it `extends`, then `--set key=value`; checked once,
+//! before any work.
 
 mod baselines;
 mod check;
@@ -10,7 +11,7 @@ mod supervised;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 pub use baselines::{Coconut, Codi, Colar, Icot, Pause, SoftThinking, SwiReasoning};
@@ -31,9 +32,11 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 8] = [
+pub(crate) const PRESETS: [(&str, &str); 10] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
+    ("micro-budget", include_str!("presets/micro-budget.toml")),
+    ("micro-bptt", include_str!("presets/micro-bptt.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
     ("micro-graph", include_str!("presets/micro-graph.toml")),
@@ -212,24 +215,46 @@ impl Recipe {
     }
 
     fn read(source: &str, overrides: &[String]) -> Result<Self> {
-        let text = if source.ends_with(".toml") {
-            read_text(source).with_context(|| format!("{source}: cannot read the recipe"))?
-        } else {
-            let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
-            let found = PRESETS.iter().find(|(name, _)| *name == source);
-            found
-                .with_context(|| {
-                    let meant = meant(source, names.iter().copied());
-                    format!("unknown preset `{source}`{meant}: expected one of {names:?} or a .toml file")
-                })?
-                .1
-                .into()
-        };
-        let mut table: toml::Table = text.parse().with_context(|| format!("{source}: not TOML"))?;
+        let mut table = table(source, &mut vec![])?;
         for pair in overrides {
             set(&mut table, pair)?;
         }
         toml::Value::Table(table).try_into().with_context(|| format!("{source}: invalid recipe"))
+    }
+}
+
+/// A recipe as it is written, over the one that it `extends`. `under` are those that are being read.
+fn table(source: &str, under: &mut Vec<String>) -> Result<toml::Table> {
+    under.push(source.to_owned());
+    let text = if source.ends_with(".toml") {
+        read_text(source).with_context(|| format!("{source}: cannot read the recipe"))?
+    } else {
+        let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let found = PRESETS.iter().find(|(name, _)| *name == source);
+        found
+            .with_context(|| {
+                let meant = meant(source, names.iter().copied());
+                format!("unknown preset `{source}`{meant}: expected one of {names:?} or a .toml file")
+            })?
+            .1
+            .into()
+    };
+    let mut own: toml::Table = text.parse().with_context(|| format!("{source}: not TOML"))?;
+    let Some(base) = own.remove("extends") else { return Ok(own) };
+    let base = base.as_str().with_context(|| format!("{source}: `extends` names a preset or a .toml file"))?;
+    ensure!(!under.iter().any(|name| name == base), "{source}: extends {base}, which extends it");
+    let mut whole = table(base, under).with_context(|| format!("{source}: extends {base}"))?;
+    lay(own, &mut whole);
+    Ok(whole)
+}
+
+/// Lays settings over others, table by table.
+fn lay(over: toml::Table, under: &mut toml::Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(toml::Value::Table(under)), toml::Value::Table(over)) => lay(over, under),
+            (_, value) => drop(under.insert(key, value)),
+        }
     }
 }
 
@@ -249,4 +274,34 @@ fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
     }
     at.insert((*last).to_owned(), value);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_lies_over_the_one_that_it_extends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let own = file("own.toml", "name = \"own\"\nextends = \"micro-bptt\"\n[grpo.reward]\nuse = 0.0\n");
+        let (own, micro) =
+            (Recipe::resolve(&own, &[]).expect("a recipe"), Recipe::resolve("micro", &[]).expect("a preset"));
+        assert_eq!((own.name.as_str(), own.grpo.steps, own.evaluation.max_new_tokens), ("own", 160, 30));
+        assert_eq!((own.grpo.reward.usage, own.grpo.reward.format), (0.0, micro.grpo.reward.format));
+        // What a branch of a run shares with it.
+        assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
+
+        let (a, b) = (folder.path().join("a.toml"), folder.path().join("b.toml"));
+        let first = file("a.toml", &format!("extends = {:?}\n", b.display().to_string()));
+        file("b.toml", &format!("extends = {:?}\n", a.display().to_string()));
+        let said = |source: &str| format!("{:#}", Recipe::resolve(source, &[]).expect_err("no recipe"));
+        assert!(said(&first).contains("which extends it"), "{}", said(&first));
+        assert!(said(&file("c.toml", "extends = \"mikro\"\n")).contains("unknown preset `mikro`"));
+        assert!(said(&file("d.toml", "extends = 3\n")).contains("`extends` names a preset"));
+    }
 }

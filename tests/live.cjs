@@ -45,7 +45,7 @@ function rows(file) {
 }
 
 function families() {
-  for (const name of ['qwen3_tied', 'qwen3_untied', 'qwen2_tied', 'qwen2_untied', 'llama_gqa', 'llama3_scaled', 'gemma_mqa']) {
+  for (const name of ['qwen3_tied', 'qwen3_untied', 'qwen2_tied', 'qwen2_untied', 'llama_gqa', 'llama3_scaled', 'gemma_mqa', 'mistral_gqa']) {
     const dir = path.join(FIXTURES, 'tiny', name), model = new Decoder(json(path.join(dir, 'config.json')), tensors(path.join(dir, 'model.safetensors')));
     const reference = tensors(path.join(dir, 'reference.safetensors'));
     let [most, seenAll, compared] = [0, 0, 0];

@@ -18,6 +18,7 @@ mod edges;
 mod edits;
 mod examples;
 mod experiments;
+mod explore;
 mod extend;
 mod faults;
 mod figures;

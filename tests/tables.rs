@@ -1,6 +1,6 @@
 //! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
 
-use switchyard::report::tables::{Cell, ColumnKind, Heading, Table};
+use switchyard::report::tables::{Cell, ColumnKind, Formats, Heading, Table};
 use switchyard::stats::{Estimate, wilson};
 
 fn table() -> Table {
@@ -87,9 +87,12 @@ fn n_is_said_once_where_a_row_shares_it() {
 #[test]
 fn a_table_is_written_where_its_folder_is_not_there_yet() {
     let folder = tempfile::tempdir().unwrap();
-    let files = table().save(&folder.path().join("deep/main")).unwrap();
-    assert_eq!(std::fs::read_to_string(files.markdown).unwrap(), table().markdown());
-    assert!(files.csv.exists() && files.latex.exists());
+    let stem = folder.path().join("deep/main");
+    let files = table().save(&stem, Formats::default()).unwrap();
+    assert!(files == [stem.with_extension("md")] && !stem.with_extension("csv").exists());
+    assert_eq!(std::fs::read_to_string(&files[0]).unwrap(), table().markdown());
+    let files = table().save(&stem, Formats::ALL).unwrap();
+    assert!(files.len() == 3 && files.iter().all(|file| file.exists()));
 }
 
 #[test]
@@ -108,5 +111,5 @@ fn a_number_of_ours_needs_interval_and_n() {
     let mut table = table();
     assert!(table.push(vec![]).unwrap_err().to_string().contains("row 2: 0 cells for 4 columns"));
     let folder = tempfile::tempdir().unwrap();
-    assert!(Table::new("t", "t", vec![]).save(&folder.path().join("x")).is_err());
+    assert!(Table::new("t", "t", vec![]).save(&folder.path().join("x"), Formats::ALL).is_err());
 }

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod device;
 pub mod door;
 pub mod experiments;
+pub mod explore;
 pub mod generate;
 pub mod grade;
 mod hooks;

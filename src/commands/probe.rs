@@ -9,6 +9,7 @@ use super::bench::Bench;
 use super::calibrate::Calibrate;
 use super::check::Check;
 use super::experiments::Experiments;
+use super::explore::Explore;
 use super::generate::Generate;
 use super::import::Import;
 use super::lens::{LensArgs, PatternArgs};
@@ -44,6 +45,7 @@ enum What {
     Bench(Bench),
     Calibrate(Calibrate),
     Check(Check),
+    Explore(Explore),
     Generate(Generate),
     Import(Import),
     Lens(LensArgs),
@@ -63,6 +65,7 @@ impl Probe {
             Some(What::Bench(bench)) => bench.run(),
             Some(What::Calibrate(calibrate)) => calibrate.run(),
             Some(What::Check(check)) => check.run(),
+            Some(What::Explore(explore)) => explore.run(),
             Some(What::Generate(generate)) => generate.run(),
             Some(What::Import(import)) => import.run(),
             Some(What::Lens(lens)) => lens.run(),

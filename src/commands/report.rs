@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use super::chosen::REPORTS;
 use super::grade::Grade;
@@ -14,6 +14,7 @@ use crate::machine::threads;
 use crate::parallel::on_the_pool;
 use crate::progress::show;
 use crate::report::folder::Folder;
+use crate::report::tables::Formats;
 use crate::report::{compare, curves, render};
 
 /// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
@@ -49,8 +50,24 @@ pub struct Report {
     /// Show the paper's tables and claims also beside a model that stands for none of its own
     #[arg(long)]
     paper: bool,
+    #[command(flatten)]
+    formats: FormatArgs,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+/// What is written beside Markdown and SVG.
+#[derive(Args)]
+struct FormatArgs {
+    /// Also write each table as CSV, with value, interval and n in columns of their own
+    #[arg(long)]
+    csv: bool,
+    /// Also write each figure as PNG
+    #[arg(long)]
+    png: bool,
+    /// Also write each table as LaTeX
+    #[arg(long)]
+    tex: bool,
 }
 
 #[derive(Subcommand)]
@@ -95,7 +112,8 @@ fn report(args: &Report) -> Result<()> {
         |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
     let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));
-    let done = render::report(&folders, &page)?;
+    let FormatArgs { csv, png, tex } = args.formats;
+    let done = render::report_as(&folders, &page, Formats { csv, png, tex })?;
     let seconds = started.elapsed().as_secs_f64();
     let aside = args.page.is_none() && page.parent() == Some(paths[0].as_path());
     let why = if aside { "index.html beside the folder is another page and stays; " } else { "" };
@@ -106,7 +124,7 @@ fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
     let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
     let table = compare::table(&folders)?;
     if let Some(stem) = out {
-        table.save(stem)?;
+        table.save(stem, Formats::ALL)?;
     }
     print(&table.markdown())
 }
@@ -115,7 +133,7 @@ fn draw(run: &Path) -> Result<()> {
     let figures = curves::draw(run)?;
     ensure!(!figures.is_empty(), "{}: holds no training rows to draw", run.display());
     for figure in figures {
-        show(&format!("{}\n{}", figure.svg.display(), figure.png.display()));
+        std::iter::once(&figure.svg).chain(&figure.png).for_each(|file| show(&file.display().to_string()));
     }
     Ok(())
 }

@@ -15,10 +15,10 @@ use super::device::MachineArgs;
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, decode};
+use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use crate::loading::Loaded;
-use crate::model::hooks::{Recording, parse_specs};
-use crate::model::{HookPoint, Hooks};
+use crate::model::hooks::{Recorded, Recording, parse_specs};
+use crate::model::{HookPoint, HookSpec, Hooks};
 use crate::progress::say;
 
 /// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
@@ -82,7 +82,7 @@ fn five() -> usize {
 /// How to decode; what is left out is as the checkpoint was trained.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
     max_new_tokens: Option<usize>,
     temperature: f64,
     seed: u64,
@@ -115,9 +115,17 @@ impl Session {
 }
 
 /// A loaded model that is asked.
-struct Room {
-    name: String,
-    loaded: Loaded,
+pub(super) struct Room {
+    pub name: String,
+    pub loaded: Loaded,
+}
+
+/// Prompts that were continued.
+pub(super) struct Continued {
+    pub traces: Vec<Trace>,
+    pub recorded: Vec<Recorded>,
+    /// What each change did.
+    pub fired: Vec<Value>,
 }
 
 impl Room {
@@ -140,7 +148,7 @@ impl Room {
         }
     }
 
-    fn about(&self) -> Value {
+    pub(super) fn about(&self) -> Value {
         let config = self.loaded.model.config();
         let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
             .iter()
@@ -176,11 +184,11 @@ impl Room {
         Sequence::new(0, ids, length, self.loaded.switch.map(|ids| ids.latent))
     }
 
-    fn edits(&self, hooks: &[String]) -> Result<Edits> {
+    pub(super) fn edits(&self, hooks: &[String]) -> Result<Edits> {
         Edits::read(hooks, self.loaded.model.config())
     }
 
-    fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
+    pub(super) fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
         let own = self.loaded.settings();
         let k_min = asked.k_min.unwrap_or_else(|| own.k_min.min(asked.k_cap.unwrap_or(own.k_cap)));
         let settings = DecodeSettings {
@@ -210,15 +218,39 @@ impl Room {
     ) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         ensure!(record.is_some() == out.is_some(), "`record` and `out` go together");
-        let (settings, edits) = (self.settings(settings)?, self.edits(hooks)?);
         let specs = record.map(parse_specs).transpose()?.unwrap_or_default();
-        let layers = self.loaded.layers();
         let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| self.ids(prompt)).collect::<Result<_>>()?;
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
-        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), &settings, longest);
-        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
         out.map_or(Ok(()), tensors::check_out)?;
-        let recording = Recording::of(&specs, self.loaded.model.config())?;
+        let done = self.continued(prompts, hooks, &self.settings(settings)?, &specs)?;
+        if let Some(out) = out {
+            let rows: Vec<Sequence> = done.traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
+            tensors::write(out, &self.name, &rows, &done.recorded)?;
+        }
+        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
+        let rows: Vec<Value> = done
+            .traces
+            .iter()
+            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
+            .collect::<Result<_>>()?;
+        Ok(json!({ "rows": rows, "hooks": done.fired }))
+    }
+
+    /// Continues prompts together under changes, and keeps what stands at `specs`.
+    ///
+    /// # Errors
+    /// A place that no row can reach or that none reached, and logits or values that are not finite.
+    pub(super) fn continued(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        hooks: &[String],
+        settings: &DecodeSettings,
+        specs: &[HookSpec],
+    ) -> Result<Continued> {
+        let (edits, layers) = (self.edits(hooks)?, self.loaded.layers());
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
+        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), settings, longest);
+        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
+        let recording = Recording::of(specs, self.loaded.model.config())?;
         let requests = prompts.into_iter().enumerate();
         let requests: Vec<Request> =
             requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
@@ -227,7 +259,7 @@ impl Room {
         let mut attached = Hooks::none();
         edits.attach(&mut attached, layers)?;
         recording.attach(&mut attached, layers)?;
-        let decoding: Decode = self.loaded.decode(&settings);
+        let decoding: Decode = self.loaded.decode(settings);
         let traces = decode(decoding, &requests, 1, &mut attached)?;
         drop(attached);
         ensure!(
@@ -235,18 +267,9 @@ impl Room {
             "the logits are not finite: the weights hold or produce NaN"
         );
         let fired = edits.fired("no row reached it")?;
-        if let Some(out) = out {
-            let rows: Vec<Sequence> = traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
-            let recorded = recording.tensors(rows.len())?;
-            tensors::check_finite(&recorded)?;
-            tensors::write(out, &self.name, &rows, &recorded)?;
-        }
-        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
-        let rows: Vec<Value> = traces
-            .iter()
-            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
-            .collect::<Result<_>>()?;
-        Ok(json!({ "rows": rows, "hooks": fired }))
+        let recorded = if specs.is_empty() { vec![] } else { recording.tensors(traces.len())? };
+        tensors::check_finite(&recorded)?;
+        Ok(Continued { traces, recorded, fired })
     }
 
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {

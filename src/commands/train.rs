@@ -27,7 +27,7 @@ use crate::world::{Launched, World, spent};
     after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --from runs/micro --set grpo.replay=full_bptt --out runs/micro-bptt\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]
 pub struct Train {
-    /// smoke, micro, micro-compressed, micro-two-latents, micro-graph, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
+    /// smoke, micro, micro-budget, micro-bptt, micro-compressed, micro-two-latents, micro-graph, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
     #[arg(long, default_value = "micro")]
     preset: String,
     /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
@@ -163,7 +163,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
                 show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in exchanges with the others", world.size));
             }
             for figure in crate::report::curves::draw(std::path::Path::new(&out))? {
-                show(&format!("  {}", figure.png.display()));
+                show(&format!("  {}", figure.svg.display()));
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -1,22 +1,23 @@
-//! `claims.md`, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
+//! `claims.md` and, where they are asked for, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use super::render_table::safe;
-use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::tables::{Cell, ColumnKind, Formats, Heading, Table};
 use super::verdicts::{READING, Tested, Verdict};
 use crate::store::write_atomic;
 
-/// Writes the three files.
+/// Writes the files; returns which.
 ///
 /// # Errors
 /// A disk that cannot be written.
-pub(crate) fn save(claims: &[Tested<'_>], stem: &Path) -> Result<[PathBuf; 3]> {
-    let files = table(claims)?.save(stem)?;
-    write_atomic(&files.markdown, markdown(claims).as_bytes())?;
-    Ok([files.markdown, files.csv, files.latex])
+pub(crate) fn save(claims: &[Tested<'_>], stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
+    let written = table(claims)?.save(stem, formats)?;
+    // In Markdown the tests are folded below.
+    write_atomic(&written[0], markdown(claims).as_bytes())?;
+    Ok(written)
 }
 
 /// One row a claim and checkpoint, with all that is known of it.

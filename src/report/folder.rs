@@ -14,7 +14,7 @@ use super::mixture;
 use crate::guard::read_text;
 use crate::schema::{CalibrationRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, RAW, Typed};
 use crate::stats::Estimate;
-use crate::store::{FlatRow, read, read_flat};
+use crate::store::{FlatRow, read, read_carried, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
 const ORDER: [&str; 17] = [
@@ -37,6 +37,10 @@ const ORDER: [&str; 17] = [
     "soft_grpo",
 ];
 
+/// How often the tests are right, measured once for a version of the program.
+const CALIBRATION: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/reports/calibration/calibration-hand_built.parquet"));
+
 /// The rows of one folder.
 pub struct Folder {
     /// Last part of its path.
@@ -49,7 +53,7 @@ pub struct Folder {
     /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
     /// with it.
     pub start: String,
-    /// How often the tests are right, from the folder `calibration` beside it; empty where there is none.
+    /// How often the tests are right: from the folder `calibration` beside it, else `reports/calibration` as the program carries it.
     pub calibration: Vec<CalibrationRow>,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
@@ -138,10 +142,8 @@ impl Folder {
     fn read_calibration(&mut self) {
         let rows = format!("{}-{}.parquet", CalibrationRow::NAME, CalibrationRow::CHECKPOINT);
         let file = self.path.join("..").join(CalibrationRow::NAME).join(rows);
-        if !file.is_file() {
-            return;
-        }
-        match read(&file) {
+        let rows = if file.is_file() { read(&file) } else { read_carried(CALIBRATION) };
+        match rows {
             Ok(rows) => self.calibration = rows,
             Err(why) => self.unreadable.push(format!("{why:#}")),
         }

@@ -44,3 +44,5 @@ pub mod render;
 mod render_table;
 pub mod tables;
 pub mod verdicts;
+
+pub(crate) use live::explorer;

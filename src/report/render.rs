@@ -16,7 +16,7 @@ use super::live::Live;
 use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
-use super::tables::Table;
+use super::tables::{Formats, Table};
 use super::verdicts::{self, Tested};
 use crate::store::{Lock, write_atomic};
 
@@ -69,6 +69,14 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// A disk that cannot be written; mistakes in the fixture or a recipe.
 pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
+    report_as(folders, page, Formats::default())
+}
+
+/// The same in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
+///
+/// # Errors
+/// As [`report`].
+pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
@@ -77,7 +85,8 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     rooms.sort();
     rooms.dedup();
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
-    let rendered: Vec<Rendered<'_>> = folders.iter().map(|f| render(&paper, f, &recipes)).collect::<Result<_>>()?;
+    let rendered: Vec<Rendered<'_>> =
+        folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;
     let live = Live::of(folders);
     let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
     write_atomic(page, html.as_bytes())?;
@@ -134,15 +143,21 @@ fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
 fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<()> {
     let files = std::fs::read_dir(room).into_iter().flatten().flatten().map(|entry| entry.path());
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
-    let ending =
-        |path: &PathBuf| path.extension().is_some_and(|e| ["md", "csv", "tex", "svg", "png"].iter().any(|k| e == *k));
+    let ending = |path: &PathBuf| {
+        path.extension().is_some_and(|e| ["md", "csv", "tex", "svg", "png", "json"].iter().any(|k| e == *k))
+    };
     for file in files.filter(named).filter(ending).filter(|file| !made.contains(file)) {
         std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
     }
     Ok(())
 }
 
-fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Recipe)]) -> Result<Rendered<'a>> {
+fn render<'a>(
+    paper: &'a Paper,
+    folder: &'a Folder,
+    recipes: &[(&'static str, Recipe)],
+    formats: Formats,
+) -> Result<Rendered<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
     // The paper has nothing to say of somebody's own model, nor of what was measured of the workbench itself.
@@ -154,11 +169,10 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let mut made = BTreeSet::new();
     for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
-        let files = table.save(&stem("tables", &table.label)).with_context(what)?;
-        made.extend([files.markdown, files.csv, files.latex]);
+        made.extend(table.save(&stem("tables", &table.label), formats).with_context(what)?);
     }
     if !claims.is_empty() {
-        made.extend(claims_list::save(&claims, &stem("tables", "claims")).with_context(what)?);
+        made.extend(claims_list::save(&claims, &stem("tables", "claims"), formats).with_context(what)?);
     }
     let (drawings, undrawn) = match ours_alone {
         _ if folder.is_calibration() => (vec![], vec![]),
@@ -170,7 +184,7 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
         let Drawing { label, title, panels, columns, .. } = &drawing;
         match laid_out(panels, *columns) {
             Ok(scene) => {
-                let files = write(&stem("figures", label), panels, &scene)?;
+                let files = write(&stem("figures", label), panels, &scene, formats.png)?;
                 let svg = std::fs::read_to_string(&files.svg)?;
                 Ok(Ok(Drawn { drawing, files, svg }))
             }
@@ -188,7 +202,12 @@ fn render<'a>(paper: &'a Paper, folder: &'a Folder, recipes: &[(&'static str, Re
             Err(not) => undrawn.push(not),
         }
     }
-    made.extend(figures.iter().flat_map(|drawn| [drawn.files.svg.clone(), drawn.files.png.clone()]));
+    made.extend(figures.iter().flat_map(|drawn| std::iter::once(&drawn.files.svg).chain(&drawn.files.png)).cloned());
+    for (name, graph) in exhibits::graphs(folder) {
+        let file = folder.path.join("figures").join(format!("{name}.json"));
+        write_atomic(&file, graph.to_string().as_bytes()).with_context(what)?;
+        made.insert(file);
+    }
     remove_stale(&folder.path.join("tables"), "tab-", &made)?;
     remove_stale(&folder.path.join("tables"), "claims", &made)?;
     remove_stale(&folder.path.join("figures"), "fig-", &made)?;

@@ -71,12 +71,16 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// The files of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableFiles {
-    pub markdown: PathBuf,
-    pub csv: PathBuf,
-    pub latex: PathBuf,
+/// What is written beside Markdown and SVG.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Formats {
+    pub csv: bool,
+    pub png: bool,
+    pub tex: bool,
+}
+
+impl Formats {
+    pub const ALL: Self = Self { csv: true, png: true, tex: true };
 }
 
 impl Table {
@@ -133,18 +137,24 @@ impl Table {
         render_table::latex(self)
     }
 
-    /// Writes `<stem>.md`, `<stem>.csv` and `<stem>.tex`.
-    pub fn save(&self, stem: &Path) -> Result<TableFiles> {
+    /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` where they are asked for; returns what was written.
+    ///
+    /// # Errors
+    /// A table without rows, a disk that cannot be written.
+    pub fn save(&self, stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
         ensure!(!self.rows.is_empty(), "table {} has no rows", self.label);
-        let path = |ending: &str| {
+        let mut written = vec![];
+        let asked = [
+            (true, ".md", Self::markdown as fn(&Self) -> String),
+            (formats.csv, ".csv", Self::csv),
+            (formats.tex, ".tex", Self::latex),
+        ];
+        for (_, ending, text) in asked.into_iter().filter(|(asked, ..)| *asked) {
             let mut name = stem.as_os_str().to_owned();
             name.push(ending);
-            PathBuf::from(name)
-        };
-        let files = TableFiles { markdown: path(".md"), csv: path(".csv"), latex: path(".tex") };
-        write_atomic(&files.markdown, self.markdown().as_bytes())?;
-        write_atomic(&files.csv, self.csv().as_bytes())?;
-        write_atomic(&files.latex, self.latex().as_bytes())?;
-        Ok(files)
+            write_atomic(Path::new(&name), text(self).as_bytes())?;
+            written.push(PathBuf::from(name));
+        }
+        Ok(written)
     }
 }

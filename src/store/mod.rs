@@ -31,5 +31,5 @@ pub use manifest::command;
 pub(crate) use manifest::{Entry, Manifest, writable};
 pub use measurements::Measurements;
 pub(crate) use origin::{ORIGIN, checkpoint, difference, differs};
-pub(crate) use rows::no_formula;
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};
+pub(crate) use rows::{no_formula, read_carried};

@@ -51,8 +51,16 @@ pub(crate) fn read(path: &Path) -> Result<DataFrame> {
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", place()))?;
     ensure!(metadata.is_file(), "{}: not a file", place());
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", place()))?;
-    check(&bytes).with_context(place)?;
-    decode(&bytes).with_context(place)
+    whole(&bytes).with_context(place)
+}
+
+/// The frame of a file's bytes, if they are as they were written.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn whole(bytes: &[u8]) -> Result<DataFrame> {
+    check(bytes)?;
+    decode(bytes)
 }
 
 /// The frame of a whole file.

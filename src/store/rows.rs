@@ -159,6 +159,11 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Vec<R>> {
     typed_of(&read_flat(path)?, &format!(" of {}", path.display()))
 }
 
+/// Typed rows of the bytes of such a file: what the program carries.
+pub(crate) fn read_carried<R: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<R>> {
+    typed_of(&from_frame(&parquet::whole(bytes)?)?, " that the program carries")
+}
+
 /// `place` stands in messages behind the row's number.
 fn typed_of<R: DeserializeOwned>(rows: &[FlatRow], place: &str) -> Result<Vec<R>> {
     let row = |(number, row): (usize, &FlatRow)| {

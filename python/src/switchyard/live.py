@@ -56,7 +56,7 @@ class Model:
     """A loaded model. Raises `RuntimeError` with the program's own words."""
 
     def __init__(self, model, adapter=None, probe=None, **flags):
-        words = [str(program(probe)), "session", "--model", str(model), *flags_of({"adapter": adapter, **flags})]
+        words = [*program(probe), "session", "--model", str(model), *flags_of({"adapter": adapter, **flags})]
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")
         self._process = subprocess.Popen(
             words,

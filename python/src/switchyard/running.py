@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
     `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words.
     """
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(program(probe)), "generate", "--model", str(model), "--json", *_prompt(prompt), *flags_of(flags)]
+        words = [*program(probe), "generate", "--model", str(model), "--json", *_prompt(prompt), *flags_of(flags)]
         for change in changes(hooks, folder):
             words += ["--hook", change]
         recording = Path(folder) / "recording.safetensors"
@@ -133,12 +134,19 @@ def _change(change, hook, file):
 
 
 def program(named):
+    """The words that begin a call of `probe`: a path that is named, what is installed, or the checkout's own build."""
+    for told in filter(None, (named, os.environ.get("SWITCHYARD_PROBE"))):
+        if not Path(told).is_file():
+            raise FileNotFoundError(f"{told}: no such program")
+        return [str(told)]
     checkout = Path(__file__).resolve().parents[3]
-    target = Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target"))
-    candidates = [named, os.environ.get("SWITCHYARD_PROBE"), shutil.which("probe"), target / "debug" / "probe"]
-    for candidate in filter(None, candidates):
-        if Path(candidate).is_file():
-            return candidate
-        if candidate in (named, os.environ.get("SWITCHYARD_PROBE")):
-            raise FileNotFoundError(f"{candidate}: no such program")
-    raise FileNotFoundError("no program `probe`: `cargo build`, or set SWITCHYARD_PROBE to its path")
+    built = Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target")) / "debug" / "probe"
+    # A notebook's environment is not always on its PATH: the wheel's program stands beside its Python.
+    whole = [shutil.which("switchyard", path=str(Path(sys.executable).parent)), shutil.which("switchyard")]
+    found = [[path, "probe"] for path in whole if path]
+    found += [[path] for path in (shutil.which("probe"), built) if path and Path(path).is_file()]
+    if not found:
+        raise FileNotFoundError(
+            "no program `probe`: `pip install switchyard-interp`, `cargo build`, or set SWITCHYARD_PROBE to its path"
+        )
+    return [str(word) for word in found[0]]

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Value, json};
+
 use super::{Drawing, Exhibit};
 use crate::report::figures::{Figure, Link, Network, Node};
 use crate::report::folder::{Folder, called, sound};
@@ -19,24 +21,87 @@ const DRAWN: usize = 40;
 const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
     `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads from what writes to the stream to what \
     reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head with its query; `k`, `v`: keys and values (numbered as the heads \
-    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input.";
+    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. Beside the figure’s files the whole circuit stands as \
+    JSON, in the form of Neuronpedia’s graph viewer.";
+
+/// Every circuit of a folder as a graph: what its file is called, and Neuronpedia's JSON.
+pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
+    let mut out = vec![];
+    for checkpoint in folder.of::<EdgeRow>() {
+        let rows = folder.rows::<EdgeRow>(checkpoint);
+        for (form, kept) in circuits(rows) {
+            let whole = network(checkpoint, form, layers_of(rows), &kept);
+            let slug = format!("fig-circuit-{checkpoint}-{}", form.name());
+            out.push((slug.clone(), graph(&slug, &folder.name, &whole)));
+        }
+    }
+    out
+}
+
+/// The graph that Neuronpedia's viewer reads. What it calls tokens are places here, because a circuit is of many pairs of prompts.
+fn graph(slug: &str, model: &str, whole: &Network) -> Value {
+    let top = whole.rows.len().saturating_sub(1);
+    let id =
+        |index: usize| format!("{}_{}_{}", whole.nodes[index].row, whole.nodes[index].name, whole.nodes[index].column);
+    let node = |index: usize| {
+        let Node { column, row, name } = &whole.nodes[index];
+        let (layer, kind) = match *row {
+            0 => ("E".to_owned(), "embedding"),
+            row if row == top => ((top / 2 + 1).to_string(), if name == "out" { "logit" } else { "latent" }),
+            row if row % 2 == 1 => ((row / 2).to_string(), "attention head"),
+            row => ((row / 2 - 1).to_string(), "mlp"),
+        };
+        json!({
+            "node_id": id(index), "jsNodeId": id(index), "feature": null, "layer": layer, "ctx_idx": column, "feature_type": kind,
+            "clerp": format!("{}: {name}", whole.rows[*row]),
+        })
+    };
+    let link = |from: usize, to: usize, weight: f64| json!({ "source": id(from), "target": id(to), "weight": weight });
+    let links = whole.links.iter().map(|edge| link(edge.from, edge.to, edge.weight));
+    // What enters a latent goes on as the next step's input.
+    let entering = |at: usize| whole.links.iter().filter(|edge| edge.to == at).map(|edge| edge.weight).sum();
+    let flows = whole.flows.iter().map(|&(from, to)| link(from, to, entering(from)));
+    json!({
+        "metadata": {
+            "slug": slug, "scan": model, "prompt_tokens": whole.columns, "prompt": whole.columns.join(" "), "schema_version": 1,
+            "info": {
+                "generator": { "name": "switchyard", "version": env!("CARGO_PKG_VERSION") },
+                "description": "Weights are integrated gradient times (clean - corrupt), as a share of the whole difference, mean over pairs \
+                    of prompts. The link from a latent to the next step's input carries the sum of what enters the latent.",
+            },
+        },
+        "qParams": { "pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": "" },
+        "nodes": (0..whole.nodes.len()).map(node).collect::<Vec<_>>(),
+        "links": links.chain(flows).collect::<Vec<_>>(),
+    })
+}
+
+/// The edges of each form's circuit, by rank; forms without one are left out.
+fn circuits(rows: &[EdgeRow]) -> Vec<(Form, Vec<&EdgeRow>)> {
+    let of = |form| {
+        let mut kept: Vec<&EdgeRow> = rows.iter().filter(|e| e.form == form && e.in_circuit).collect();
+        kept.sort_by_key(|e| e.rank);
+        (form, kept)
+    };
+    Form::ALL.into_iter().map(of).filter(|(_, kept)| !kept.is_empty()).collect()
+}
+
+fn layers_of(rows: &[EdgeRow]) -> usize {
+    let layers = rows.iter().flat_map(|e| [Port::of(&e.sender), Port::of(&e.receiver)]).map(|port| port.layer);
+    layers.flatten().max().map_or(0, |layer| layer + 1)
+}
 
 /// One figure a checkpoint, a panel for each form that has a circuit.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.of::<EdgeRow>() {
         let rows = folder.rows::<EdgeRow>(checkpoint);
-        let layers = rows.iter().flat_map(|e| [Port::of(&e.sender), Port::of(&e.receiver)]).map(|port| port.layer);
-        let layers = layers.flatten().max().map_or(0, |layer| layer + 1);
+        let layers = layers_of(rows);
         let (mut panels, mut notes) = (vec![], vec![]);
-        for form in Form::ALL {
-            let mut kept: Vec<&EdgeRow> = rows.iter().filter(|e| e.form == form && e.in_circuit).collect();
-            kept.sort_by_key(|e| e.rank);
+        for (form, kept) in circuits(rows) {
             let drawn = &kept[..DRAWN.min(kept.len())];
-            if !drawn.is_empty() {
-                panels.push(Figure::Network(network(checkpoint, form, layers, drawn)));
-                notes.push(said(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
-            }
+            panels.push(Figure::Network(network(checkpoint, form, layers, drawn)));
+            notes.push(said(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
         }
         let (columns, note) = (panels.len().max(1), format!("{} {NOTE}", notes.join(" ")));
         out.extend(exhibit.drawing_of(checkpoint, "The found circuit (ours)", columns, panels, &note));

@@ -13,6 +13,7 @@ use super::paper::Paper;
 use super::tables::Table;
 use crate::stats::Estimate;
 
+pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
 
 /// A table, a figure, or numbers that claims ask for. Most fields have a default: no such thing.

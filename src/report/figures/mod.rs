@@ -52,7 +52,7 @@ pub enum Figure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FigureFiles {
     pub svg: PathBuf,
-    pub png: PathBuf,
+    pub png: Option<PathBuf>,
 }
 
 impl Figure {
@@ -114,12 +114,8 @@ impl Figure {
 /// # Errors
 /// No panels, a chart that cannot be drawn, a disk that cannot be written.
 pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
-    save_beside(stem, panels, 1)
-}
-
-/// The same with so many panels beside one another.
-pub(crate) fn save_beside(stem: &Path, panels: &[Figure], columns: usize) -> Result<FigureFiles> {
-    write(stem, panels, &laid_out(panels, columns).with_context(|| format!("figure {}", stem.display()))?)
+    let whole = laid_out(panels, 1).with_context(|| format!("figure {}", stem.display()))?;
+    write(stem, panels, &whole, true)
 }
 
 /// Panels on one page. A series has the same colour in all of them.
@@ -142,20 +138,20 @@ pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
     Ok(whole)
 }
 
-/// Writes a page of panels as `<stem>.svg` and `<stem>.png`.
+/// Writes a page of panels as `<stem>.svg`, and with `png` as `<stem>.png`.
 ///
 /// # Errors
 /// A disk that cannot be written.
-pub(crate) fn write(stem: &Path, panels: &[Figure], whole: &Scene) -> Result<FigureFiles> {
+pub(crate) fn write(stem: &Path, panels: &[Figure], whole: &Scene, png: bool) -> Result<FigureFiles> {
     let path = |ending: &str| {
         let mut name = stem.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    let files = FigureFiles { svg: path(".svg"), png: path(".png") };
+    let files = FigureFiles { svg: path(".svg"), png: png.then(|| path(".png")) };
     let titles: Vec<&str> = panels.iter().map(Figure::title).collect();
     let described: Vec<String> = panels.iter().map(Figure::description).filter(|said| !said.is_empty()).collect();
     write_atomic(&files.svg, render::svg(whole, &titles.join("; "), &described.join(" "))?.as_bytes())?;
-    write_atomic(&files.png, &render::bitmap(whole)?)?;
+    files.png.iter().try_for_each(|file| write_atomic(file, &render::bitmap(whole)?))?;
     Ok(files)
 }

@@ -40,12 +40,13 @@ function tensorsOf(index, floats) {
 
 // ---- The decoder ------------------------------------------------------------------------------------------------------------
 
-const FAMILIES = ['qwen3', 'qwen2', 'llama', 'gemma'];
+const FAMILIES = ['qwen3', 'qwen2', 'llama', 'gemma', 'mistral'];
 
 /** What is needed of a `config.json`, in either of its forms; another architecture is refused. */
 function readConfig(json) {
   const family = json.model_type;
   if (!FAMILIES.includes(family)) throw new Error(`model_type ${JSON.stringify(family)}: this decoder knows ${FAMILIES.join(', ')}`);
+  if (json.sliding_window && (json.use_sliding_window ?? family === 'mistral')) throw new Error('this decoder knows no attention window');
   const rope = json.rope_parameters ?? { ...json.rope_scaling, rope_theta: json.rope_theta };
   const kind = rope.rope_type ?? rope.type ?? 'default';
   if (!['default', 'llama3'].includes(kind)) throw new Error(`rope_type ${JSON.stringify(kind)}: this decoder knows default and llama3`);

@@ -35,8 +35,9 @@ function redraw(box, ...children) {
 const percent = (p) =>
   p >= 0.9995 ? '100 %' : p >= 0.1 ? `${(100 * p).toFixed(0)} %` : p >= 0.001 ? `${(100 * p).toFixed(1)} %` : '<0.1 %';
 
-/** The most probable tokens of logits, `[[word, p], …]`. */
+/** The most probable tokens of logits, or of a reading that a program made, `[[word, p], …]`. */
 function most(words, logits, count) {
+  if (logits.says) return logits.says.slice(0, count);
   const now = read(logits);
   const order = [...logits.keys()].sort((a, b) => logits[b] - logits[a] || a - b).slice(0, count);
   return order.map((token) => [words.words[token] ?? `#${token}`, now.p(token)]);
@@ -164,7 +165,8 @@ function lensTable(subject, positions, caption) {
     el('td', {}),
     positions.map((p) => el('th', { scope: 'col' }, wordOf(subject.words, p))),
   );
-  const name = (layer) => (layer === 0 ? 'what goes in' : layer === layers ? 'what comes out' : `after layer ${layer}`);
+  const after = (layer) => layer + (subject.after ?? 0);
+  const name = (layer) => (layer === layers ? 'what comes out' : after(layer) === 0 ? 'what goes in' : `after layer ${after(layer)}`);
   const rows = Array.from({ length: layers + 1 }, (_, layer) =>
     el(
       'tr',

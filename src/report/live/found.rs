@@ -44,7 +44,7 @@ const MOST_PROBLEMS: u64 = 500;
 /// Weights that a page runs at most.
 const MOST: usize = 5_000_000;
 
-const FAMILIES: [&str; 4] = ["qwen3", "qwen2", "llama", "gemma"];
+const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
 
 /// The runs behind a folder of rows, and why a checkpoint that lies there is not among them. A checkpoint that cannot be read is no
 /// reason for a page to fail.
@@ -116,6 +116,8 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     let config = json(&checkpoint.join("config.json"))?.context("a checkpoint without config.json")?;
     let family = config["model_type"].as_str().unwrap_or_default();
     ensure!(FAMILIES.contains(&family), "the decoder of the page does not know the family {family:?}");
+    let windowed = config["use_sliding_window"].as_bool().unwrap_or(family == "mistral");
+    ensure!(!windowed || config["sliding_window"].is_null(), "the decoder of the page knows no attention window");
     let reasoning = json(&checkpoint.join("reasoning.json"))?;
     let source = reasoning.as_ref().and_then(|r| r["source"]["kind"].as_str()).unwrap_or_default();
     ensure!(!["projection", "latent_head"].contains(&source), "its latents pass a head of their own ({source})");

@@ -2,6 +2,7 @@
 //! bytes are put into a page; a model is never opened here. The other half is JavaScript: `decoder.js` computes, `experiment.js` says
 //! what can be changed and what arithmetic then predicts, `bench.js` keeps what is chosen, `draw.js` and `lab.js` show it, `start.js` begins.
 
+pub(crate) mod explorer;
 mod found;
 mod weights;
 

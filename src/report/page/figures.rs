@@ -32,7 +32,7 @@ pub(super) fn html(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Re
         out += "</ul>\n";
     }
     let room = r.folder.path.join("figures");
-    out + &format!("<p class=\"note\">As files, SVG and PNG: <code>{}</code></p>\n", text(&room.display().to_string()))
+    out + &format!("<p class=\"note\">As files: <code>{}</code></p>\n", text(&room.display().to_string()))
 }
 
 fn figure(paper: &Paper, r: &Rendered<'_>, drawn: &Drawn) -> String {

@@ -53,7 +53,7 @@ pub(super) fn shown(html: &str) -> Vec<String> {
     said.and_then(|(list, _)| serde_json::from_str(&unescaped(list)).ok()).unwrap_or_default()
 }
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// The whole page; `places` say where its folders are, `live` are the models that run in it.

@@ -1,0 +1,142 @@
+//! `probe explore`: what it answers and whom, asked over its socket as a browser does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
+
+struct Explorer {
+    process: Child,
+    port: u16,
+    token: String,
+}
+
+impl Explorer {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_probe"))
+            .args(["explore", "fixtures/micro", "--phase", "sft", "--threads", "1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let mut address = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut address).expect("an address");
+        let rest = address.trim().strip_prefix("http://127.0.0.1:").expect("an address of this machine");
+        let (port, token) = rest.split_once("/?token=").expect("a token");
+        Self { process, port: port.parse().expect("a port"), token: token.to_owned() }
+    }
+
+    /// Status and body of one request.
+    fn request(&self, head: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server");
+        let length = body.len();
+        write!(stream, "{head} HTTP/1.1\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+            .expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+        (status, body.to_owned())
+    }
+
+    fn host(&self) -> String {
+        format!("Host: 127.0.0.1:{}\r\n", self.port)
+    }
+
+    fn ask(&self, what: &Value) -> Value {
+        let head = format!("POST /ask?token={}", self.token);
+        let (status, body) = self.request(&head, &self.host(), &what.to_string());
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+}
+
+impl Drop for Explorer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What `probe generate` makes of the same.
+fn generated(hook: Option<&str>) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+    command.args([
+        "generate",
+        "fixtures/micro",
+        "--phase",
+        "sft",
+        "--json",
+        "--threads",
+        "1",
+        "--max-new-tokens",
+        "40",
+        "--prompt",
+        PROMPT,
+    ]);
+    if let Some(hook) = hook {
+        command.args(["--hook", hook]);
+    }
+    serde_json::from_slice(&command.output().expect("it runs").stdout).expect("JSON")
+}
+
+#[test]
+fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
+    let explorer = Explorer::start();
+    let page = format!("GET /?token={}", explorer.token);
+    let (status, html) = explorer.request(&page, &explorer.host(), "");
+    assert!(status == 200 && html.contains("connect-src 'self'") && html.contains("class Explorer"), "{status}");
+    for (head, headers) in [
+        ("GET /".to_owned(), explorer.host()),
+        ("GET /?token=0".to_owned(), explorer.host()),
+        (page.clone(), "Host: example.org\r\n".to_owned()),
+        (page.clone(), format!("{}Origin: https://example.org\r\n", explorer.host())),
+    ] {
+        assert_eq!(explorer.request(&head, &headers, "").0, 403, "{head} {headers}");
+    }
+    assert_eq!(explorer.request(&page.replace('?', "x?"), &explorer.host(), "").0, 404);
+
+    let settings = json!({ "max_new_tokens": 40 });
+    let seen = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
+    let seen = &seen["ok"];
+    assert_eq!(seen["text"], generated(None)["text"], "{seen}");
+    // The last layer's reading before a drawn token is that token: what was drawn greedily.
+    let prompt = seen["trace"]["prompt"].as_array().expect("ids").len();
+    let last = seen["says"].as_array().and_then(|layers| layers.last()).expect("layers");
+    assert_eq!(last[prompt - 1][0][0], seen["words"][prompt], "{seen}");
+
+    let hook = "latent.hook_injected=zero";
+    let changed = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "hooks": [hook], "settings": settings }));
+    assert_eq!(changed["ok"]["text"], generated(Some(hook))["text"], "{changed}");
+
+    let at = prompt + 2;
+    let heads = explorer.ask(&json!({ "do": "heads", "trace": seen["trace"], "at": at }));
+    let weights: Vec<f64> = serde_json::from_value(heads["ok"]["pattern"][1][0].clone()).expect("weights");
+    assert!(weights.len() == at + 1 && (weights.iter().sum::<f64>() - 1.0).abs() < 1e-4, "{weights:?}");
+}
+
+#[test]
+fn thoughts_of_another_prompt_are_put_in_and_what_cannot_be_is_said() {
+    let explorer = Explorer::start();
+    let settings = json!({ "max_new_tokens": 40, "k_min": 5, "k_cap": 5 });
+    let own = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
+    let swap =
+        |other: &str| explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "other": other, "settings": settings }));
+    // Its own thoughts change nothing.
+    let same = swap(PROMPT);
+    assert_eq!(same["ok"]["text"], own["ok"]["text"], "{same}");
+    assert!(same["ok"]["fired"][0]["fired"].as_u64() > Some(0), "{same}");
+    let other = swap("<bos> a = 1 ; h = a + 9 ; c = h - a ; ? c :");
+    assert!(other["ok"]["fired"][0]["mean_change"].as_f64() > Some(0.1), "{other}");
+
+    let error = |what: Value| explorer.ask(&what)["error"].as_str().expect("an error").to_owned();
+    assert!(error(json!({ "do": "see", "prompt": " " })).contains("the prompt is empty"));
+    assert!(error(json!({ "do": "see", "prompt": PROMPT, "hooks": ["blocks.9.hook_out=zero"] })).contains("blocks.9"));
+    assert!(error(json!({ "do": "see", "prompt": PROMPT, "chat": true })).contains("no chat template"));
+    assert!(error(json!({ "do": "dance" })).contains("dance"));
+    let heads = json!({ "do": "heads", "trace": own["ok"]["trace"], "at": 4000 });
+    assert!(error(heads).contains("place 4000"));
+}
