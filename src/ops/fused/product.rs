@@ -391,7 +391,7 @@ pub(super) fn products<S: Simd, const T: usize>(
     let mut first = 0;
     while first < out.len() {
         let x = |r: usize| &x[(first + r) * depth..][..depth];
-        let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
+        let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 2 });
         let out = &mut out[first..first + rows];
         match rows {
             4 => dots::<S, 4, T>(simd, from_fn(x), table, at, out),
@@ -419,8 +419,10 @@ fn dots<S: Simd, const R: usize, const T: usize>(
     let mut acc = [[simd.splat_f32s(0.0); T]; R];
     for i in 0..vectors {
         let entries: [S::f32s; T] = from_fn(|t| entries[t][i]);
-        for row in rows {
-            soon(row, T * depth + i * S::F32_LANES);
+        if i.is_multiple_of((LINE / S::F32_LANES).max(1)) {
+            for row in rows {
+                soon(row, T * depth + i * S::F32_LANES);
+            }
         }
         for r in 0..R {
             let x = whole[r][i];
