@@ -53,7 +53,8 @@ impl MachineArgs {
     /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
     ///
     /// # Errors
-    /// Vector instructions asked for that the processor does not have, a device that is not there, a float type that it does not compute in, and the work's own.
+    /// Vector instructions that were asked for and the processor does not have, a device that is not there, a float type that it does
+    /// not compute in, and the work's own.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         Cpu::chosen()?;
         let device = machine::by_name(&self.device)?;

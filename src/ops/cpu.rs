@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use pulp::{Arch, WithSimd};
 
 /// The environment variable that asks for one, by its [`Cpu::name`].
@@ -74,9 +74,11 @@ impl Cpu {
     /// # Errors
     /// A process that uses another already.
     pub fn choose(self) -> Result<()> {
-        let used = CHOSEN.get_or_init(|| Ok(self));
-        ensure!(used.as_ref().is_ok_and(|used| *used == self), "this process computes with {used:?} already");
-        Ok(())
+        match CHOSEN.get_or_init(|| Ok(self)) {
+            Ok(used) if *used == self => Ok(()),
+            Ok(used) => bail!("this process computes with {} already", used.name()),
+            Err(why) => bail!("{VARIABLE}: {why}"),
+        }
     }
 
     fn arch(self) -> Option<Arch> {
