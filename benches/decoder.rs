@@ -384,6 +384,7 @@ criterion_group!(benches, forward_and_step, lora_step, hooks, decoding, stored);
 
 /// As the binaries do it, on a thread of the pool.
 fn main() {
+    switchyard::ops::Cpu::chosen().expect("vector instructions");
     parallel::on_the_pool(switchyard::machine::threads(), || {
         benches();
         Criterion::default().configure_from_args().final_summary();
