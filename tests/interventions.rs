@@ -358,7 +358,7 @@ fn values_that_are_not_known_leave_the_other_modes() {
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{told}");
     assert!(told.contains("skipped: known_value: ") && told.contains("are not known, or are none"), "{told}");
-    assert!(said.contains("skipped: known_value") && said.contains("| zero |"), "{said}");
+    assert!(said.contains("skipped: known_value") && said.lines().any(|line| line.starts_with("zero ")), "{said}");
 }
 
 #[test]
