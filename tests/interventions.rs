@@ -347,7 +347,10 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
 fn values_that_are_not_known_leave_the_other_modes() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (data, out) = (temp.path().join("data.jsonl"), temp.path().join("out"));
-    let line = |i: usize| format!("{{\"question\": \"h = {i} ; a = h * 2 ; ? a :\", \"answer\": \"{}\"}}\n", 2 * i % 7);
+    let line = |i: usize| {
+        let question = format!("h = {i} ; a = h * 2 ; g = a + 3 ; ? g :");
+        format!("{{\"question\": \"{question}\", \"answer\": \"{}\"}}\n", (2 * i + 3) % 7)
+    };
     std::fs::write(&data, (0..7).map(line).collect::<String>()).expect("problems");
     let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
     command
