@@ -301,7 +301,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     let output = command.arg(temp.path().join("out")).output().expect("intervene runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("--bin report"), "{said}");
+    assert!(said.contains("a page beside the paper's:") && said.contains("report"), "{said}");
     for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
         for phase in ["sft", "grpo"] {
             let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
