@@ -146,7 +146,8 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
     assert_eq!((of.train.len(), of.test.len(), of.dropped), (5, 2, 0));
     let ids = |from: &str| of.train.iter().filter(|sample| sample.id.contains(from)).count();
     assert_eq!((ids("train-00000"), ids("train-00001")), (3, 2));
-    assert_eq!((of.test[1].answer.as_str(), of.told.len()), ("15", 0));
+    assert_eq!((of.test[1].answer.as_str(), of.told.len()), ("15", 1));
+    assert!(of.told[0].starts_with("known values: 2 in 2 of 2 held-out solutions"), "{:?}", of.told);
     assert_eq!(of.answer("15", "So \\boxed{15}.").as_deref(), Some("15"));
 
     let temp = TempDir::new().expect("a folder");

@@ -301,7 +301,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     let output = command.arg(temp.path().join("out")).output().expect("intervene runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("--bin report"), "{said}");
+    assert!(said.contains("a page beside the paper's:") && said.contains("report"), "{said}");
     for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
         for phase in ["sft", "grpo"] {
             let file = temp.path().join(format!("out/{name}-{phase}.parquet"));
@@ -347,7 +347,10 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
 fn values_that_are_not_known_leave_the_other_modes() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (data, out) = (temp.path().join("data.jsonl"), temp.path().join("out"));
-    let line = |i: usize| format!("{{\"question\": \"h = {i} ; a = h * 2 ; ? a :\", \"answer\": \"{}\"}}\n", 2 * i % 7);
+    let line = |i: usize| {
+        let question = format!("h = {i} ; a = h * 2 ; g = a + 3 ; ? g :");
+        format!("{{\"question\": \"{question}\", \"answer\": \"{}\"}}\n", (2 * i + 3) % 7)
+    };
     std::fs::write(&data, (0..7).map(line).collect::<String>()).expect("problems");
     let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
     command
@@ -358,7 +361,7 @@ fn values_that_are_not_known_leave_the_other_modes() {
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{told}");
     assert!(told.contains("skipped: known_value: ") && told.contains("are not known, or are none"), "{told}");
-    assert!(said.contains("skipped: known_value") && said.contains("| zero |"), "{said}");
+    assert!(said.contains("skipped: known_value") && said.lines().any(|line| line.starts_with("zero ")), "{said}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn what_is_typed_first_stays_in_an_ignored_folder() {
     assert!(entry["commit"].as_str().is_some_and(|commit| !commit.is_empty()), "{entry}");
     // Without rows the command that makes them is named.
     let empty = Home(tempfile::tempdir().expect("a folder"));
-    empty.refused("report", &[], &["runs/reports", "cargo run --bin probe", "reports/micro"]);
+    empty.refused("report", &[], &["runs/reports", "run `probe` first", "reports/micro"]);
 }
 
 /// What was found stands first: a sentence, its number with interval and n, of what this command made and of nothing older.

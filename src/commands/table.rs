@@ -3,8 +3,8 @@
 /// Columns of a terminal that everybody has.
 pub(crate) const WIDTH: usize = 80;
 
-/// The text with its tables set in columns. A table that is too wide comes in parts, one below the other, each with the first
-/// column; a column that alone is too wide is not set in line.
+/// The text with its tables set in columns. A table that is too wide comes in parts, one below the other, each with the columns that
+/// tell its rows apart; a column that alone is too wide is not set in line.
 pub(crate) fn fitted(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut table: Vec<Vec<&str>> = vec![];
@@ -30,7 +30,7 @@ fn flush(table: &mut Vec<Vec<&str>>, width: usize, out: &mut String) {
     let widths: Vec<usize> = (0..columns)
         .map(|column| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0))
         .collect();
-    for (number, part) in parts(&widths, width).into_iter().enumerate() {
+    for (number, part) in parts(&widths, keys(&rows, &widths, width), width).into_iter().enumerate() {
         if number > 0 {
             out.push('\n');
         }
@@ -48,27 +48,38 @@ fn flush(table: &mut Vec<Vec<&str>>, width: usize, out: &mut String) {
     }
 }
 
-/// Columns that stand together, the first in every part.
-fn parts(widths: &[usize], width: usize) -> Vec<Vec<usize>> {
-    let mut parts: Vec<Vec<usize>> = vec![];
-    let mut used = usize::MAX;
-    for (column, own) in widths.iter().enumerate() {
-        let needed = own + 2;
-        if column == 0 || used.saturating_add(needed) > width {
-            if column > 1 || column == 0 {
-                parts.push(vec![0]);
-            }
-            used = widths[0];
-            if column == 0 {
-                continue;
-            }
+/// Columns that stand together, the first `keys` in every part.
+fn parts(widths: &[usize], keys: usize, width: usize) -> Vec<Vec<usize>> {
+    let key: Vec<usize> = (0..keys).collect();
+    let of_keys = taken(widths, keys);
+    let (mut parts, mut used) = (vec![key.clone()], of_keys);
+    for (column, own) in widths.iter().enumerate().skip(keys) {
+        if used + own + 2 > width && parts.last().is_some_and(|part| part.len() > keys) {
+            parts.push(key.clone());
+            used = of_keys;
         }
         if let Some(part) = parts.last_mut() {
             part.push(column);
         }
-        used += needed;
+        used += own + 2;
     }
     parts
+}
+
+/// Letters of the first columns.
+fn taken(widths: &[usize], columns: usize) -> usize {
+    widths[..columns].iter().map(|own| own + 2).sum::<usize>().saturating_sub(2)
+}
+
+/// Leading columns that tell the rows apart, so far as they leave half of the width; else the first.
+fn keys(rows: &[Vec<&str>], widths: &[usize], width: usize) -> usize {
+    let apart = |k: usize| {
+        let mut seen: Vec<&[&str]> = rows.iter().map(|row| &row[..k.min(row.len())]).collect();
+        seen.sort_unstable();
+        seen.windows(2).all(|pair| pair[0] != pair[1])
+    };
+    let found = (1..=widths.len()).find(|&k| apart(k)).filter(|&k| taken(widths, k) <= width / 2);
+    found.unwrap_or(1).min(widths.len())
 }
 
 #[cfg(test)]
@@ -86,5 +97,16 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 22), "{narrow}");
         assert_eq!(narrow.matches("mode").count(), 2, "{narrow}");
         assert!(narrow.contains("mode  lost\n----  ----\nzero  3\n"), "{narrow}");
+    }
+
+    #[test]
+    fn every_part_tells_its_rows_apart() {
+        let row = |at: &str, lost: &str| format!("| zero | {at} | 0.500 [0.400, 0.600] | {lost} |\n");
+        let text =
+            format!("| mode | at | accuracy | lost |\n| --- | --- | --- | --- |\n{}{}", row("H0", "3"), row("H1", "4"));
+        let narrow = fitted(&text, 32);
+        for line in ["zero  H0  0.500 [0.400, 0.600]", "zero  H1  0.500 [0.400, 0.600]", "zero  H0  3", "zero  H1  4"] {
+            assert!(narrow.lines().any(|shown| shown == line), "{line}: {narrow}");
+        }
     }
 }
