@@ -154,9 +154,6 @@ impl Bench {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
-        if ops::is_cpu(&machine.device) {
-            print(&format!("{:<24} {:>10}\n", "vector instructions", Cpu::chosen()?.name()))?;
-        }
         if !self.training_only {
             self.examined(machine)?;
         }
@@ -165,6 +162,9 @@ impl Bench {
         }
         if let Some(rollouts) = self.grpo {
             print(&self.policy_step(machine, rollouts)?)?;
+        }
+        if ops::is_cpu(&machine.device) {
+            print(&format!("{:<24} {:>10}\n", "vector instructions", Cpu::chosen()?.name()))?;
         }
         if let Some(peak) = peak_resident() {
             print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;

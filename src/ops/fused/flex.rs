@@ -1,6 +1,7 @@
 //! [`Fused`] on Burn's CPU backend: tensors to slices and back.
 
 use burn::backend::flex::FlexTensor;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
@@ -140,7 +141,7 @@ impl Fused for Flex {
     }
 
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
-        flex_products::matmul(a, b)
+        if flex_products::is_own(&a, &b) { flex_products::matmul(a, b) } else { Self::float_matmul(a, b) }
     }
 
     fn cross_entropy_backward(

@@ -40,12 +40,14 @@ fn linear_of_many(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
     Flex::float_reshape(matmul(Flex::float_reshape(x, Shape::new([rows, depth])), weight), shape)
 }
 
-/// `[.., M, K]` · `[.., K, N]`, whose other axes are equal or 1.
+/// Whether [`matmul`] takes them.
+pub(super) fn is_own(a: &FlexTensor, b: &FlexTensor) -> bool {
+    many::is_used() && a.dtype() == DType::F32 && a.shape().num_dims() == b.shape().num_dims()
+}
+
+/// `[.., M, K]` · `[.., K, N]`, whose other axes are equal or 1, in f32.
 pub(super) fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
     let rank = a.shape().num_dims();
-    if !many::is_used() || a.dtype() != DType::F32 || b.shape().num_dims() != rank {
-        return Flex::float_matmul(a, b);
-    }
     let (a, b) = (dense(a), dense(b));
     let mut shape = a.shape();
     let (m, k, n) = (shape[rank - 2], shape[rank - 1], b.shape()[rank - 1]);
