@@ -8,7 +8,7 @@ use crate::common::known::{Purpose, of};
 
 fn found(which: Purpose, threads: usize) -> Vec<SubspaceRow> {
     let built = Built::new(which);
-    let mut study = of(&built, 120, 0);
+    let mut study = of(&built, 200, 0);
     study.threads = threads;
     // What the block's value says of the answer, whether or not the model reads it.
     let predict = |_: usize, _: usize, value: i64| Some(built.answer_of(usize::try_from(value).ok()?).to_string());
