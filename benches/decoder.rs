@@ -16,7 +16,7 @@ use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, S
 use switchyard::machine::Compute;
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::checkpoint::{Checkpoint, write_random};
-use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select, Span};
@@ -77,6 +77,7 @@ fn sizes() -> [Size; 2] {
         bos_token_id: None,
         eos_token_ids: vec![],
         pad_token_id: None,
+        extras: Extras::default(),
     };
     [
         Size { name: "4.8M", config: config(256, 6, 8, 2, 32, 768, 512), rows: 16, length: 128 },
@@ -383,6 +384,7 @@ criterion_group!(benches, forward_and_step, lora_step, hooks, decoding, stored);
 
 /// As the binaries do it, on a thread of the pool.
 fn main() {
+    switchyard::ops::Cpu::chosen().expect("vector instructions");
     parallel::on_the_pool(switchyard::machine::threads(), || {
         benches();
         Criterion::default().configure_from_args().final_summary();

@@ -5,6 +5,7 @@
     python benches/peer.py --ours './bench {name}' --rounds 5 --figures 'decode/.*smollm2'
     python benches/peer.py --ours ''                         # the peers alone
     python benches/peer.py --loaded 1 [--passive]            # beside one busy process
+    python benches/peer.py --avx2 --figures 4.8M             # both sides with AVX2
     python benches/peer.py --memory                          # peak memory of the training steps instead of speed
 
 Needs torch and transformers, peft for LoRA, llama-cpp-python and gguf for llama.cpp (made with torch 2.15.0, transformers 5.23.0,
@@ -44,6 +45,8 @@ between rounds how idle its cores are, and stops below 90 %; `--busy-ok` goes on
 `--loaded N` measures that case on purpose: N busy loops of niceness 0 on the same cores, from before the first round to the end.
 `--passive` is what a careful user of a loaded machine sets for PyTorch and llama.cpp: OMP_WAIT_POLICY=PASSIVE and GOMP_SPINCOUNT=0,
 waiting threads sleep. The default is theirs: threads spin.
+`--avx2` measures what most people's processors do: SWITCHYARD_CPU for ours, ATEN_CPU_CAPABILITY, DNNL_MAX_CPU_ISA and
+MKL_ENABLE_INSTRUCTIONS for PyTorch. Under it ours multiplies many rows of f32 with loops of its own, as `gemm` cannot be asked for less.
 Each peer runs with one thread and with `--threads`, and its faster result counts: small steps are often faster on one.
 
 A ratio above 1 means ours is faster. Ratios are taken inside a round and their median is shown, so that slow drift of the
@@ -79,6 +82,7 @@ PROMPT, NEW = 32, 64
 RANK, ALPHA = 16, 32
 QUIET = 0.9
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+AVX2 = {"SWITCHYARD_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 FULL = ("decoder/forward", "decoder/train_step", "decoder/train_two_workers", "decode/batch_1", "decode/batch_16")
 LORA = ("decoder/lora_step", "decoder/lora_two_workers", "decode/batch_1", "decode/batch_16")
 QWEN3 = dict(qk_norm=True, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=1024)
@@ -727,13 +731,15 @@ def main():
     p.add_argument("--busy-ok", action="store_true", help="go on where other processes use the cores")
     p.add_argument("--loaded", type=int, metavar="N", default=0, help="measure beside N busy loops (implies --busy-ok)")
     p.add_argument("--passive", action="store_true", help="OpenMP threads that wait sleep instead of spinning")
+    p.add_argument("--avx2", action="store_true", help="ours and PyTorch with AVX2 where the processor has more; llama.cpp stays as it was built")
     p.add_argument("--json", metavar="FILE", help="every single figure, too")
     p.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.memory and (a.loaded or a.compile):
         p.error("--memory goes with neither --loaded nor --compile")
-    if a.passive and any(os.environ.get(k) != v for k, v in PASSIVE.items()):  # read when torch is loaded
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | PASSIVE)
+    wanted = (PASSIVE if a.passive else {}) | (AVX2 if a.avx2 else {})
+    if any(os.environ.get(k) != v for k, v in wanted.items()):  # read when torch is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
     if a.one:
         return one(*a.one, a)
     a.idle, a.notes, a.memory_rates, a.cores = [], [], [], list(range(a.threads))
@@ -744,7 +750,7 @@ def main():
     if a.ours is None:
         a.ours = newest() if a.memory else CARGO
     seen = memory(a) if a.memory else measure(a)
-    about = dict(**versions(), cuda_build=torch.version.cuda, threads=a.threads, rounds=a.rounds, ours=a.ours, idle=a.idle, loaded=a.loaded, passive=a.passive)
+    about = dict(**versions(), cuda_build=torch.version.cuda, threads=a.threads, avx2=a.avx2, rounds=a.rounds, ours=a.ours, idle=a.idle, loaded=a.loaded, passive=a.passive)
     print(json.dumps(about))
     if not a.memory:
         table(seen)

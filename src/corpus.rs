@@ -58,6 +58,7 @@ impl Corpus {
         if recipe.task.is_none() {
             told = overlaps(&train, &mut test);
             test.truncate(recipe.evaluation.problems);
+            told.extend(known_steps(&train, &test));
         } else {
             told.extend(drawn_twice(&test));
         }
@@ -206,6 +207,24 @@ fn behind_the_last_mark(text: &str) -> Option<String> {
     let (_, answer) = text.rsplit_once('#')?;
     let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
     (!answer.is_empty()).then_some(answer)
+}
+
+/// How many values a file's solutions say, and what becomes of the marks that say them.
+fn known_steps(train: &[Placed], test: &[Placed]) -> Option<String> {
+    let of = |problems: &[Placed]| {
+        let known = |problem: &Problem| problem.steps.iter().filter(|step| step.value.number().is_some()).count();
+        let counts: Vec<usize> = problems.iter().map(|(problem, _)| known(problem)).filter(|n| *n > 0).collect();
+        (counts.iter().sum::<usize>(), counts.len())
+    };
+    let ((trained, training), (asked, held)) = (of(train), of(test));
+    (trained + asked > 0).then(|| {
+        format!(
+            "known values: {asked} in {held} of {} held-out solutions, {trained} in {training} of {} training ones (of `steps` or of marks \
+             <<a*b=c>>, which are left out of the text of a sentence)",
+            test.len(),
+            train.len()
+        )
+    })
 }
 
 /// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.

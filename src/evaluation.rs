@@ -5,7 +5,9 @@ use burn::tensor::{Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::Corpus;
-use crate::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Switching, Trace, decode};
+use crate::latent::{
+    Decode, DecodeSettings, End, Reasoning, Request, Sampling, Switching, Trace, decode, ensure_positions,
+};
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops;
 use crate::parallel;
@@ -109,6 +111,7 @@ pub(crate) fn decode_batches(
 ) -> Result<Vec<Trace>> {
     let Evaluated { model, corpus, evaluation, reasoning, switching } = *how;
     let settings = decode_settings(evaluation, &corpus.stops, switching);
+    batches.iter().try_for_each(|batch| ensure_positions(model, &settings, batch))?;
     let cancel = crate::progress::stop_flag();
     let traces = parallel::run(&parallel::cut(batches, threads), |part| {
         let how = Decode {

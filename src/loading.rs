@@ -39,6 +39,7 @@ pub struct Opened {
 }
 
 /// A decoder with its text side.
+#[derive(Clone)]
 pub struct Loaded {
     pub model: Decoder,
     pub vocabulary: Option<Vocabulary>,

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -129,6 +129,36 @@ impl Progress {
         if let Some(bar) = self.bar {
             bar.finish();
         }
+    }
+}
+
+/// How far work is that threads share. What is done within a second says nothing.
+pub(crate) struct Counted {
+    at: Mutex<(usize, Progress)>,
+    what: String,
+}
+
+impl Counted {
+    /// `of` is who works.
+    pub fn new(of: &str, what: &str, total: usize) -> Self {
+        Self { at: Mutex::new((0, Progress::new(of, total, 0))), what: what.to_owned() }
+    }
+
+    /// One more is done.
+    pub fn one(&self) {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.0 += 1;
+        if at.1.started.elapsed() >= Duration::from_secs(1) {
+            let done = at.0;
+            at.1.update(done, &self.what);
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let at = self.at.get_mut().unwrap_or_else(PoisonError::into_inner);
+        at.1.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Codi, Colar, Icot, Pause, SoftThinking, SwiReasoning};
+pub use baselines::{Coconut, Codi, Colar, Icot, Pause, Reset, Short, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};

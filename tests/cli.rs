@@ -331,9 +331,18 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
     }
     assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
     let said = stdout(&probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]));
-    assert!(said.starts_with("train 2 x 40, f32"), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("vector instructions") && lines[1].starts_with("train 2 x 40, f32"), "{said}");
+    let forced = ["--cpu", "scalar", "--prompt", "3", "--new", "2", "--rows", "1", "--rounds", "1"];
+    let said = stdout(&probe(&[&["bench", &model], &forced[..]].concat()));
+    assert!(said.lines().next().is_some_and(|line| line.ends_with(" scalar")), "{said}");
+    let mut named = Command::new(env!("CARGO_BIN_EXE_probe"));
+    let refusal = named.args(["bench", &model]).env("SWITCHYARD_CPU", "sse").output().expect("runs");
+    let said = String::from_utf8_lossy(&refusal.stderr);
+    assert!(!refusal.status.success() && said.contains("SWITCHYARD_CPU") && said.contains("\"sse\""), "{said}");
     for (bad, why) in [
-        (&["--rows", "0"][..], "--rows"),
+        (&["--cpu", "sse"][..], "\"sse\" names no vector instructions"),
+        (&["--rows", "0"], "--rows"),
         (&["--grpo", "1"], "advantage"),
         (&["--lora", "2"], "--train"),
         (&["--training-only"], "--train"),

@@ -49,7 +49,9 @@ const SHORT: [&str; 24] = [
 ];
 
 /// What a small random model cannot show, and what is said of it.
-const UNFIT: [(&str, &str); 3] = [
+const UNFIT: [(&str, &str); 5] = [
+    ("intervene runs/own", "no problem switched"),
+    ("probe runs/own", "layer_probe"),
     ("--adapter fixtures/smollm2-chains", "found [3, 576]"),
     ("math500.jsonl --only exit_probability", "the model never switched"),
     ("math500.jsonl --only layer_probe", "layer_probe"),
@@ -185,6 +187,7 @@ fn at_hand(line: &str) -> TempDir {
     for (name, of) in [
         ("gsm8k/test.jsonl", "gsm8k"),
         ("gsm8k/train.jsonl", "gsm8k"),
+        ("own.jsonl", "gsm8k"),
         ("math500.jsonl", "math"),
         ("train.jsonl", "math"),
     ] {
@@ -246,6 +249,11 @@ fn at_hand(line: &str) -> TempDir {
         for kept in ["grpo_step20", "grpo_step40", "grpo_step60"].iter().filter(|kept| line.contains(**kept)) {
             copy(&repository("fixtures/micro/grpo"), &at("runs/micro").join(kept));
         }
+    }
+    if line.contains(" runs/own") && !line.starts_with("train") {
+        let own = "train --preset smollm2-gsm8k --model SmolLM2.gguf --data own.jsonl --out runs/own";
+        copy(at_hand(own).path(), temp.path());
+        done(&shorter(own), temp.path());
     }
     if line.contains("experiments/") {
         copy(&repository("experiments"), &at("experiments"));

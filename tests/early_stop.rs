@@ -39,7 +39,7 @@ fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
 fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
     for blocks in [Blocks::AfterPrompt { steps: 3 }, Blocks::Pause { steps: 3 }, Blocks::Thinking { limit: 3 }] {
         let mut study = micro(1);
-        study.reasoning.blocks = blocks;
+        study.reasoning.blocks = blocks.clone();
         let found = rows(&study, &Config::default()).expect("rows");
         for row in &found {
             assert_eq!((row.of, row.identity.n), (3, 24), "{blocks:?}");

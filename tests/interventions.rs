@@ -310,3 +310,90 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     }
     assert!(temp.path().join("out/manifest.json").is_file());
 }
+
+#[test]
+fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let out = temp.path().join("out");
+    let run = |modes: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        command.args([
+            "fixtures/micro",
+            "--phase",
+            "sft",
+            "--problems",
+            "12",
+            "--draws",
+            "1",
+            "--replace",
+            "--modes",
+            modes,
+        ]);
+        command.args(["--only", "latent_intervention", "--out"]).arg(&out).output().expect("intervene runs")
+    };
+    let output = run("zero,scale:1,known_value");
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    assert!(said.contains("skipped: scale:1 (all) fired") && said.contains("moved nothing"), "{said}");
+    let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
+    let modes: Vec<&str> = folder.rows::<InterventionRow>("sft").iter().map(|row| row.mode.as_str()).collect();
+    assert_eq!(modes, ["normal", "zero", "known_value"]);
+    let output = run("scale:1");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("no mode says anything: scale:1"), "{told}");
+}
+
+#[test]
+fn values_that_are_not_known_leave_the_other_modes() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let (data, out) = (temp.path().join("data.jsonl"), temp.path().join("out"));
+    let line = |i: usize| format!("{{\"question\": \"h = {i} ; a = h * 2 ; ? a :\", \"answer\": \"{}\"}}\n", 2 * i % 7);
+    std::fs::write(&data, (0..7).map(line).collect::<String>()).expect("problems");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    command
+        .args(["fixtures/micro", "--phase", "sft", "--draws", "1", "--modes", "zero,known_value", "--data"])
+        .arg(&data);
+    command.args(["--only", "latent_intervention", "--out"]).arg(&out);
+    let output = command.output().expect("intervene runs");
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("skipped: known_value: ") && told.contains("are not known, or are none"), "{told}");
+    assert!(said.contains("skipped: known_value") && said.contains("| zero |"), "{said}");
+}
+
+#[test]
+fn values_of_a_users_own_file_are_exchanged() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let (data, out) = (temp.path().join("own.jsonl"), temp.path().join("out"));
+    let mut lines = String::new();
+    for (number, letters) in ["hag", "bcd", "efj", "klm", "adg", "hbf"].into_iter().enumerate() {
+        let [a, b, c]: [char; 3] = letters.chars().collect::<Vec<_>>().try_into().expect("three letters");
+        for (start, first, second) in [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 2, 2)] {
+            let (one, two) = (start + first, start + first + second);
+            let question = format!("{a} = {start} ; {b} = {a} + {first} ; {c} = {b} + {second} ; ? {c} :");
+            let solution = format!("{b} = {start} + {first} = {one} ; {c} = {one} + {second} = {two} ; # {two}");
+            let steps = serde_json::json!([
+                { "expression": format!("{start}+{first}"), "value": one, "span": format!("{start} + {first} = {one}") },
+                { "expression": format!("s1+{second}"), "value": two, "span": format!("{one} + {second} = {two}") },
+            ]);
+            let id = format!("{number}-{start}-{first}-{second}");
+            lines += &serde_json::json!({ "id": id, "question": question, "solution": solution, "answer": two.to_string(), "steps": steps })
+                .to_string();
+            lines.push('\n');
+        }
+    }
+    std::fs::write(&data, lines).expect("problems");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    command
+        .args(["fixtures/micro", "--phase", "sft", "--draws", "2", "--modes", "zero,known_value", "--data"])
+        .arg(&data);
+    command.args(["--only", "latent_intervention", "--out"]).arg(&out);
+    let output = command.output().expect("intervene runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("known values: 48 in 24 of 24 held-out solutions"), "{told}");
+    let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
+    let known = folder.rows::<KnownValueRow>("sft");
+    let row = known.iter().find(|row| row.holds == Holds::Value).expect("exchanges");
+    assert!(row.hit_rate.value > 0.5 && row.identity.n > 10, "{row:?}");
+}

@@ -1,6 +1,6 @@
 //! The recurrence against its definition, and the decoder's invariants.
 
-use crate::common::{naive, relative, tiny, values};
+use crate::common::{naive, relative, tiny, tiny_config, values};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use proptest::prelude::*;
@@ -9,6 +9,7 @@ use switchyard::latent::{
     SwitchIds, Switching, Trace, decode, replay, trace::PositionRole, unroll,
 };
 use switchyard::model::checkpoint::EMBED;
+use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks, Span};
 
@@ -478,4 +479,41 @@ fn a_repeated_kept_cut_or_detached_cache_goes_on_as_its_rows_would_alone() {
     assert!(relative(&kept, &plain[d..]) < 1e-6);
     assert!(relative(&plain[..d], &plain[d..]) > 1e-2, "the rows are alike: the test would show nothing");
     assert!(relative(&next(&mut fork.clone(), 4), &plain) < 1e-6);
+}
+
+/// Positions that are rows of a table end with it: what may go further is refused before the first forward, a prompt by its problem.
+#[test]
+fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
+    let config = ModelConfig {
+        max_position_embeddings: 20,
+        num_key_value_heads: 4,
+        head_dim: 4,
+        ..tiny_config(Family::Gpt2, true)
+    };
+    let model = Decoder::random(&config, 1, &Device::flex()).expect("a model");
+    let run = |max_new_tokens: usize| {
+        let settings = DecodeSettings {
+            max_new_tokens,
+            k_min: 1,
+            k_cap: 2,
+            switching: Switching::Suppressed,
+            ..Default::default()
+        };
+        let how = Decode {
+            model: &model,
+            source: &HiddenState,
+            controller: &Blocks::Learnt,
+            switch: Some(IDS),
+            settings: &settings,
+            cancel: None,
+            ahead: None,
+        };
+        let request = |n: usize| Request { problem: n, prompt: vec![1; n], rollout: 0 };
+        decode(how, &[request(3), request(8)], 1, &mut Hooks::none())
+    };
+    assert_eq!(run(10).expect("it fits").len(), 2);
+    let error = run(11).expect_err("refused").to_string();
+    for part in ["problem 8", "8 tokens", "max_new_tokens 11", "k_cap 2", "20 positions"] {
+        assert!(error.contains(part), "{error}");
+    }
 }

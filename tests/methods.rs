@@ -63,6 +63,7 @@ fn corpus() -> Corpus {
             solution: String::new(),
             offsets: vec![],
             clauses,
+            prose: false,
         }
     };
     Corpus {
@@ -211,7 +212,7 @@ fn special_cases_are_the_other_method_bit_for_bit() {
     let phase = |(method, phase): (&str, &str), set: &[&str]| {
         let recipe = recipe(set);
         let what = declared(method, phase, Context { recipe: &recipe, corpus: &corpus, tagged: &tagged });
-        (trained(&what), what.reasoning.blocks)
+        (trained(&what), what.reasoning.blocks.clone())
     };
     for (special, set, other) in cases {
         let (ours, blocks) = phase(special, &set);
@@ -229,12 +230,34 @@ fn special_cases_are_the_other_method_bit_for_bit() {
 #[test]
 fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
     let corpus = corpus();
-    let recipe = recipe(&["coconut.stages=[{k=1,steps=4},{k=2,steps=5}]", "icot.batch=4", "icot.remove_per_epoch=0.5"]);
+    let stages = "coconut.stages=[{k=1,steps=4},{k=2,steps=5}]";
+    let set = [stages, "coconut.batch=2", "icot.batch=4", "icot.remove_per_epoch=0.5"];
+    let recipe_with = |more: &str| recipe(&[set.as_slice(), &[more]].concat());
+    let resets = |method: &str, more: &str| {
+        let recipe = recipe_with(more);
+        declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] }).resets
+    };
+    // Two batches of two are a pass over the four samples.
+    assert_eq!(resets("coconut", "coconut.reset=epoch"), [2, 4, 6, 8]);
+    assert_eq!(resets("coconut", "coconut.reset=stage"), [4]);
+    assert!(resets("coconut", "coconut.reset=never").is_empty() && resets("icot", "icot.reset=false").is_empty());
+    let recipe = recipe_with("coconut.reset=epoch");
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
     let coconut = declared("coconut", "coconut", context);
-    assert_eq!((coconut.resets.as_slice(), coconut.steps), ([4].as_slice(), 9));
+    assert_eq!(coconut.steps, 9);
+    // Their rates are constant; ours may fall once the text is gone.
+    let last = |method: &str, more: &str| {
+        let recipe = recipe_with(more);
+        let what = declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+        what.schedule.at(what.steps - 1) / what.schedule.peak
+    };
+    for method in ["coconut", "icot", "colar"] {
+        assert_eq!(last(method, "seed=0"), 1.0, "{method}");
+        assert!(last(method, &format!("{method}.cosine=true")) < 0.5, "{method}");
+    }
     // What is kept at the end of a stage is decoded as that stage was trained.
-    let blocks: Vec<_> = coconut.exports.iter().map(|e| (e.after, e.reasoning.as_ref().map(|r| r.blocks))).collect();
+    let blocks: Vec<_> =
+        coconut.exports.iter().map(|e| (e.after, e.reasoning.as_ref().map(|r| r.blocks.clone()))).collect();
     assert_eq!(blocks, [(4, Some(Blocks::AfterPrompt { steps: 2 }))]);
     assert_eq!(coconut.reasoning.blocks, Blocks::AfterPrompt { steps: 4 });
     // A token every second step, until the longest chain (11 tokens) is gone.
@@ -391,7 +414,9 @@ struct Fed {
     prompt: Vec<u32>,
     end: u32,
     certain: f64,
+    fed_themselves: Vec<u32>,
     swireasoning: Vec<Option<u32>>,
+    symbols: Vec<Option<u32>>,
     soft_thinking: Vec<Option<u32>>,
 }
 
@@ -400,14 +425,26 @@ fn training_free_rules_feed_what_pytorch_feeds() {
     let text = std::fs::read_to_string(fixture("methods/decodes.json")).expect("the fixture");
     let cases: Vec<Fed> = serde_json::from_str(&text).expect("decodes");
     let model = tiny("qwen3_tied", &Device::flex());
-    let settings = DecodeSettings { max_new_tokens: 12, ..settings(Switching::Free, 0.0) };
+    let at = |temperature| DecodeSettings { max_new_tokens: 12, ..settings(Switching::Free, temperature) };
+    let (settings, wild) = (at(0.0), at(3.0));
     let mut blocks = 0;
-    for Fed { prompt, end, certain, swireasoning, soft_thinking } in cases {
-        let swi = rules::SwiReasoning { window: 2, budget: 3, limit: 4, end };
-        let soft = rules::SoftThinking { certain, patience: 2, limit: 6, end };
+    for Fed { prompt, end, certain, fed_themselves, swireasoning, symbols, soft_thinking } in cases {
+        let swi = rules::SwiReasoning { window: 2, budget: 3, switches: 0, limit: 4, end, symbols: vec![] };
+        let fed = rules::SwiReasoning { budget: 0, switches: 2, symbols: fed_themselves, ..swi.clone() };
+        let soft = rules::SoftThinking { certain, patience: 2, temperature: 0.6, limit: 6, end };
+        // Thinking ends by the mixture: what a row would draw does not matter.
+        let source = mixture(3, 0.2, 0.6);
+        let how = Decode { source: &source, controller: &soft, ..pauses(&model, &wild) };
+        let request = Request { problem: 1, prompt: prompt.clone(), rollout: 0 };
+        let drawn = &decode(how, &[request], 1, &mut Hooks::none()).expect("decodes")[0];
+        let thought = soft_thinking.iter().take_while(|token| token.is_none()).count();
+        assert_eq!(drawn.latent_calls(), thought, "{prompt:?}, end {end}");
+        let says_end = soft_thinking.get(thought) == Some(&Some(end));
+        assert!(!says_end || drawn.positions[thought].token == end, "{prompt:?}, end {end}");
         for (name, source, rule, theirs) in [
-            ("swireasoning", mixture(96, 1.0), Blocks::SwiReasoning(swi), swireasoning),
-            ("soft_thinking", mixture(3, 0.6), Blocks::SoftThinking(soft), soft_thinking),
+            ("swireasoning", mixture(96, 1.0, 1.0), Blocks::SwiReasoning(swi), swireasoning),
+            ("symbols", mixture(96, 1.0, 1.0), Blocks::SwiReasoning(fed), symbols),
+            ("soft_thinking", source, Blocks::SoftThinking(soft), soft_thinking),
         ] {
             let how = Decode { source: &source, controller: &rule, ..pauses(&model, &settings) };
             let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0 };
@@ -427,14 +464,16 @@ fn training_free_rules_feed_what_pytorch_feeds() {
     assert!(blocks > 40, "only {blocks} blocks");
 }
 
-fn mixture(top_k: usize, temperature: f64) -> Source {
-    Source::VocabularyMixture { top_k, temperature }
+fn mixture(top_k: usize, top_p: f64, temperature: f64) -> Source {
+    Source::VocabularyMixture { top_k, top_p, temperature }
 }
 
 /// A run of `smoke` with the methods that SWITCH is compared with.
 fn smoke(out: &Path) {
     let methods = "coconut,pause,icot,codi,colar,swireasoning,soft_thinking";
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
+    // Nearly every word of this task is a digit, a letter or an operator.
+    let set = [set.as_slice(), &["--set", "swireasoning.symbols=false"]].concat();
     let train = Command::new(env!("CARGO_BIN_EXE_train"))
         .args(["--preset", "smoke", "--method", methods, "--out"])
         .arg(out)

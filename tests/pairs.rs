@@ -329,3 +329,50 @@ fn a_wrong_line_ends_the_command_before_any_work() {
         assert!(!out.exists(), "{args:?}");
     }
 }
+
+/// A model that never learnt to switch: what is measured of it is of text, and rows of its problems and of pairs lie in one folder.
+#[test]
+fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
+    let (folder, temp) = (plain_model(), tempfile::tempdir().expect("a folder"));
+    let (out, data) = (temp.path().join("out"), temp.path().join("problems.jsonl"));
+    let problem =
+        |i: usize| json!({"question": format!("w{i} w{}", (3 * i) % 20), "answer": (i % 9).to_string()}).to_string();
+    std::fs::write(&data, (0..20).map(problem).collect::<Vec<_>>().join("\n")).expect("problems");
+    let run = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {told}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), told)
+    };
+    let (said, told) =
+        run(env!("CARGO_BIN_EXE_probe"), &[text(folder.path()), "--data", text(&data), "--out", text(&out)]);
+    assert!(told.contains("no teacher_forced: the model never learnt to switch"), "{told}");
+    let found: Vec<&str> = said.lines().take_while(|line| !line.is_empty()).collect();
+    assert!(found.len() == 1 && found[0].contains("of the problems are answered right"), "{said}");
+    assert!(!said.contains("forced |") && !said.contains("text_only"), "{said}");
+
+    let pair = |i: usize, says: [usize; 2]| {
+        let prompt = |w: usize| format!("w{i} w{w} w3");
+        json!({"clean": prompt(4), "corrupt": prompt(9), "answer": format!("w{}", says[0]), "wrong": format!("w{}", says[1])}).to_string()
+    };
+    // A random model may prefer either answer: of each two lines one is usable.
+    let lines: Vec<String> = (0..4).flat_map(|i| [pair(i, [5, 6]), pair(i, [6, 5])]).collect();
+    let file = written(temp.path(), &lines);
+    run(env!("CARGO_BIN_EXE_intervene"), &["pairs", text(&file), text(folder.path()), "--out", text(&out)]);
+    let page = temp.path().join("page.html");
+    run(env!("CARGO_BIN_EXE_report"), &[text(&out), "--page", text(&page)]);
+    let drawn: Vec<String> = std::fs::read_dir(out.join("figures"))
+        .expect("figures")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("fig-pair-patching") && name.ends_with(".svg"))
+        .collect();
+    assert_eq!(drawn.len(), 1);
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(html.contains("layer by position (ours)"));
+    assert_eq!(html.matches("class=\"card\"").count(), 1, "no card about switching");
+    // Other pairs under the same name are refused.
+    let other = written(temp.path(), &lines[..4]);
+    let refused = intervene(&["pairs", text(&other), text(folder.path()), "--out", text(&out)]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("--replace"), "{told}");
+}

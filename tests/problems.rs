@@ -35,6 +35,15 @@ fn every_format_is_told_and_read() {
     assert_eq!((gsm[0].answer.as_str(), gsm[1].answer.as_str()), ("11", "1,500"));
     assert_eq!(gsm[1].solution, "It prints 250*6 = 1500 pages.\n#### 1,500");
     assert_eq!(gsm[0].id, "gsm8k-gsm8k-0");
+    let said = |problem: &Problem, step: usize| {
+        let words: Vec<&str> = problem.solution.split_whitespace().collect();
+        words[problem.steps[step].words.clone()].join(" ")
+    };
+    let known: Vec<Option<i64>> = gsm[0].steps.iter().map(|step| step.value.number()).collect();
+    assert_eq!(
+        (known, said(&gsm[0], 0), said(&gsm[0], 1)),
+        (vec![Some(6), Some(11)], "12/2 = 6.".into(), "6+5 = 11".into())
+    );
     let kept = Source { keep_calculator: true, ..Source::new(fixture("gsm8k.jsonl")) }.read().unwrap();
     assert!(kept[1].solution.contains("<<250*6=1500>>1500"));
 
@@ -248,6 +257,29 @@ fn a_solution_of_gsm8ks_form_has_its_gold_behind_the_mark() {
 }
 
 #[test]
+fn steps_of_a_users_own_stand_in_the_solution() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps =
+        r#""steps": [{"expression": "3+4", "value": 7}, {"expression": "s1*2", "value": 14, "span": "doubles to 14"}]"#;
+    let apart = format!(r#"{{"question": "q", "solution": "3 + 4 = 7 doubles to 14", "answer": "14", {steps}}}"#);
+    let inside = format!(r#"{{"question": "r", "answer": "3+4=7 doubles to 14.\n#### 14", {steps}}}"#);
+    let read = read_problems(written(folder.path(), "own.jsonl", &format!("{apart}\n{inside}\n"))).unwrap();
+    for problem in read {
+        let values: Vec<Option<i64>> = problem.steps.iter().map(|step| step.value.number()).collect();
+        assert_eq!((values, problem.steps[1].expression.as_deref()), (vec![Some(7), Some(14)], Some("s1*2")));
+        let words: Vec<&str> = problem.solution.split_whitespace().collect();
+        assert_eq!(words[problem.steps[1].value_words.clone()].concat().trim_matches('.'), "14", "{problem:?}");
+    }
+    let wrong = apart.replace("\"value\": 14", "\"value\": 15");
+    let error =
+        format!("{:#}", read_problems(written(folder.path(), "own.jsonl", &format!("{apart}\n{wrong}"))).unwrap_err());
+    assert!(error.contains("own.jsonl:2: key \"steps\": step 2: `s1*2` makes 14, its value is 15"), "{error}");
+    let unknown = apart.replace("\"span\"", "\"where\"");
+    let error = format!("{:#}", read_problems(written(folder.path(), "own.jsonl", &unknown)).unwrap_err());
+    assert!(error.contains("own.jsonl:1: key \"steps\": expected steps such as") && error.contains("where"), "{error}");
+}
+
+#[test]
 fn errors_name_file_line_and_key() {
     let folder = tempfile::tempdir().unwrap();
     let good = r#"{"question": "q", "answer": "a\n#### 1"}"#;
@@ -312,6 +344,7 @@ fn the_real_files_have_their_rows() {
     ] {
         let problems = read_problems(data.join(file)).unwrap();
         assert_eq!(problems.len(), rows, "{file}");
+        let (mut steps, mut known) = (0, 0);
         let ids: std::collections::HashSet<&str> = problems.iter().map(|problem| problem.id.as_str()).collect();
         assert_eq!(ids.len(), rows, "{file}: ids are not distinct");
         for problem in &problems {
@@ -321,11 +354,17 @@ fn the_real_files_have_their_rows() {
                 "{problem:?}"
             );
             assert!(!problem.solution.contains("<<") || file.contains("equations"));
+            if file.starts_with("gsm8k/") {
+                steps += problem.steps.len();
+                known += problem.steps.iter().filter(|step| step.expression.as_deref() != Some("")).count();
+            }
             // The last known value of ProsQA's chain is the one its answer names.
             if let Some(Known::Set(last)) = problem.steps.last().map(|step| &step.value) {
                 assert!(last.iter().any(|name| problem.answer.contains(name.as_str())), "{problem:?}");
             }
         }
+        println!("{file}: {known} of {steps} marks stand before their value");
+        assert!(known * 100 >= steps * 97, "{file}: {known} of {steps} marks stand before their value");
         if file.starts_with("math500") {
             assert!(problems.iter().all(|p| p.subject.is_some() && (1..=5).contains(&p.level.unwrap())));
         }
@@ -509,5 +548,20 @@ fn the_real_qwen3_tokenizer_takes_the_switch_tokens() {
         let ids = qwen.encode(&problem.solution).unwrap();
         assert_eq!(ids, read.encode(&problem.solution).unwrap());
         assert_eq!(qwen.decode(&ids).unwrap(), problem.solution);
+    }
+}
+
+#[test]
+fn the_tutorials_records_are_read() {
+    let page = std::fs::read_to_string("docs/tutorial/own-data.md").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let blocks: Vec<&str> =
+        page.split("```json\n").skip(1).map(|rest| rest.split_once("```").expect("an end").0.trim()).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let problems = read_problems(written(folder.path(), "own.jsonl", block)).unwrap();
+        let values: Vec<Option<i64>> = problems[0].steps.iter().map(|step| step.value.number()).collect();
+        assert_eq!(values, [Some(7), Some(35)], "{block}");
+        assert!(problems[0].steps.iter().all(|step| step.expression.is_some()));
     }
 }

@@ -44,7 +44,10 @@ fn imported_reasoners_compute_what_the_authors_code_does() {
         assert_eq!(said.contains("rank 4 with alpha 32"), kind == "codi", "{said}");
         let loaded = Loaded::open(out.to_str().expect("a path")).expect("opens");
         let source = if kind == "codi" { Source::Projection } else { Source::HiddenState };
-        assert_eq!((loaded.reasoning.source, loaded.reasoning.blocks), (source, Blocks::AfterPrompt { steps: STEPS }));
+        assert_eq!(
+            (loaded.reasoning.source, loaded.reasoning.blocks.clone()),
+            (source, Blocks::AfterPrompt { steps: STEPS })
+        );
         let read = |what: &str| reference.tensor(&format!("{name}.{what}")).expect("a reference");
         let ids: Vec<u32> = ids(&reference, name);
         let switch = loaded.switch.expect("switch tokens");

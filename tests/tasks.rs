@@ -87,7 +87,7 @@ fn check_form(task: &Task, problem: &TaskProblem) {
     for word in problem.question.split(' ').chain(problem.solution.split(' ')) {
         assert!(vocabulary.contains(word), "{word:?} of {} is not in the vocabulary", problem.id);
     }
-    for StepValue { value, clause, words: range, value_words } in &problem.steps {
+    for StepValue { value, clause, words: range, value_words, .. } in &problem.steps {
         assert_eq!(words[range.clone()].join(" "), *clause);
         assert!(range.start <= value_words.start && value_words.end == range.end);
         if let Known::Number(value) = value

@@ -53,6 +53,11 @@ class Live(unittest.TestCase):
         cache = self.model.cache([PROMPT, OTHER], ["blocks.1.hook_out@pos[2]"])
         name = "blocks.1.hook_resid_post@pos[2]"
         self.assertEqual(cache[name].shape[:2], (2, 1))
+        whole = self.model.cache(PROMPT, "blocks.1.hook_resid_post")["blocks.1.hook_resid_post"]
+        last = self.model.cache(PROMPT, "blocks.1.hook_resid_post@pos[-1]")["blocks.1.hook_resid_post@pos[-1]"]
+        np.testing.assert_array_equal(last[0, 0], whole[0, -1])
+        with self.assertRaisesRegex(RuntimeError, "of one length"):
+            self.model.cache(["<bos> a", PROMPT], "blocks.1.hook_resid_post@pos[-1]")
 
     def test_an_error_is_the_programs_and_ends_nothing(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean"):
@@ -62,6 +67,48 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "never fire"):
             self.model.lens(PROMPT, hooks={"hook_embed@pos[99]": "zero"})
         self.assertTrue(self.model.generate(PROMPT).text)
+
+    def test_pairs_are_a_heat_map(self):
+        prompt = "<bos> a = {} ; ? a : #"
+        pairs = [
+            {"clean": prompt.format(a), "corrupt": prompt.format(b), "answer": str(a), "wrong": str(b)}
+            for a, b in [(1, 2), (3, 4), (5, 6), (2, 5)]
+        ]
+        rows = self.model.pairs(pairs, components=["resid", "mlp"], modes=["denoise"])
+        heat = rows.heatmap()
+        self.assertEqual(heat.values.shape, (self.model.about["layers"] + 1, 9))
+        self.assertEqual(heat.places[3], "position[3]")
+        # What enters the network where the prompts differ is the whole difference.
+        self.assertAlmostEqual(heat.values[0, heat.places.index("position[3]")], 1.0, places=3)
+        self.assertIn("<table>", heat._repr_html_())
+        self.assertEqual(len(rows.frame()), len(rows))
+        with self.assertRaisesRegex(ValueError, "there are"):
+            rows.heatmap("head")
+        with self.assertRaisesRegex(RuntimeError, "given.jsonl:1"):
+            self.model.pairs([{"clean": "<bos> a", "corrupt": "<bos> a = 1", "answer": "1", "wrong": "2"}])
+
+    def test_interventions_name_what_they_skip(self):
+        problems = [
+            {"question": f"a = {a} ; h = a + {b} ; ? h :", "answer": str((a + b) % 7)} for a in range(7) for b in (1, 2, 3)
+        ]
+        done = self.model.intervene(problems, modes=["zero", "known_value"], draws=1, like="micro")
+        self.assertEqual([row["mode"] for row in done], ["normal", "zero"])
+        self.assertLess(done[1]["accuracy.value"], done[0]["accuracy.value"])
+        self.assertEqual(len(done.skipped), 1)
+        self.assertIn("known_value", done.skipped[0])
+        with self.assertRaisesRegex(RuntimeError, "did you mean"):
+            self.model.intervene(problems, modes=["zeero"])
+
+    def test_a_probe_reads_what_is_there(self):
+        prompts = [f"<bos> {x} = {a} ; {y} = {x} + {b}" for x, y in ("ah", "bg", "cd") for a in range(7) for b in (1, 2)]
+        labels = [prompt.split()[3] for prompt in prompts]
+        rows = self.model.probe(prompts, labels, names="hook_embed,blocks.0.hook_resid_post", position=3)
+        self.assertEqual([row["hook"] for row in rows], ["hook_embed", "blocks.0.hook_resid_post"])
+        self.assertEqual(rows[0]["balanced_accuracy.value"], 1.0)
+        shifted = self.model.probe(prompts, labels, names="hook_embed", position=-1)
+        self.assertLess(shifted[0]["balanced_accuracy.value"], 0.6)
+        with self.assertRaisesRegex(RuntimeError, "one for each"):
+            self.model.probe(prompts, labels[1:])
 
     def test_nothing_is_left_running(self):
         with sy.load(MODEL) as model:

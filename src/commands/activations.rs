@@ -14,7 +14,6 @@ use crate::latent::Sequence;
 use crate::loading::Opened;
 use crate::machine::Machine;
 use crate::model::Hooks;
-use crate::model::hooks::parse_specs;
 use crate::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
@@ -34,7 +33,7 @@ pub struct Activations {
     /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
-    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. Behind `@`: prompt, text[t], pos[p],
+    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. Behind `@`: prompt, text[t], pos[p], pos[-1] (the last),
     /// latent[block,step]. Layers, positions and text tokens count from 0, blocks and latent steps from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]")]
     hooks: Option<String>,
@@ -82,7 +81,8 @@ impl Activations {
             let whole = ids.len();
             sequences.push(Sequence::new(row, ids, whole, latent)?);
         }
-        let specs = self.hooks.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
+        let wanted = reached::Wanted::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
+        let specs = &wanted.specs;
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;
         let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
@@ -92,7 +92,8 @@ impl Activations {
         let edits = edits.at_work(&loaded.model, &ends, 0);
         let mut hooks = Hooks::none();
         edits.attach(&mut hooks, loaded.layers())?;
-        let recorded = loaded.record(&sequences, &specs, self.logits, hooks)?;
+        let mut recorded = loaded.record(&sequences, specs, self.logits, hooks)?;
+        wanted.named(&mut recorded);
         edits.fired("no position of these rows reached it")?;
         if !self.allow_non_finite {
             tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use super::device::MachineArgs;
@@ -13,6 +13,7 @@ use crate::machine::{self, Compute, Machine};
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::lora::LoraSettings;
 use crate::model::{Decoder, Hooks, ModelConfig, Span};
+use crate::ops::{self, Cpu};
 use crate::recipe::{Evaluation, Grpo, Optimizer};
 use crate::train::grpo;
 use crate::train::rollouts::{Behaviour, Rollout, Sampled, rollout_settings};
@@ -60,6 +61,10 @@ pub struct Bench {
     /// What the machine can do, in 10^12 operations per second
     #[arg(long, value_name = "TFLOPS")]
     peak_tflops: Option<f64>,
+    /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, of those that the processor has; by default the widest. The
+    /// environment variable SWITCHYARD_CPU asks every program for them
+    #[arg(long, value_name = "NAME")]
+    cpu: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -131,6 +136,9 @@ impl Bench {
             !self.launches || self.new > 1,
             "--launches counts the steps after the first: --new must be at least 2"
         );
+        if let Some(name) = &self.cpu {
+            Cpu::named(name).context("--cpu")?.choose()?;
+        }
         if self.launches {
             machine::count_launches()?;
         }
@@ -146,6 +154,9 @@ impl Bench {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
+        if ops::is_cpu(&machine.device) {
+            print(&format!("{:<24} {:>10}\n", "vector instructions", Cpu::chosen()?.name()))?;
+        }
         if !self.training_only {
             self.examined(machine)?;
         }

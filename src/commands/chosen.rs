@@ -9,6 +9,7 @@ use super::shard::ShardArgs;
 use crate::experiments::{ALL, About, Experiment, Settings};
 use crate::guard::read_text;
 use crate::names::meant;
+use crate::store::program as typed;
 use crate::study::Study;
 
 /// Where reports go unasked; git ignores it.
@@ -128,16 +129,15 @@ impl Chosen {
         if let Some(shard) = study.shard {
             let whole = out.parent().unwrap_or(Path::new("")).display();
             return format!(
-                "\nWhen all {} shards are done:\n  cargo run --bin report -- merge {whole}/shard-*-of-{} --out {whole}\n",
-                shard.of, shard.of
+                "\nWhen all {} shards are done:\n  {} merge {whole}/shard-*-of-{} --out {whole}\n",
+                shard.of,
+                typed("report"),
+                shard.of
             );
         }
         let all = "\nThis was a first look. The same command with --all runs every experiment; --list names them.\n";
         let all = if self.is_first_look(program) { all } else { "" };
-        format!(
-            "{all}\nTables, figures and a page beside the paper's:\n  cargo run --bin report -- {}\n",
-            out.display()
-        )
+        format!("{all}\nTables, figures and a page beside the paper's:\n  {} {}\n", typed("report"), out.display())
     }
 }
 

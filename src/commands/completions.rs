@@ -29,8 +29,10 @@ pub(super) fn or_end(matches: &ArgMatches, command: &mut Command) {
         let name =
             program.as_ref().and_then(|p| p.file_stem()).map_or(command.get_name().into(), |n| n.to_string_lossy());
         let name = name.into_owned();
-        generate(*shell, command, name, &mut std::io::stdout());
-        std::process::exit(0);
+        let mut script = vec![];
+        generate(*shell, command, name, &mut script);
+        // A reader that has gone away is no error.
+        std::process::exit(if print(&String::from_utf8_lossy(&script)).is_ok() { 0 } else { 2 });
     }
     if let Some(list) = device::list(matches) {
         std::process::exit(if print(&list).is_ok() { 0 } else { 2 });

@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
 
 use crate::machine::{self, Compute, Machine};
+use crate::ops::Cpu;
 use crate::parallel;
 
 /// What to compute on.
@@ -52,8 +53,10 @@ impl MachineArgs {
     /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
     ///
     /// # Errors
-    /// A device that is not there, a float type that it does not compute in, and the work's own.
+    /// Vector instructions that were asked for and the processor does not have, a device that is not there, a float type that it does
+    /// not compute in, and the work's own.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+        Cpu::chosen()?;
         let device = machine::by_name(&self.device)?;
         let machine = Machine {
             dtype: self.dtype().unwrap_or_else(|| Compute::for_examining(&device)),

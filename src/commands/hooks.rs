@@ -111,7 +111,11 @@ pub(crate) fn list(opened: &Opened) -> Result<()> {
         "{layers} layers: blocks.0 to blocks.{}, blocks.-1 is the last, blocks.* are all; B rows, L positions, T keys\n",
         layers.saturating_sub(1)
     );
-    for point in HookPoint::all(1).into_iter().filter(|point| point.kind.is_in(config.family)) {
+    // Layers may differ: a point stands where the first layer that has it would list it.
+    let in_some = |point: &HookPoint| {
+        (0..layers).any(|layer| point.layer.map_or(*point, |_| HookPoint::at(layer, point.kind)).is_in(config))
+    };
+    for point in HookPoint::all(1).into_iter().filter(in_some) {
         let name = point.to_string().replacen("blocks.0.", "blocks.*.", 1);
         let where_ = match point.kind {
             PointKind::LatentSource | PointKind::LatentInjected if !latent => continue,

@@ -85,7 +85,7 @@ fn modes_help() -> String {
     let doses = |name: &str| all().find(|about| about.name == name).is_some_and(|about| !about.doses.is_empty());
     let names = names().into_iter().map(|name| if doses(name) { format!("{name}[:DOSE]") } else { name.to_owned() });
     format!(
-        "{}; or `all`. By default {}, the nulls and, on a generated task whose steps hold numbers, known_value",
+        "{}; or `all`. By default {}, the nulls and, where the steps of the problems hold known numbers, known_value",
         names.collect::<Vec<_>>().join(", "),
         MODES.join(", ")
     )

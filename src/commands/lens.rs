@@ -100,14 +100,19 @@ struct Ran<T> {
 }
 
 impl TextArgs {
-    /// Loads the model and runs the text under its hooks.
-    fn run<T: Send>(&self, work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync) -> Result<Ran<T>> {
+    /// Loads the model and runs the text under its hooks; `fits` sees the text before any weight is read.
+    fn run<T: Send>(
+        &self,
+        fits: impl Fn(&Sequence) -> Result<()> + Send + Sync,
+        work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync,
+    ) -> Result<Ran<T>> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
             let ids = self.row(&opened)?;
             opened.check_ids(&ids)?;
             let prompt = ids.len();
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
+            fits(&row)?;
             let edits = self.edit.edits(&opened)?;
             let changed = edits.specs(prompt)?;
             super::reached::check(&changed, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
@@ -147,17 +152,20 @@ impl LensArgs {
             "--kind jacobian reads a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
         );
         let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
-        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
-            let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
-            let readings = match held.as_ref().or(fitted.as_ref()) {
-                Some(lens) => {
-                    lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
-                    loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))?
-                }
-                None => loaded.lens(row, top, hooks)?.into_iter().enumerate().collect(),
-            };
-            Ok(readings.iter().map(|(layer, readings)| (*layer, named(loaded, readings))).collect::<Vec<_>>())
-        })?;
+        let Ran { tokens, row, found } = self.text.run(
+            |_| Ok(()),
+            |loaded, row, hooks| {
+                let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
+                let readings = match held.as_ref().or(fitted.as_ref()) {
+                    Some(lens) => {
+                        lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
+                        loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))?
+                    }
+                    None => loaded.lens(row, top, hooks)?.into_iter().enumerate().collect(),
+                };
+                Ok(readings.iter().map(|(layer, readings)| (*layer, named(loaded, readings))).collect::<Vec<_>>())
+            },
+        )?;
         let (layers, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         if self.text.json {
             let mut all = json!({ "ids": row.ids, "tokens": tokens, "layers": found });
@@ -212,18 +220,21 @@ impl PatternArgs {
     /// As [`LensArgs::run`], and a position that the text does not have.
     pub fn run(&self) -> Result<()> {
         let names = ["blocks.*.attn.hook_pattern"];
-        let Ran { tokens, row, found } = self.text.run(|loaded, row, hooks| {
-            let from = self.position(row.ids.len())?;
-            let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
-            let heads = loaded.model.config().num_attention_heads;
-            let mut all: Vec<Vec<Vec<f32>>> = vec![];
-            for layer in 0..loaded.layers() {
-                let name = format!("blocks.{layer}.attn.hook_pattern");
-                let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
-                all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
-            }
-            Ok((from, all))
-        })?;
+        let Ran { tokens, row, found } = self.text.run(
+            |row| self.position(row.ids.len()).map(drop),
+            |loaded, row, hooks| {
+                let from = self.position(row.ids.len())?;
+                let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
+                let heads = loaded.model.config().num_attention_heads;
+                let mut all: Vec<Vec<Vec<f32>>> = vec![];
+                for layer in 0..loaded.layers() {
+                    let name = format!("blocks.{layer}.attn.hook_pattern");
+                    let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
+                    all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
+                }
+                Ok((from, all))
+            },
+        )?;
         let (from, patterns) = found;
         if self.text.json {
             let all = json!({ "ids": row.ids, "tokens": tokens, "from": from, "patterns": patterns });

@@ -73,7 +73,13 @@ impl ModelArgs {
     /// # Errors
     /// As [`Opened::open`].
     pub fn open(&self) -> Result<Opened> {
-        Opened::open(&self.named()?, self.adapter.as_ref().map(committed).as_deref(), Apply::Merged)
+        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(committed);
+        Opened::open(&self.named()?, over.as_deref(), Apply::Merged)
+    }
+
+    /// Whether the user named a model: an adapter alone names its own base.
+    fn is_named(&self) -> bool {
+        self.target.is_some() || self.model.is_some()
     }
 
     /// The model as [`Opened::open`] takes it: of a run, the folder of the checkpoint.
@@ -81,6 +87,9 @@ impl ModelArgs {
     /// # Errors
     /// A phase that was not trained, or of what is not a run.
     pub fn named(&self) -> Result<String> {
+        if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
+            return Ok(committed(adapter).display().to_string());
+        }
         let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
         let run = committed(target);
         if !is_run(&run) {

@@ -44,6 +44,10 @@ struct Job<'a> {
     journal: Journal,
 }
 
+/// Said over numbers of tokens that were added when the model was opened.
+const UNTRAINED: &str = "**Untrained token.** This model never learnt <swi>: the numbers are those of a row that was added when it was \
+                         opened.\n\n";
+
 /// What rows depend on; the manifest's `setup`. `origin` is [`Study::origin`].
 pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Value {
     let mut setup = Map::new();
@@ -56,6 +60,7 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
         ("device", Some(json!(machine::described(&study.device)))),
         ("batch", study.batch.map(|batch| json!(batch))),
         ("shard", study.shard.map(|shard| json!(shard.to_string()))),
+        ("untrained", study.untrained.then(|| json!("switch tokens"))),
         ("blocks", (study.blocks == BlockOrigin::Forced).then(|| json!("forced"))),
     ];
     for (key, value) in parts {
@@ -91,7 +96,13 @@ impl Runner<'_> {
             } else {
                 study = study.sharded(shard)?;
             }
-            let origin = study.origin()?;
+            let mut origin = study.origin()?;
+            if self.targets.raw {
+                // Nothing is decoded or graded, and no problems are asked: rows of the same weights may lie in the same folder.
+                let pairs = origin.remove("data").unwrap_or_default();
+                origin.retain(|part, _| !["decode", "grader"].contains(&part.as_str()));
+                origin.insert("pairs".into(), pairs);
+            }
             let study =
                 if probes { shards.with_responses(study, &origin)? } else { shards.with_normal_run(study, &origin)? };
             studies.push((study, origin));
@@ -119,6 +130,14 @@ impl Runner<'_> {
             let settings = if less { settings.of_grpo_start() } else { settings };
             let of_one = experiments.iter().filter(|e| matches!(e.run, Run::One(_)));
             for &experiment in of_one.filter(|e| !less || e.about.of_grpo_start) {
+                if study.untrained && experiment.about.of_switching && !self.chosen.names(experiment) {
+                    say(&format!(
+                        "{}: {}: no {}: the model never learnt to switch, <swi> would be an untrained token (--only {} measures it all \
+                         the same)",
+                        self.program, study.name, experiment.name, experiment.name
+                    ));
+                    continue;
+                }
                 match experiment.fits(study, &settings)? {
                     Fit::Yes => {
                         let setup = setup(study, origin, experiment.settings(&settings));
@@ -209,7 +228,9 @@ impl Runner<'_> {
             let done = go_on().map_err(Error::from).and_then(|()| job.run());
             match done {
                 Ok(summary) => {
-                    let (seconds, summary) = (job.journal.seconds(), fitted(&summary, WIDTH));
+                    let untrained = job.study.untrained && job.experiment.about.of_switching;
+                    let mark = if untrained { UNTRAINED } else { "" };
+                    let (seconds, summary) = (job.journal.seconds(), mark.to_owned() + &fitted(&summary, WIDTH));
                     let file = job.journal.folder.join(job.journal.name(job.journal.last()));
                     tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display());
                     made.push(&job.journal);

@@ -3,6 +3,8 @@
 //! A request is one line of JSON on standard input, its answer one line on standard output: `{"ok": …}` or `{"error": "…"}`,
 //! in the order of the requests. The session ends with its input, or with Ctrl-C.
 
+mod verbs;
+
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,7 @@ use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
 use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use crate::loading::Loaded;
+use crate::machine::Machine;
 use crate::model::hooks::{Recorded, Recording, parse_specs};
 use crate::model::{HookPoint, HookSpec, Hooks};
 use crate::progress::say;
@@ -73,6 +76,12 @@ enum Ask {
         #[serde(default)]
         hooks: Vec<String>,
     },
+    /// Patches between pairs of prompts.
+    Pairs(verbs::Pairs),
+    /// Replaced latent inputs on problems.
+    Intervene(verbs::Intervene),
+    /// A linear probe for labels.
+    Probe(verbs::Probe),
 }
 
 fn five() -> usize {
@@ -106,7 +115,7 @@ impl Session {
             for line in std::io::stdin().lock().lines() {
                 let line = line.context("standard input")?;
                 if !line.trim().is_empty() {
-                    print(&format!("{}\n", room.answer(&line)))?;
+                    print(&format!("{}\n", room.answer(&line, machine)))?;
                 }
             }
             Ok(())
@@ -129,15 +138,15 @@ pub(super) struct Continued {
 }
 
 impl Room {
-    fn answer(&self, line: &str) -> Value {
-        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask));
+    fn answer(&self, line: &str, machine: &Machine) -> Value {
+        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask, machine));
         match asked {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
         }
     }
 
-    fn ask(&self, ask: Ask) -> Result<Value> {
+    fn ask(&self, ask: Ask, machine: &Machine) -> Result<Value> {
         match ask {
             Ask::About => Ok(self.about()),
             Ask::Generate { prompts, hooks, settings, record, out } => {
@@ -145,6 +154,9 @@ impl Room {
             }
             Ask::Cache { prompts, names, hooks, logits, out } => self.cache(&prompts, &names, &hooks, logits, &out),
             Ask::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
+            Ask::Pairs(asked) => self.pairs(&asked, machine),
+            Ask::Intervene(asked) => self.intervene(&asked, machine),
+            Ask::Probe(asked) => self.probe(&asked),
         }
     }
 
@@ -152,7 +164,7 @@ impl Room {
         let config = self.loaded.model.config();
         let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
             .iter()
-            .filter(|point| point.kind.is_in(config.family))
+            .filter(|point| point.is_in(config))
             .map(ToString::to_string)
             .collect();
         json!({
@@ -274,8 +286,9 @@ impl Room {
 
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
-        let (specs, edits, layers) = (parse_specs(names)?, self.edits(hooks)?, self.loaded.layers());
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
+        let wanted = reached::Wanted::read(names, &rows)?;
+        let (specs, edits, layers) = (&wanted.specs, self.edits(hooks)?, self.loaded.layers());
         let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         let changed = edits.specs(ends.iter().copied().max().unwrap_or_default())?;
         reached::check(specs.iter().chain(&changed), layers, &rows)?;
@@ -283,7 +296,8 @@ impl Room {
         tensors::check_out(out)?;
         let mut attached = Hooks::none();
         edits.attach(&mut attached, layers)?;
-        let recorded = self.loaded.record(&rows, &specs, logits, attached)?;
+        let mut recorded = self.loaded.record(&rows, specs, logits, attached)?;
+        wanted.named(&mut recorded);
         let fired = edits.fired("no position of these rows reached it")?;
         tensors::check_finite(&recorded)?;
         tensors::write(out, &self.name, &rows, &recorded)?;

@@ -20,7 +20,7 @@ use crate::text::Fields;
 pub(crate) const FIXTURE: &str = "fixtures/micro";
 
 /// What a model that is not a run is tagged and decoded like.
-const LIKE: &str = "smollm2-gsm8k";
+pub(super) const LIKE: &str = "smollm2-gsm8k";
 
 /// Which checkpoints, on which problems.
 #[derive(Args, Clone, Debug)]
@@ -68,11 +68,19 @@ impl Targets {
     /// # Errors
     /// The first that cannot be opened.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
-        let named = if self.targets.is_empty() { vec![FIXTURE.to_owned()] } else { self.targets.clone() };
+        let mut adapter = self.adapter.as_ref().map(committed);
+        let named = match (self.targets.is_empty(), &adapter) {
+            // An adapter alone names its own base.
+            (true, Some(alone)) => vec![alone.display().to_string()],
+            (true, None) => vec![FIXTURE.to_owned()],
+            (false, _) => self.targets.clone(),
+        };
+        if self.targets.is_empty() {
+            adapter = None;
+        }
         let named: Vec<String> = named.iter().map(|target| committed(target).display().to_string()).collect();
-        let adapter = self.adapter.as_ref().map(committed);
         ensure!(
-            !self.targets.is_empty() || Path::new(&named[0]).is_dir(),
+            !self.targets.is_empty() || self.adapter.is_some() || Path::new(&named[0]).is_dir(),
             "{FIXTURE} is neither here nor where the program was built: run in the repository's folder, or name a run folder of \
              `train` or a model"
         );

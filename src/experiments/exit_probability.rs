@@ -19,7 +19,7 @@ use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
 pub const ABOUT: About =
-    About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses();
+    About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses().of_switching();
 
 /// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
 const DRIFT: f64 = 1e-3;

@@ -33,13 +33,22 @@ pub struct About {
     pub(crate) of_grpo_start: bool,
     /// Whether it reads decoded responses, which shards of `probe` save.
     pub(crate) reads_responses: bool,
+    /// Whether it measures `<swi>` itself: of a model that never learnt it only where `--only` names it, and marked.
+    pub(crate) of_switching: bool,
     /// Whether `probe` runs it where nobody says what to run: seconds on a small model, and a finding of its own.
     pub(crate) first_look: bool,
 }
 
 impl About {
     pub const fn asking(asks: &'static str) -> Self {
-        Self { asks, on_request: false, of_grpo_start: false, reads_responses: false, first_look: false }
+        Self {
+            asks,
+            on_request: false,
+            of_grpo_start: false,
+            reads_responses: false,
+            of_switching: false,
+            first_look: false,
+        }
     }
 
     #[must_use]
@@ -55,6 +64,11 @@ impl About {
     #[must_use]
     pub const fn of_responses(self) -> Self {
         Self { reads_responses: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_switching(self) -> Self {
+        Self { of_switching: true, ..self }
     }
 
     #[must_use]

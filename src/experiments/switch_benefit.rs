@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use super::{About, Files, Fit, Journal};
 use crate::interventions::Later;
 use crate::latent::{Channel, Switching};
-use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit};
+use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit, never};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Continuation, Outcome, What};
 
 /// What it asks.
 pub const ABOUT: About =
-    About::asking("what switching is worth: every problem with a block and without one").of_grpo_start();
+    About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
 
 /// No settings: the decode is the evaluation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,5 +105,5 @@ pub fn table(rows: &[SwitchBenefitRow]) -> String {
             r.verdict()
         );
     }
-    out
+    out + &rows.iter().map(|r| r.identity.n).max().and_then(never).unwrap_or_default()
 }

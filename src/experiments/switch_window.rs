@@ -15,7 +15,8 @@ use crate::study::Study;
 use crate::study::staging::Reading;
 
 /// What it asks.
-pub const ABOUT: About = About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start();
+pub const ABOUT: About =
+    About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start().of_switching();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -15,7 +15,8 @@ use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
 /// What it asks.
-pub const ABOUT: About = About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().at_first();
+pub const ABOUT: About =
+    About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 
 /// No settings: the positions are the annotator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -71,8 +72,14 @@ pub fn table(rows: &[TeacherForcedRow]) -> String {
     }
     let of = |event| rows.iter().find(|r| r.event == event);
     if let (Some(tagged), Some(untagged)) = (of(Event::SwiStart), of(Event::ClauseStart)) {
-        let said = if tagged.is_sharper(untagged) { "is" } else { "is not seen to be" };
-        out += &format!("\n<swi> {said} more likely where a tag stands than at starts of clauses without one.\n");
+        let said = if tagged.is_sharper(untagged) {
+            "is more"
+        } else if untagged.is_sharper(tagged) {
+            "is less"
+        } else {
+            "is not seen to be more"
+        };
+        out += &format!("\n<swi> {said} likely where a tag stands than at starts of clauses without one.\n");
     }
     out
 }

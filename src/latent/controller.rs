@@ -21,15 +21,17 @@ pub struct InText {
     pub answering: bool,
 }
 
-/// A row inside a block, after `step` latents of it (at least one).
+/// A row inside a block, after `step` positions of it (at least one).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InBlock<'a> {
+    /// Latents, and tokens that were fed in place of one ([`Controller::feeds`]).
     pub step: usize,
-    /// Entropy (nats) at each latent of the block, `[step]`: of the full softmax; in a block without markers, as in text.
+    /// Entropy (nats) at each of them, `[step]`: of the full softmax; in a block without markers, as in text, at the rule's
+    /// temperature.
     pub entropies: &'a [f64],
     /// Entropy of the token in whose place the block opened.
     pub reference: f64,
-    /// What the row would draw at the last latent.
+    /// What the row would draw at the last of them; of a rule that goes by mixtures, what weighs most in the next one.
     pub drawn: u32,
     /// Whether `</swi>` is what the row would draw there.
     pub exit_drawn: bool,
@@ -53,6 +55,8 @@ pub enum Closing {
     Drawn,
     /// It is closed whatever the model says.
     Forced,
+    /// The same, and this token is written next.
+    Says(u32),
 }
 
 /// Blocks that are left by their length and the token drawn alone.
@@ -85,6 +89,27 @@ pub trait Controller: Send + Sync {
         false
     }
 
+    /// Whether thinking ends by the token that weighs most in the mixture to be fed, not by the one that would be drawn.
+    fn by_mixture(&self) -> bool {
+        false
+    }
+
+    /// The temperature of the entropies that the rule is told of.
+    fn temperature(&self) -> f64 {
+        1.0
+    }
+
+    /// Whether this token, drawn where a latent would be fed, is fed itself. The block goes on behind it.
+    fn feeds(&self, _token: u32) -> bool {
+        false
+    }
+
+    /// The token that is written after the next one once the row has gone over from latents to text so often; `None`: as the
+    /// model says.
+    fn imposes(&self, _switches: usize) -> Option<u32> {
+        None
+    }
+
     /// What happens after a latent step.
     fn closes(&self, at: &InBlock) -> Closing;
 
@@ -96,7 +121,7 @@ pub trait Controller: Send + Sync {
 }
 
 /// The controllers that a checkpoint can name in its `reasoning.json`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "rule", deny_unknown_fields)]
 pub enum Blocks {
     /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
@@ -174,10 +199,26 @@ impl Controller for Blocks {
         self.rule().is_some_and(|rule| rule.ends_thinking(token))
     }
 
+    fn by_mixture(&self) -> bool {
+        self.rule().is_some_and(Controller::by_mixture)
+    }
+
+    fn temperature(&self) -> f64 {
+        self.rule().map_or(1.0, Controller::temperature)
+    }
+
+    fn feeds(&self, token: u32) -> bool {
+        self.rule().is_some_and(|rule| rule.feeds(token))
+    }
+
+    fn imposes(&self, switches: usize) -> Option<u32> {
+        self.rule()?.imposes(switches)
+    }
+
     fn closes(&self, at: &InBlock) -> Closing {
         let last = match *self {
-            Blocks::SwiReasoning(rule) => return rule.closes(at),
-            Blocks::SoftThinking(rule) => return rule.closes(at),
+            Blocks::SwiReasoning(ref rule) => return rule.closes(at),
+            Blocks::SoftThinking(ref rule) => return rule.closes(at),
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
             Blocks::Thinking { .. } if at.exit_drawn => return Closing::Drawn,
             Blocks::Thinking { limit } => limit,

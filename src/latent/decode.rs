@@ -180,6 +180,28 @@ pub(crate) fn decode_watched(
     Ok(continue_rows(how, stream, rows, &mut Branch::whole(hooks))?.into_iter().map(DecodingRow::decoded).collect())
 }
 
+/// Whether the model has a position for all that a response may hold, one block among it: one whose positions are rows of a table has
+/// no more of them.
+///
+/// # Errors
+/// The first prompt from which a response may leave the table.
+pub(crate) fn ensure_positions(model: &Decoder, settings: &DecodeSettings, requests: &[Request]) -> Result<()> {
+    let there = model.config().max_position_embeddings;
+    if !model.config().family.learned_positions() {
+        return Ok(());
+    }
+    let DecodeSettings { max_new_tokens, k_cap, .. } = settings;
+    for Request { problem, prompt, .. } in requests {
+        ensure!(
+            prompt.len() + max_new_tokens + k_cap <= there,
+            "problem {problem}: its prompt of {} tokens, max_new_tokens {max_new_tokens} and a block of k_cap {k_cap} latents reach beyond \
+             the {there} positions that the model has rows for: take fewer, or shorter prompts",
+            prompt.len()
+        );
+    }
+    Ok(())
+}
+
 /// Feeds the prompts.
 pub(super) fn prefill<'m>(
     how: Decode<'m>,
@@ -197,6 +219,7 @@ pub(super) fn prefill<'m>(
     for request in requests {
         ensure!(!request.prompt.is_empty(), "problem {}: the prompt is empty", request.problem);
     }
+    ensure_positions(how.model, how.settings, requests)?;
     let mut stream = Stream::new(how.model, how.source, Gradient::Through, names);
     let prompts: Vec<Piece> =
         requests.iter().map(|r| Piece { ids: r.prompt.clone(), steps: vec![Step::Prompt; r.prompt.len()] }).collect();
@@ -228,7 +251,7 @@ pub(super) fn drive<'m>(
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<Driven<'m>>> {
-    if how.model.layers.first().is_some_and(|block| block.mlp.up_proj.is_shared(rows.len())) {
+    if how.model.layers.first().is_some_and(|block| block.mlp.is_shared(rows.len())) {
         return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
     }
     step_by_step(how, stream, rows, branch)

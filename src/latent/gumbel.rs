@@ -1,10 +1,12 @@
 //! Mixtures of the vocabulary that are drawn (SofT-GRPO, Zheng & Lee 2025, arXiv:2511.06411). Gumbel noise on log-probabilities makes
 //! a mixture a random choice with a density, so that a policy gradient can be taken through it:
 //!
-//! `g = log p + ε`, `ε ~ Gumbel(0, 1)`, the input is `Σ softmax(g / τ)_v E[v]`, and `log f(g) = Σ_v −(g_v − log p_v) − exp(−(g_v − log p_v))`.
+//! `g = log p + ε`, `ε ~ Gumbel(0, 1)`, the input is `Σ softmax(g / τ)_v E[v]`, and a token's log-density is `−z − exp(−z)` with
+//! `z = g − log p`. The tokens are the `top_k` most probable ones, of these the first that have probability `top_p` together, at the
+//! temperature of the rollouts.
 //!
-//! Our readings: the sums run over the `top_k` tokens that were most probable when the mixture was drawn, and `log p` is the full
-//! softmax at the temperature of the rollouts.
+//! [`Density`] says what `p` is and how the tokens' densities are put together: the equation of the paper, or its public code, whose
+//! scale is that of one token and not of `top_k`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +22,27 @@ use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 use crate::ops::{self, wide::log_softmax};
 
+/// The log-density of a mixture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Density {
+    /// The public code: `p` is renormalised among the tokens of the mixture, with 1e-6 added; noise and `z` are clamped to
+    /// [−1.5, 3]; the mean over the tokens with `log p > −3`. (Where no token has that the log-density is 0; theirs is 0/0.)
+    #[default]
+    Mean,
+    /// The equation: `p` is the full softmax, noise is free, the sum over the tokens.
+    Sum,
+}
+
+/// Added to the probabilities of a mixture's tokens.
+const LEAST: f64 = 1e-6;
+/// Where noise is clamped.
+const CLAMP: [f64; 2] = [-1.5, 3.0];
+/// `z` of noise that was clamped is as large as the clamp up to rounding: it still has a gradient.
+const ROUNDING: f64 = 1e-5;
+/// Log-probability above which a token's density counts.
+const COUNTS: f64 = -3.0;
+
 /// A mixture that was drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drawn {
@@ -28,9 +51,11 @@ pub struct Drawn {
     pub perturbed: Vec<f32>,
     /// `softmax(g / τ)`: what each token's embedding is multiplied by.
     pub weights: Vec<f32>,
+    #[serde(default)]
+    pub density: Density,
 }
 
-/// `log f(g)` of one token: `−z − exp(−z)`, where `z = g − log p` is the noise that makes `g` of `p`.
+/// `−z − exp(−z)`.
 fn log_density(z: f64) -> f64 {
     -z - (-z).exp()
 }
@@ -38,13 +63,77 @@ fn log_density(z: f64) -> f64 {
 /// Keeps the noise of a place apart from the uniform value that draws a token there ("gumbel").
 const NOISE: u64 = 0x6775_6d62_656c;
 
-/// Draws a mixture at every latent position of a decode, and remembers it.
-pub(crate) struct GumbelMixture {
+/// How mixtures are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Noise {
     pub top_k: usize,
+    pub top_p: f64,
     /// Of the log-probabilities: that of the rollouts.
     pub temperature: f64,
     /// τ.
     pub gumbel: f64,
+    pub density: Density,
+}
+
+impl Noise {
+    /// The mixture at a place, and its log-density.
+    fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Drawn, f64) {
+        let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
+        let order = self.order(&log_probs);
+        let base: Vec<f64> = match self.density {
+            Density::Sum => order.iter().map(|&token| log_probs[token]).collect(),
+            Density::Mean => {
+                let total: f64 = order.iter().map(|&token| log_probs[token].exp()).sum();
+                order.iter().map(|&token| (log_probs[token].exp() / total + LEAST).ln()).collect()
+            }
+        };
+        let mut rng = key.rng(seed ^ NOISE);
+        let clamped = |noise: f64| match self.density {
+            Density::Sum => noise,
+            Density::Mean => noise.clamp(CLAMP[0], CLAMP[1]),
+        };
+        let noise: Vec<f64> = order.iter().map(|_| clamped(gumbel(rng.random()))).collect();
+        let perturbed: Vec<f64> = base.iter().zip(&noise).map(|(base, noise)| base + noise).collect();
+        let scaled: Vec<f32> = perturbed.iter().map(|g| (g / self.gumbel) as f32).collect();
+        let weights = sampling::log_softmax(&scaled, 1.0, &[]).iter().map(|p| p.exp() as f32).collect();
+        let counted = |(base, noise): (&f64, &f64)| (*base > COUNTS).then(|| log_density(*noise));
+        let density = match self.density {
+            Density::Sum => noise.iter().copied().map(log_density).sum(),
+            Density::Mean => {
+                let counted: Vec<f64> = base.iter().zip(&noise).filter_map(counted).collect();
+                counted.iter().sum::<f64>() / counted.len().max(1) as f64
+            }
+        };
+        let tokens = order.into_iter().map(|token| token as u32).collect();
+        let perturbed = perturbed.into_iter().map(|g| g as f32).collect();
+        (Drawn { tokens, perturbed, weights, density: self.density }, density)
+    }
+
+    /// The tokens of a mixture, the most probable first.
+    fn order(&self, log_probs: &[f64]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..log_probs.len()).collect();
+        // Of equal ones the first: the same tokens on every machine. The rest of the vocabulary is not sorted.
+        let by_probability = |a: &usize, b: &usize| log_probs[*b].total_cmp(&log_probs[*a]).then(a.cmp(b));
+        if self.top_k < order.len() {
+            order.select_nth_unstable_by(self.top_k, by_probability);
+            order.truncate(self.top_k);
+        }
+        order.sort_unstable_by(by_probability);
+        let mut before = 0.0;
+        let kept = order.iter().take_while(|&&token| {
+            let kept = self.top_p >= 1.0 || before < self.top_p;
+            before += log_probs[token].exp();
+            kept
+        });
+        let kept = kept.count();
+        order.truncate(kept);
+        order
+    }
+}
+
+/// Draws a mixture at every latent position of a decode, and remembers it.
+pub(crate) struct GumbelMixture {
+    pub noise: Noise,
     pub seed: u64,
     /// Problem and rollout of each row, by its name in the decode.
     pub rows: Vec<(usize, usize)>,
@@ -55,33 +144,18 @@ pub(crate) struct GumbelMixture {
 impl GumbelMixture {
     /// # Errors
     /// A setting out of range.
-    pub fn new(top_k: usize, [temperature, gumbel]: [f64; 2], seed: u64, rows: Vec<(usize, usize)>) -> Result<Self> {
-        ensure!(top_k > 0, "a drawn mixture needs tokens: top_k is 0");
+    pub fn new(noise: Noise, seed: u64, rows: Vec<(usize, usize)>) -> Result<Self> {
+        let Noise { top_k, top_p, temperature, gumbel, .. } = noise;
+        ensure!(top_k > 0 && top_p > 0.0, "a drawn mixture needs tokens: top_k is {top_k}, top_p {top_p}");
         ensure!(temperature > 0.0 && gumbel > 0.0, "temperatures must be above 0, found {temperature} and {gumbel}");
-        Ok(Self { top_k, temperature, gumbel, seed, rows, drawn: Mutex::default() })
+        Ok(Self { noise, seed, rows, drawn: Mutex::default() })
     }
 
     /// The mixture of one row.
     fn draw(&self, logits: &[f32], row: usize, position: usize) -> Result<(Drawn, f64)> {
         let &(problem, rollout) = self.rows.get(row).with_context(|| format!("no rollout is named {row}"))?;
-        let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
-        let mut order: Vec<usize> = (0..log_probs.len()).collect();
-        // Of equal ones the first: the same tokens on every machine. The rest of the vocabulary is not sorted.
-        let by_probability = |a: &usize, b: &usize| log_probs[*b].total_cmp(&log_probs[*a]).then(a.cmp(b));
-        if self.top_k < order.len() {
-            order.select_nth_unstable_by(self.top_k, by_probability);
-            order.truncate(self.top_k);
-        }
-        order.sort_unstable_by(by_probability);
         let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
-        let mut rng = key.rng(self.seed ^ NOISE);
-        let noise: Vec<f64> = order.iter().map(|_| gumbel(rng.random())).collect();
-        let perturbed: Vec<f64> = order.iter().zip(&noise).map(|(&token, noise)| log_probs[token] + noise).collect();
-        let scaled: Vec<f32> = perturbed.iter().map(|g| (g / self.gumbel) as f32).collect();
-        let weights = sampling::log_softmax(&scaled, 1.0, &[]).iter().map(|p| p.exp() as f32).collect();
-        let density = noise.iter().copied().map(log_density).sum();
-        let tokens = order.into_iter().map(|token| token as u32).collect();
-        Ok((Drawn { tokens, perturbed: perturbed.into_iter().map(|g| g as f32).collect(), weights }, density))
+        Ok(self.noise.draw(logits, self.seed, key))
     }
 
     /// Writes what was drawn into the traces of the decode, the `i`-th being the row named `i`.
@@ -127,7 +201,14 @@ impl LatentSource for GumbelMixture {
     }
 
     fn name(&self) -> String {
-        format!("gumbel_mixture({}, {}, {})", self.top_k, self.temperature, self.gumbel)
+        let Noise { top_k, temperature, gumbel, .. } = self.noise;
+        format!("gumbel_mixture({top_k}, {temperature}, {gumbel})")
+    }
+
+    fn top(&self, logits: &[f32], at: Key) -> Option<u32> {
+        let (drawn, _) = self.noise.draw(logits, self.seed, at);
+        let heaviest = drawn.tokens.iter().zip(&drawn.perturbed).max_by(|a, b| a.1.total_cmp(b.1));
+        heaviest.map(|(&token, _)| token)
     }
 }
 
@@ -193,35 +274,65 @@ fn mixed(mixtures: &[Option<&Drawn>], model: &Decoder) -> Result<Tensor<3>> {
     Ok(ops::matmul(Tensor::from_data(weights, (&rows.device(), rows.dtype())), rows))
 }
 
-/// `log f(g)` of drawn mixtures under a model, in its graph: hidden states after the final norm `[n, D]`, already divided by the
+/// Log-densities of drawn mixtures under a model, in its graph: hidden states after the final norm `[n, D]`, already divided by the
 /// temperature → `[n]`.
 pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
-    let (n, device) = (mixtures.len(), hidden.device());
-    let k = mixtures.first().map_or(0, |mixture| mixture.tokens.len());
-    ensure!(
-        mixtures.iter().all(|m| m.tokens.len() == k && m.perturbed.len() == k),
-        "mixtures of different numbers of tokens"
-    );
-    let ids: Vec<i64> = mixtures.iter().flat_map(|m| m.tokens.iter().map(|&token| i64::from(token))).collect();
-    let perturbed: Vec<f32> = mixtures.iter().flat_map(|m| m.perturbed.iter().copied()).collect();
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, k]), &device);
-    let perturbed = Tensor::<2>::from_data(TensorData::new(perturbed, [n, k]), &device);
     let logits = model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-    let z = perturbed - log_softmax(logits).gather(1, ids);
-    Ok((z.clone().neg() - z.neg().exp()).sum_dim(1).squeeze_dim(1))
+    densities(log_softmax(logits), mixtures)
+}
+
+/// The same of log-probabilities `[n, V]`.
+fn densities(log_probs: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
+    let (n, device) = (mixtures.len(), log_probs.device());
+    let k = mixtures.iter().map(|mixture| mixture.tokens.len()).max().unwrap_or(0);
+    let density = mixtures.first().map_or(Density::default(), |mixture| mixture.density);
+    ensure!(mixtures.iter().all(|m| m.tokens.len() == m.perturbed.len()), "a mixture without the noise of its tokens");
+    ensure!(mixtures.iter().all(|m| m.density == density), "mixtures of different densities");
+    let filled = |values: &mut dyn FnMut(&Drawn, usize) -> f32| {
+        let all = mixtures.iter().flat_map(|mixture| (0..k).map(move |i| (mixture, i)));
+        let all: Vec<f32> = all.map(|(m, i)| if i < m.tokens.len() { values(m, i) } else { 0.0 }).collect();
+        Tensor::<2>::from_data(TensorData::new(all, [n, k]), &device)
+    };
+    let there = filled(&mut |_, _| 1.0);
+    let perturbed = filled(&mut |mixture, i| mixture.perturbed[i]);
+    let id = |(mixture, i): (&&Drawn, usize)| mixture.tokens.get(i).copied().map_or(0, i64::from);
+    let ids: Vec<i64> = mixtures.iter().flat_map(|m| (0..k).map(move |i| (m, i))).map(id).collect();
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, k]), &device);
+    let log_p = log_probs.gather(1, ids);
+    let of = |z: Tensor<2>| z.clone().neg() - z.neg().exp();
+    let summed = |x: Tensor<2>| x.sum_dim(1).squeeze_dim::<1>(1);
+    if density == Density::Sum {
+        return Ok(summed(of(perturbed - log_p) * there));
+    }
+    let p = log_p.exp() * there.clone();
+    let base = (p.clone() / p.sum_dim(1) + LEAST).log();
+    let counted = base.clone().detach().greater_elem(COUNTS).float() * there;
+    let z = perturbed - base;
+    let (low, high) = (z.clone().lower_elem(CLAMP[0] - ROUNDING), z.clone().greater_elem(CLAMP[1] + ROUNDING));
+    let z = z.mask_fill(low, CLAMP[0]).mask_fill(high, CLAMP[1]);
+    Ok(summed(of(z) * counted.clone()) / summed(counted).clamp_min(1.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn noise(top_k: usize, gumbel: f64, density: Density) -> Noise {
+        Noise { top_k, top_p: 1.0, temperature: 1.0, gumbel, density }
+    }
+
+    fn log_probs(probabilities: [f64; 4]) -> Vec<f32> {
+        probabilities.iter().map(|p| p.ln() as f32).collect()
+    }
+
     /// Gumbel's trick: the largest `log p + ε` is token v with probability `p_v`.
     #[test]
     fn the_largest_of_a_mixture_is_a_draw_from_the_softmax() {
         let probabilities = [0.5_f64, 0.3, 0.15, 0.05];
-        let logits: Vec<f32> = probabilities.iter().map(|p| p.ln() as f32).collect();
+        let logits = log_probs(probabilities);
         let n = 4000;
-        let source = GumbelMixture::new(4, [1.0, 0.1], 7, (0..n).map(|i| (i, 0)).collect()).expect("a source");
+        let rows = || (0..n).map(|i| (i, 0)).collect();
+        let source = GumbelMixture::new(noise(4, 0.1, Density::Sum), 7, rows()).expect("a source");
         let (mut counts, mut densities) = ([0.0; 4], 0.0);
         for row in 0..n {
             let (drawn, density) = source.draw(&logits, row, 5).expect("drawn");
@@ -229,6 +340,8 @@ mod tests {
             assert!((drawn.weights.iter().sum::<f32>() - 1.0).abs() < 1e-5);
             counts[drawn.tokens[best] as usize] += 1.0;
             densities += density / n as f64;
+            let key = Key { problem: row as u64, rollout: 0, position: 5 };
+            assert_eq!(source.top(&logits, key), Some(drawn.tokens[best]), "what thinking ends by");
         }
         let chi2: f64 =
             counts.iter().zip(probabilities).map(|(c, p)| (c - n as f64 * p).powi(2) / (n as f64 * p)).sum();
@@ -238,15 +351,66 @@ mod tests {
         assert!(gumbel(0.0).is_finite() && gumbel(1.0 - f64::EPSILON / 2.0).is_finite());
     }
 
+    /// The public code's density has the scale of one token, however many are mixed, and leaves out those below e^−3.
+    #[test]
+    fn the_mean_density_is_that_of_one_token() {
+        let (logits, seed) = (log_probs([0.6, 0.3, 0.08, 0.02]), 3);
+        let key = |position| Key { problem: 1, rollout: 0, position };
+        let (mut mean, mut edge, n) = (0.0, 0, 2000);
+        for position in 0..n {
+            let (drawn, density) = noise(4, 0.1, Density::Mean).draw(&logits, seed, key(position));
+            let z = |i: usize| f64::from(drawn.perturbed[i]) - ([0.6, 0.3, 0.08, 0.02][i] + 1e-6_f64).ln();
+            assert!((0..4).all(|i| (-1.5001..3.0001).contains(&z(i))), "{drawn:?}");
+            edge += (0..4).filter(|&i| z(i) > 2.9999 || z(i) < -1.4999).count();
+            let by_hand = (0..3).map(|i| log_density(z(i))).sum::<f64>() / 3.0;
+            assert!((density - by_hand).abs() < 1e-4, "{density}, by hand {by_hand}");
+            mean += density / n as f64;
+        }
+        // p(ε < −1.5) + p(ε > 3) = .0113 + .0486
+        assert!((edge as f64 / (4.0 * n as f64) - 0.0599).abs() < 0.01, "{edge}");
+        assert!((mean + 1.52).abs() < 0.05, "{mean}");
+        let two = Noise { top_p: 0.7, ..noise(4, 0.1, Density::Mean) };
+        assert_eq!(two.draw(&logits, seed, key(0)).0.tokens, [0, 1], "the first that have .7 together");
+    }
+
+    /// What a rollout remembers is what its replay computes, for mixtures of different sizes; beyond the clamp there is no gradient.
+    #[test]
+    fn a_replayed_density_is_the_one_that_was_drawn() {
+        let device = crate::machine::Machine::default().device.autodiff();
+        let logits = log_probs([0.6, 0.3, 0.08, 0.02]);
+        for density in [Density::Mean, Density::Sum] {
+            let drawn: Vec<(Drawn, f64)> = (0..40)
+                .map(|i| {
+                    let noise = Noise { top_p: if i % 2 == 0 { 1.0 } else { 0.7 }, ..noise(3, 0.5, density) };
+                    noise.draw(&logits, 5, Key { problem: i, rollout: 0, position: 9 })
+                })
+                .collect();
+            let mixtures: Vec<&Drawn> = drawn.iter().map(|(drawn, _)| drawn).collect();
+            let row = Tensor::<1>::from_floats(logits.as_slice(), &device).unsqueeze_dim::<2>(0);
+            let again = densities(row.clone().repeat_dim(0, mixtures.len()), &mixtures).expect("densities");
+            let values = again.without_autodiff().try_into_vec_as::<f32>().expect("values");
+            for (value, (_, drawn)) in values.iter().zip(&drawn) {
+                assert!((f64::from(*value) - drawn).abs() < 1e-4, "{density:?}: {value}, drawn with {drawn}");
+            }
+            // Far away the noise that would have been needed is beyond the clamp.
+            let far = Drawn { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
+            let policy = row.require_grad();
+            let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
+            let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();
+            assert_eq!(grad > 0.0, density == Density::Sum, "{density:?}: {grad}");
+        }
+    }
+
     #[test]
     fn a_mixture_depends_on_its_place_alone() {
-        let source = GumbelMixture::new(2, [1.0, 0.5], 7, vec![(3, 0), (3, 1)]).expect("a source");
+        let noise = noise(2, 0.5, Density::Mean);
+        let source = GumbelMixture::new(noise, 7, vec![(3, 0), (3, 1)]).expect("a source");
         let logits = [0.0, 1.0, 2.0];
         let draw = |row, position| source.draw(&logits, row, position).expect("drawn").0;
         assert_eq!(draw(0, 4).tokens, [2, 1]);
         assert_eq!(draw(0, 4), draw(0, 4));
         assert!(draw(0, 4).perturbed != draw(1, 4).perturbed && draw(0, 4).perturbed != draw(0, 5).perturbed);
         assert!(source.draw(&logits, 2, 4).is_err());
-        assert!(GumbelMixture::new(2, [1.0, 0.0], 7, vec![]).is_err());
+        assert!(GumbelMixture::new(Noise { gumbel: 0.0, ..noise }, 7, vec![]).is_err());
     }
 }

@@ -22,7 +22,7 @@ mod unroll;
 
 pub use controller::{Blocks, Bounds, Closing, Controller};
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
-pub(crate) use decode::{Watched, decode_named, decode_watched, text_mask};
+pub(crate) use decode::{Watched, decode_named, decode_watched, ensure_positions, text_mask};
 pub(crate) use fork::{Branch, Fork, Prefix};
 pub use fork::{Channel, Start};
 pub use reasoning::Reasoning;

@@ -28,6 +28,8 @@ pub(super) struct Reader<'a> {
     pub marker: Option<u32>,
     pub watch: Option<u32>,
     pub key: Key,
+    /// The token that is taken whatever would be drawn.
+    pub taken: Option<u32>,
 }
 
 /// What a row sees at its last position.
@@ -47,6 +49,14 @@ impl Seen<'_> {
             Seen::Logits(logits) => logits.iter().all(|x| x.is_finite()),
             Seen::Read(_) => true,
             Seen::NotFinite => false,
+        }
+    }
+
+    /// `[V]`; `None` where only a reading of them is left.
+    pub fn logits(&self) -> Option<&[f32]> {
+        match self {
+            Seen::Logits(logits) => Some(logits),
+            Seen::Read(_) | Seen::NotFinite => None,
         }
     }
 
@@ -70,7 +80,7 @@ impl Reader<'_> {
             scaled = sampling::log_softmax(logits, self.sampling.scale(), self.masked);
             &scaled
         };
-        let drawn = sampling::draw(at_temperature, self.sampling, self.key);
+        let drawn = self.taken.unwrap_or_else(|| sampling::draw(at_temperature, self.sampling, self.key));
         let of_marker = |log_probs: &[f64]| self.marker.map_or(f64::NEG_INFINITY, |marker| log_probs[marker as usize]);
         Reading {
             drawn,

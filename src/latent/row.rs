@@ -3,7 +3,7 @@
 use super::controller::{Closing, InBlock, InText};
 use super::decode::{Decode, Request, Switching, text_mask};
 use super::reading::{Reader, Reading, Seen};
-use super::sampling::Key;
+use super::sampling::{Key, log_softmax_and_entropy};
 use super::sequence::SwitchIds;
 use super::stream::Piece;
 use super::trace::{End, Position, PositionRole, Trace};
@@ -17,6 +17,9 @@ enum Mode {
         block: usize,
         step: usize,
     },
+    /// Inside a block without markers, after a token that was fed in place of a latent. The next latent counts as a new block,
+    /// as in any row of known tokens.
+    Between,
 }
 
 /// One row in progress.
@@ -42,6 +45,10 @@ pub(super) struct DecodingRow {
     reference: Option<f64>,
     /// Entropies of the present block.
     entropies: Vec<f64>,
+    /// How often it has gone over from latents to text.
+    switches: usize,
+    /// What the rule has it write next, whatever the model says.
+    imposed: Option<u32>,
     /// Whether thinking has ended.
     answering: bool,
     /// What the last fed position was.
@@ -87,6 +94,8 @@ impl DecodingRow {
             since: 0,
             reference: None,
             entropies: vec![],
+            switches: 0,
+            imposed: None,
             answering: false,
             at: Step::Prompt,
             end: None,
@@ -108,7 +117,7 @@ impl DecodingRow {
     /// Latents fed of the present block; `None` in text.
     pub fn latents(&self) -> Option<usize> {
         match self.mode {
-            Mode::Text => None,
+            Mode::Text | Mode::Between => None,
             Mode::Block { step, .. } => Some(step),
         }
     }
@@ -144,8 +153,8 @@ impl DecodingRow {
             return self.not_finite();
         }
         match (self.mode, how.switch) {
-            (Mode::Block { block, step }, Some(ids)) => self.in_block(seen, how, ids, block, step),
-            _ => self.in_text(seen, how, false),
+            (Mode::Block { .. } | Mode::Between, Some(ids)) => self.in_block(seen, how, ids),
+            _ => self.in_text(seen, how, false, None),
         }
     }
 
@@ -159,17 +168,37 @@ impl DecodingRow {
         self.switching != Switching::Suppressed && how.controller.model_opens()
     }
 
+    /// What weighs most in the mixture that would be fed here, where the rule goes by it.
+    fn top(&self, seen: &Seen, how: &Decode) -> Option<u32> {
+        let logits = seen.logits().filter(|_| how.controller.by_mixture())?;
+        how.source.top(logits, self.key())
+    }
+
+    /// The entropy that the rule is told of, where the row reads `entropy`.
+    fn judged(seen: &Seen, how: &Decode, masked: &[u32], entropy: f64) -> f64 {
+        match (how.controller.temperature(), seen.logits()) {
+            (temperature, Some(logits)) if temperature != 1.0 => log_softmax_and_entropy(logits, temperature, masked).1,
+            _ => entropy,
+        }
+    }
+
     /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
-    fn in_text(&mut self, seen: &Seen, how: &Decode, after_block: bool) -> Piece {
+    /// `taken`: the token that the rule says comes next.
+    fn in_text(&mut self, seen: &Seen, how: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
         let settings = how.settings;
         let masked = text_masked(how, self.draws_swi(how));
         let marker = how.switch.map(|ids| ids.swi);
+        let may_open = self.switching != Switching::Suppressed;
+        let begins = may_open && !after_block && self.visible + self.blocks == 0;
+        let top = self.top(seen, how).filter(|_| begins);
+        let imposed = self.imposed.take();
+        let taken = taken.or(imposed).or(top.filter(|&top| how.controller.ends_thinking(top)));
         let reader =
-            Reader { sampling: &settings.sampling, masked: &masked, marker, watch: self.watch, key: self.key() };
+            Reader { sampling: &settings.sampling, masked: &masked, marker, watch: self.watch, key: self.key(), taken };
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, lead }) = seen.read(&reader) else {
             return self.not_finite();
         };
-        self.answering |= how.controller.ends_thinking(drawn);
+        self.answering |= how.controller.ends_thinking(top.unwrap_or(drawn));
         let at = InText {
             visible: self.visible,
             blocks: self.blocks,
@@ -178,13 +207,13 @@ impl DecodingRow {
             reference: *self.reference.get_or_insert(entropy),
             answering: self.answering,
         };
-        let may_open = self.switching != Switching::Suppressed;
         let opens = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
         let marked = how.controller.marked();
-        if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked)
-            && let Some(piece) = self.open_unmarked(ids, entropy)
-        {
-            return piece;
+        if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked) {
+            let judged = Self::judged(seen, how, &masked, entropy);
+            if let Some(piece) = self.open_unmarked(ids, how, Position::text(drawn, logprob, entropy), judged) {
+                return piece;
+            }
         }
         let token = match how.switch {
             Some(ids) if opens && marked => ids.swi,
@@ -198,7 +227,7 @@ impl DecodingRow {
         let position = Position {
             token,
             kind: if is_swi { PositionRole::Swi } else { PositionRole::Text },
-            logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite()),
+            logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite() && imposed.is_none()),
             entropy: Some(entropy),
             p_swi: how.switch.map(|_| p_marker),
             p_exit: None,
@@ -213,65 +242,90 @@ impl DecodingRow {
         self.push_visible(position, how)
     }
 
-    /// Opens a block that no `<swi>` stands before: with its first latent. `None` where every block is closed as it opens.
-    fn open_unmarked(&mut self, ids: SwitchIds, entropy: f64) -> Option<Piece> {
+    /// Opens a block that no `<swi>` stands before: with its first latent, or `drawn` in its place. `None` where every block is
+    /// closed as it opens.
+    fn open_unmarked(&mut self, ids: SwitchIds, how: &Decode, drawn: Position, entropy: f64) -> Option<Piece> {
         if self.hold {
             self.held = true;
             return Some(Piece::default());
         }
-        let block = self.blocks;
-        self.blocks += 1;
         self.force_at = None;
         self.reference = Some(entropy);
-        (self.switching != Switching::Empty).then(|| self.latent(ids, block, 0))
+        if self.switching == Switching::Empty {
+            self.blocks += 1;
+            return None;
+        }
+        Some(self.think(ids, how, drawn))
     }
 
-    fn in_block(&mut self, seen: &Seen, how: &Decode, ids: SwitchIds, block: usize, step: usize) -> Piece {
+    /// The next position of a block without markers.
+    fn think(&mut self, ids: SwitchIds, how: &Decode, drawn: Position) -> Piece {
+        if how.controller.feeds(drawn.token) {
+            self.mode = Mode::Between;
+            return self.push_visible(drawn, how);
+        }
+        if let Mode::Block { block, step } = self.mode {
+            return self.latent(ids, block, step);
+        }
+        self.blocks += 1;
+        self.latent(ids, self.blocks - 1, 0)
+    }
+
+    fn in_block(&mut self, seen: &Seen, how: &Decode, ids: SwitchIds) -> Piece {
         let settings = how.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
             return self.push_visible(Position::closing(ids.swi_end, PositionRole::SwiEndForced, None), how);
         }
-        if step > 0 {
-            // Where no marker closes the block, text may come next, and what text never draws is masked.
-            let masked = if how.controller.marked() { vec![] } else { text_mask(&ids, false) };
-            let marker = Some(ids.swi_end);
-            let reader = Reader { sampling: &settings.sampling, masked: &masked, marker, watch: None, key: self.key() };
-            let Some(Reading { drawn, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
-                return self.not_finite();
-            };
-            if let Some(last) = self.trace.positions.last_mut() {
-                last.p_exit = Some(p_marker);
-                last.entropy = Some(entropy);
-            }
-            self.entropies.push(entropy);
-            let at = InBlock {
-                step,
-                entropies: &self.entropies,
-                reference: self.reference.unwrap_or(entropy),
-                drawn,
-                exit_drawn: drawn == ids.swi_end,
-                k_min: settings.k_min,
-                k_cap: settings.k_cap,
-            };
-            let (kind, logprob) = match how.controller.closes(&at) {
-                Closing::Drawn => (Some(PositionRole::SwiEndSampled), Some(marker_logprob)),
-                Closing::Forced => (Some(PositionRole::SwiEndForced), None),
-                Closing::Stay => (None, None),
-            };
-            // A text that has ended goes on in no block either.
-            let ended = !how.controller.marked() && settings.stop.contains(&drawn);
-            if let Some(kind) = kind.or(ended.then_some(PositionRole::SwiEndForced)) {
-                self.mode = Mode::Text;
-                (self.since, self.reference) = (0, Some(entropy));
-                self.entropies.clear();
-                if !how.controller.marked() {
-                    return self.in_text(seen, how, true);
-                }
-                return self.push_visible(Position::closing(ids.swi_end, kind, logprob), how);
-            }
+        if let Mode::Block { block, step: 0 } = self.mode {
+            return self.latent(ids, block, 0);
         }
-        self.latent(ids, block, step)
+        let marked = how.controller.marked();
+        // Where no marker closes the block, text may come next, and what text never draws is masked.
+        let masked = if marked { vec![] } else { text_masked(how, false) };
+        let marker = Some(ids.swi_end);
+        let key = self.key();
+        let reader = Reader { sampling: &settings.sampling, masked: &masked, marker, watch: None, key, taken: None };
+        let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
+            return self.not_finite();
+        };
+        if let (Mode::Block { .. }, Some(last)) = (self.mode, self.trace.positions.last_mut()) {
+            last.p_exit = Some(p_marker);
+            last.entropy = Some(entropy);
+        }
+        self.entropies.push(Self::judged(seen, how, &masked, entropy));
+        let top = self.top(seen, how);
+        let at = InBlock {
+            step: self.entropies.len(),
+            entropies: &self.entropies,
+            reference: self.reference.unwrap_or(entropy),
+            drawn: top.unwrap_or(drawn),
+            exit_drawn: drawn == ids.swi_end,
+            k_min: settings.k_min,
+            k_cap: settings.k_cap,
+        };
+        // A text that has ended goes on in no block either.
+        let ended = !marked && settings.stop.contains(&at.drawn);
+        let (kind, exit, says) = match how.controller.closes(&at) {
+            Closing::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),
+            Closing::Forced => (PositionRole::SwiEndForced, None, None),
+            Closing::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
+            Closing::Stay if ended => (PositionRole::SwiEndForced, None, top),
+            Closing::Stay => match self.mode {
+                Mode::Block { block, step } if marked => return self.latent(ids, block, step),
+                _ => return self.think(ids, how, Position::text(drawn, logprob, entropy)),
+            },
+        };
+        self.mode = Mode::Text;
+        (self.since, self.reference) = (0, Some(entropy));
+        self.entropies.clear();
+        self.switches += 1;
+        if marked {
+            return self.push_visible(Position::closing(ids.swi_end, kind, exit), how);
+        }
+        let piece = self.in_text(seen, how, true, says);
+        self.imposed = how.controller.imposes(self.switches).filter(|_| !self.answering);
+        piece
     }
 
     /// Feeds the latent `step` of a block.

@@ -1,9 +1,8 @@
 //! Training-free rules (method §6): on any text checkpoint, the entropy of the next token says where a mixture of the vocabulary
 //! is fed instead of one token. Latents stand among the text with no marker around them.
 //!
-//! Both rules think until a token is drawn that ends thinking (`</think>`, or what stands before the answer); from there on
-//! all is text. Left out of both: what the public code writes or mixes in at a switch (`<think>`, `</think>`), because text
-//! checkpoints trained here do not know these tokens.
+//! Both rules think until a token comes that ends thinking (`</think>`, or what stands before the answer); from there on
+//! all is text. How each differs from its authors' code: `method::swireasoning`, `method::soft_thinking`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,17 +10,23 @@ use super::controller::{Closing, Controller, InBlock, InText};
 
 /// SwiReasoning (Shi et al. 2026): begins with latents; text while the entropy has fallen below where the block began,
 /// latents again where it has risen above where the text began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwiReasoning {
     /// Tokens of text before a block may open again.
     pub window: usize,
-    /// Blocks that may open.
+    /// Blocks that may open; 0: any number.
     pub budget: usize,
-    /// Latents of a block at most.
+    /// After so many changes from latents to text thinking is ended; 0: never.
+    #[serde(default)]
+    pub switches: usize,
+    /// Positions of a block at most.
     pub limit: usize,
     /// The token that ends thinking.
     pub end: u32,
+    /// Tokens that are fed themselves where they are drawn inside a block, ascending.
+    #[serde(default)]
+    pub symbols: Vec<u32>,
 }
 
 impl Controller for SwiReasoning {
@@ -37,9 +42,18 @@ impl Controller for SwiReasoning {
         token == self.end
     }
 
+    fn feeds(&self, token: u32) -> bool {
+        self.symbols.binary_search(&token).is_ok()
+    }
+
+    fn imposes(&self, switches: usize) -> Option<u32> {
+        (self.switches > 0 && switches >= self.switches).then_some(self.end)
+    }
+
     fn opens(&self, at: &InText) -> bool {
         let rises = at.since >= self.window && at.entropy > at.reference;
-        !at.answering && at.blocks < self.budget && (at.visible + at.blocks == 0 || rises)
+        let may = self.budget == 0 || at.blocks < self.budget;
+        !at.answering && may && (at.visible + at.blocks == 0 || rises)
     }
 
     fn closes(&self, at: &InBlock) -> Closing {
@@ -49,18 +63,25 @@ impl Controller for SwiReasoning {
 }
 
 /// Soft-Thinking (Zhang et al. 2025): latents from the first position on; text once thinking ends, or once the model has been
-/// certain for long (the "cold stop").
+/// certain for long (the "cold stop"), where the token that ends thinking is written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftThinking {
     /// Nats below which the model counts as certain.
     pub certain: f64,
-    /// Latents in a row that it must be certain at.
+    /// Positions in a row that it must be certain at.
     pub patience: usize,
+    /// Of the entropies that are compared with `certain`.
+    #[serde(default = "one")]
+    pub temperature: f64,
     /// Latents at most.
     pub limit: usize,
     /// The token that ends thinking.
     pub end: u32,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 impl Controller for SoftThinking {
@@ -76,14 +97,26 @@ impl Controller for SoftThinking {
         token == self.end
     }
 
+    fn by_mixture(&self) -> bool {
+        true
+    }
+
+    fn temperature(&self) -> f64 {
+        self.temperature
+    }
+
     fn opens(&self, at: &InText) -> bool {
         !at.answering && at.visible == 0 && at.blocks == 0
     }
 
     fn closes(&self, at: &InBlock) -> Closing {
-        let calm = at.entropies.iter().rev().take_while(|&&entropy| entropy < self.certain).count();
-        let cold = self.patience > 0 && calm >= self.patience;
-        if cold || at.drawn == self.end || at.step >= self.limit { Closing::Forced } else { Closing::Stay }
+        // The place where the block opened counts too.
+        let backwards = at.entropies.iter().rev().chain([&at.reference]);
+        let calm = backwards.take_while(|&&entropy| entropy < self.certain).count();
+        if at.drawn == self.end || (self.patience > 0 && calm >= self.patience) {
+            return Closing::Says(self.end);
+        }
+        if at.step >= self.limit { Closing::Forced } else { Closing::Stay }
     }
 }
 
@@ -101,7 +134,7 @@ mod tests {
 
     #[test]
     fn swireasoning_follows_the_entropy() {
-        let rule = SwiReasoning { window: 3, budget: 2, limit: 5, end: 9 };
+        let rule = SwiReasoning { window: 3, budget: 2, switches: 3, limit: 5, end: 9, symbols: vec![4, 6] };
         assert!(rule.opens(&text(0, 0, 0, [1.0, 1.0])), "it begins with latents");
         assert!(rule.opens(&text(4, 1, 3, [1.0, 1.1])));
         assert!(!rule.opens(&text(4, 1, 2, [1.0, 1.1])), "the window is not over");
@@ -111,15 +144,20 @@ mod tests {
         let closes = |entropies: &[f64], drawn| rule.closes(&block(entropies, 1.0, drawn));
         assert_eq!([closes(&[1.0], 0), closes(&[1.2, 0.9], 0)], [Closing::Stay, Closing::Forced]);
         assert_eq!([closes(&[1.2], 9), closes(&[1.2; 5], 0)], [Closing::Forced, Closing::Forced]);
+        assert_eq!([4, 5, 6].map(|token| rule.feeds(token)), [true, false, true]);
+        assert_eq!([2, 3, 4].map(|switches| rule.imposes(switches)), [None, Some(9), Some(9)]);
+        let free = SwiReasoning { budget: 0, switches: 0, ..rule };
+        assert!(free.opens(&text(9, 9, 3, [1.0, 1.1])) && free.imposes(99).is_none(), "no budget");
     }
 
     #[test]
     fn soft_thinking_stops_cold_at_the_end_and_at_its_limit() {
-        let rule = SoftThinking { certain: 0.1, patience: 2, limit: 4, end: 9 };
+        let rule = SoftThinking { certain: 0.1, patience: 2, temperature: 0.6, limit: 4, end: 9 };
         assert!(rule.opens(&text(0, 0, 0, [1.0, 1.0])) && !rule.opens(&text(1, 1, 1, [1.0, 2.0])));
         let closes = |entropies: &[f64], drawn| rule.closes(&block(entropies, 1.0, drawn));
-        assert_eq!([closes(&[0.0, 0.5, 0.0], 0), closes(&[0.5, 0.0, 0.0], 0)], [Closing::Stay, Closing::Forced]);
-        assert_eq!([closes(&[0.5], 9), closes(&[0.5; 4], 0)], [Closing::Forced, Closing::Forced]);
+        assert_eq!([closes(&[0.0, 0.5, 0.0], 0), closes(&[0.5, 0.0, 0.0], 0)], [Closing::Stay, Closing::Says(9)]);
+        assert_eq!([closes(&[0.5], 9), closes(&[0.5; 4], 0)], [Closing::Says(9), Closing::Forced]);
+        assert_eq!(rule.closes(&block(&[0.0], 0.0, 0)), Closing::Says(9), "it was certain where the block opened");
         let patient = SoftThinking { patience: 0, ..rule };
         assert_eq!(patient.closes(&block(&[0.0; 3], 1.0, 0)), Closing::Stay, "patience 0 never stops cold");
     }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
+use super::sampling::Key;
 use crate::model::{Decoder, Span, heads};
 use crate::ops;
 
@@ -18,6 +19,12 @@ pub trait LatentSource: Send + Sync {
 
     /// As it is written into results.
     fn name(&self) -> String;
+
+    /// The token that weighs most in the mixture that is fed at this place, of the logits `[V]` before it; `None` of what is no
+    /// mixture.
+    fn top(&self, _logits: &[f32], _at: Key) -> Option<u32> {
+        None
+    }
 
     /// Whether it is computed from `h` and the model alone and reads nothing back: a device then goes from latent to latent
     /// without asking.
@@ -37,18 +44,26 @@ pub enum Source {
     },
     VocabularyMixture {
         top_k: usize,
+        /// Of the tokens only so many as have this probability together; 1 keeps all.
+        #[serde(default = "whole")]
+        top_p: f64,
         temperature: f64,
     },
     Projection,
     LatentHead,
 }
 
+fn whole() -> f64 {
+    1.0
+}
+
 impl Source {
     /// # Errors
     /// A value out of range, by name.
     pub fn check(&self) -> Result<()> {
-        if let Source::VocabularyMixture { top_k, temperature } = *self {
+        if let Source::VocabularyMixture { top_k, top_p, temperature } = *self {
             ensure!(top_k > 0, "vocabulary mixture: top_k must be at least 1, found 0");
+            ensure!(top_p > 0.0 && top_p <= 1.0, "vocabulary mixture: top_p must be in (0, 1], found {top_p}");
             ensure!(temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {temperature}");
         }
         Ok(())
@@ -60,8 +75,8 @@ impl LatentSource for Source {
         match *self {
             Source::HiddenState => HiddenState.inject(h, at, model),
             Source::FixedEmbedding { token } => FixedEmbedding { token }.inject(h, at, model),
-            Source::VocabularyMixture { top_k, temperature } => {
-                VocabularyMixture { top_k, temperature }.inject(h, at, model)
+            Source::VocabularyMixture { top_k, top_p, temperature } => {
+                VocabularyMixture { top_k, top_p, temperature }.inject(h, at, model)
             }
             Source::Projection => Projection.inject(h, at, model),
             Source::LatentHead => LatentHead.inject(h, at, model),
@@ -72,10 +87,17 @@ impl LatentSource for Source {
         match *self {
             Source::HiddenState => HiddenState.name(),
             Source::FixedEmbedding { token } => FixedEmbedding { token }.name(),
-            Source::VocabularyMixture { top_k, temperature } => VocabularyMixture { top_k, temperature }.name(),
+            Source::VocabularyMixture { top_k, top_p, temperature } => {
+                VocabularyMixture { top_k, top_p, temperature }.name()
+            }
             Source::Projection => Projection.name(),
             Source::LatentHead => LatentHead.name(),
         }
+    }
+
+    fn top(&self, logits: &[f32], _at: Key) -> Option<u32> {
+        let likelier = |best: usize, (token, x): (usize, &f32)| if *x > logits[best] { token } else { best };
+        matches!(self, Source::VocabularyMixture { .. }).then(|| logits.iter().enumerate().fold(0, likelier) as u32)
     }
 
     fn stays_on_device(&self) -> bool {
@@ -153,20 +175,28 @@ impl LatentSource for FixedEmbedding {
     }
 }
 
-/// `Σ p_v E[v]` over the `top_k` most probable tokens, renormalised (Soft-Thinking, Zhang et al. 2025).
+/// `Σ p_v E[v]` over the `top_k` most probable tokens, of these the first that have probability `top_p` together, renormalised
+/// (Soft-Thinking, Zhang et al. 2025).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VocabularyMixture {
     pub top_k: usize,
+    pub top_p: f64,
     pub temperature: f64,
 }
 
 impl LatentSource for VocabularyMixture {
     fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
-        Source::VocabularyMixture { top_k: self.top_k, temperature: self.temperature }.check()?;
+        let Self { top_k, top_p, temperature } = *self;
+        Source::VocabularyMixture { top_k, top_p, temperature }.check()?;
         let [b, _, d] = h.dims();
         let logits = model.unembed(h).div_scalar(self.temperature);
         let k = self.top_k.min(logits.dims()[2]);
-        let (top, index) = logits.topk_with_indices(k, 2);
+        let (mut top, index) = logits.clone().topk_with_indices(k, 2);
+        if top_p < 1.0 {
+            let p = softmax(logits, 2).gather(2, index.clone());
+            let before = p.clone().cumsum(2) - p;
+            top = top.mask_fill(before.greater_equal_elem(top_p), f32::NEG_INFINITY);
+        }
         let ids = index.reshape([b * k]).try_into_vec_as::<i64>();
         let ids = ids.context("reading the most probable tokens")?;
         let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
@@ -175,6 +205,7 @@ impl LatentSource for VocabularyMixture {
     }
 
     fn name(&self) -> String {
-        format!("vocabulary_mixture({}, {})", self.top_k, self.temperature)
+        let top_p = if self.top_p < 1.0 { format!("top-p {}, ", self.top_p) } else { String::new() };
+        format!("vocabulary_mixture({}, {top_p}{})", self.top_k, self.temperature)
     }
 }

@@ -2,11 +2,14 @@
 //! weights, a block of latents in its place (the student's path); the student's hidden states where the answer begins are drawn
 //! to the teacher's.
 //!
-//! As in the public code: a latent is fed with the state before it through two layers and a LayerNorm; the distance is
-//! smooth-L1, the mean over all layers, at the first token of the answer's text (`:`, here `#` or `####`), which both paths feed
-//! and which predicts the answer; the teacher's states are constants, and the distance is divided by their standard deviation.
-//! Our readings: that deviation is a row's own, not the batch's, and every row's three terms are means over the row, weighed by
-//! the tokens of its answer, so that shards of a batch add up; the layer of embeddings is left out, where the two are the same.
+//! As in the public code (zhenyi4/codi): a latent is fed with the state before it through two layers and a LayerNorm; the distance is
+//! smooth-L1, the mean over the embeddings and all layers (L + 1), at the last token before the answer's own (`:`, here `#` or
+//! `####`), which both paths feed; the teacher's states are constants, and the distance is divided by their standard deviation; the
+//! teacher's chain drops its last step, which says the answer (`codi.last_step`).
+//!
+//! It differs in this: that deviation is a row's own, not the batch's, and every row's three terms are means over the row, weighed by
+//! the tokens of its answer, so that shards of a batch add up (theirs: cross-entropies are means over the tokens of the batch, the
+//! distance over its rows); the projection has no dropout, nor has LoRA; answers that begin with no digit stay.
 
 use std::cell::RefCell;
 
@@ -26,6 +29,7 @@ use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, HookSpec, Hooks};
 use crate::recipe::Recipe;
 use crate::text::Sample;
+use crate::text::clauses::steps;
 
 pub struct Codi;
 
@@ -49,11 +53,14 @@ fn codi(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
     let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
     let steps = settings.steps.max(epochs);
     let block = block(settings.latents, corpus.switch);
-    let answers: Vec<usize> = corpus.train.iter().map(answer).collect::<Result<_>>()?;
+    let answers: Vec<(usize, usize)> = corpus.train.iter().map(answer).collect::<Result<_>>()?;
     let row = move |_, i: usize| {
         let sample: &Sample = &corpus.train[i];
-        let student = Row::rest(sample, answers[i], corpus.end).after(&block);
-        Ok(student.taught_by(Row::text(sample, corpus.end)))
+        let (last, answer) = answers[i];
+        let student = Row::rest(sample, answer, corpus.end).after(&block);
+        let until = if settings.last_step { answer } else { last };
+        let taught = [&sample.response[..until], &sample.response[answer..]].concat();
+        Ok(student.taught_by(Row::new(&sample.prompt, &taught, corpus.end)))
     };
     Ok(Supervised {
         from: Some("base"),
@@ -76,12 +83,13 @@ fn codi(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
     })
 }
 
-/// Where the final answer begins in the response.
-fn answer(sample: &Sample) -> Result<usize> {
-    let range = sample.answer.as_ref().with_context(|| {
+/// Where the last step of the chain and the final answer begin in the response.
+fn answer(sample: &Sample) -> Result<(usize, usize)> {
+    let chain = steps(sample).zip(sample.answer.as_ref()).with_context(|| {
         format!("problem {}: no final answer is marked in its solution, so CODI cannot be trained", sample.id)
-    })?;
-    Ok(range.start)
+    });
+    let (steps, answer) = chain?;
+    Ok((steps.last().map_or(answer.start, |step| step.start), answer.start))
 }
 
 /// Per row: `student + teacher · (teacher's cross-entropy) + distance · (between their states)`.
@@ -120,7 +128,8 @@ impl Objective for Distillation {
 /// One path of a batch.
 struct Path {
     learnt: Learnt,
-    /// `[layer][B, D]`, in f32: at the first token of the answer, after each block, the last after the final norm.
+    /// `[layer + 1][B, D]`, in f32: at the first token of the answer, before the first block and after each, the last after the
+    /// final norm.
     states: Vec<Tensor<2>>,
 }
 
@@ -133,17 +142,20 @@ fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32) -> Result<
         .map(|(i, (row, student))| (i, row.ids.len() - (student.ids.len() - student.prompt)))
         .collect();
     let layers = model.layers.len();
-    let seen: RefCell<Vec<Vec<Option<Tensor<2>>>>> = RefCell::new(vec![vec![None; rows.len()]; layers]);
+    let seen: RefCell<Vec<Vec<Option<Tensor<2>>>>> = RefCell::new(vec![vec![None; rows.len()]; layers + 1]);
     let mut hooks = Hooks::none();
-    let spec: HookSpec = "blocks.*.hook_resid_post".parse()?;
-    hooks.observe(&spec, layers, |site, value| {
-        let Some(layer) = site.point.layer else { return Ok(()) };
-        for place in site.places.iter().filter(|place| places[place.row].1 == place.position) {
-            let x = value.clone().three()?.narrow(0, place.batch, 1).narrow(1, place.index, 1);
-            seen.borrow_mut()[layer][place.row] = Some(x.squeeze_dim(1));
-        }
-        Ok(())
-    })?;
+    for (spec, after) in [("blocks.0.hook_resid_pre", 0), ("blocks.*.hook_resid_post", 1)] {
+        let spec: HookSpec = spec.parse()?;
+        let (seen, places) = (&seen, &places);
+        hooks.observe(&spec, layers, move |site, value| {
+            let Some(layer) = site.point.layer else { return Ok(()) };
+            for place in site.places.iter().filter(|place| places[place.row].1 == place.position) {
+                let x = value.clone().three()?.narrow(0, place.batch, 1).narrow(1, place.index, 1);
+                seen.borrow_mut()[layer + after][place.row] = Some(x.squeeze_dim(1));
+            }
+            Ok(())
+        })?;
+    }
     let learnt = response_losses(model, rows, latent, &Source::Projection, Gradient::Through, &mut hooks)?;
     drop(hooks);
     let mut states = vec![];
@@ -151,8 +163,8 @@ fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32) -> Result<
         let rows: Option<Vec<Tensor<2>>> = layer.into_iter().collect();
         states.push(Tensor::cat(rows.context("a row was not fed up to its answer")?, 0));
     }
-    ensure!(!states.is_empty(), "a model without blocks has no states to compare");
-    states[layers - 1] = learnt.all.hidden_at(&places)?;
+    ensure!(layers > 0, "a model without blocks has no states to compare");
+    states[layers] = learnt.all.hidden_at(&places)?;
     Ok(Path { learnt, states: states.into_iter().map(|x| x.cast(FloatDType::F32)).collect() })
 }
 

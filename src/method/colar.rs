@@ -4,13 +4,18 @@
 //! This is not a recurrence of hidden states, though the paper's table files it there: what is fed is a point in the space of
 //! embeddings that the head predicts: a draw from its distribution in the public code, the mean here.
 //!
-//! As in the public code: where the chain does not divide by r, its first slot is the smaller; the language model's own head
-//! learns one token of each slot, drawn at random, and after the last slot what ends thinking (`###`, here `</swi>`); slots to be
-//! predicted are constants, divided by the standard deviation of the embeddings; the head's loss is the mean over slots and
-//! width, a squared error and a small reward for entropy. Our readings: the expected squared error of a draw,
-//! `(μ − e)² + σ²`, stands for that of one draw, so that the loss is a function of the row; every slot is predicted, the first
-//! too. r is drawn for each sample and step; the prompt does not tell it (the public code's "thinking
-//! speed"), as the words of a small vocabulary cannot: give `factors` one value where it must be known.
+//! As in the public code (xiaomi-research/colar): where the chain does not divide by r, its last slot is the smaller (`colar.short`);
+//! the language model's own head learns one token of each slot, drawn at random, and after the last slot what ends thinking (`###`,
+//! here `</swi>`), whose embedding the latent head learns there too (`colar.closing`); slots to be predicted are constants, divided
+//! by the standard deviation of the embeddings; the head's loss is the mean over slots and width of a squared error; the rate is
+//! constant, and entropy has no weight.
+//!
+//! It differs in this: the expected squared error of a draw, `(μ − e)² + σ²`, stands for that of one draw, so that the loss is a
+//! function of the row; the head's loss is a mean over a row's slots, weighed by its learnt tokens (theirs: over the slots of the
+//! batch); what begins thinking (theirs is the same `###`, here `<swi>`) is not learnt, as it is always put there; thinking ends by
+//! the token that `[evaluation]` draws (theirs: at temperature 1); r is drawn for each sample, not for each batch, and the prompt does
+//! not tell it (their "thinking speed"), as the words of a small vocabulary cannot: give `factors` one value where it must be known.
+//! `colar.cosine` and the reward for entropy are ours.
 
 use std::f64::consts::{E, PI};
 
@@ -30,7 +35,7 @@ use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, Span, Step};
 use crate::ops;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Short};
 use crate::text::Sample;
 
 pub struct Colar;
@@ -58,7 +63,7 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> 
     let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "colar", step, i);
         let factor = settings.factors[rng.random_range(0..settings.factors.len())];
-        Ok(row_at(corpus, &corpus.train[i], chains[i], factor, &mut rng))
+        Ok(row_at(corpus, &corpus.train[i], chains[i], (factor, settings.short), &mut rng))
     };
     Ok(Supervised {
         from: Some("base"),
@@ -66,9 +71,19 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> 
         steps,
         batch: settings.batch,
         lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
+        schedule: LrSchedule {
+            peak: settings.learning_rate,
+            warmup: settings.warmup,
+            cosine_from: if settings.cosine { 0 } else { steps },
+            steps,
+        },
         row: Box::new(row),
-        objective: Box::new(Slots { width: settings.width, slots: settings.slots, entropy: settings.entropy }),
+        objective: Box::new(Slots {
+            width: settings.width,
+            slots: settings.slots,
+            entropy: settings.entropy,
+            closing: settings.closing,
+        }),
         reasoning: Reasoning {
             source: Source::LatentHead,
             blocks: Blocks::Thinking { limit: settings.limit },
@@ -89,8 +104,9 @@ fn chain(sample: &Sample) -> Result<usize> {
 }
 
 /// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; learnt from `</swi>` on.
-fn row_at(corpus: &Corpus, sample: &Sample, chain: usize, factor: usize, rng: &mut impl Rng) -> Row {
-    let (first, rest) = sample.response[..chain].split_at(chain % factor);
+fn row_at(corpus: &Corpus, sample: &Sample, chain: usize, (factor, short): (usize, Short), rng: &mut impl Rng) -> Row {
+    let first = if short == Short::First { chain % factor } else { 0 };
+    let (first, rest) = sample.response[..chain].split_at(first);
     let groups = std::iter::once(first).filter(|group| !group.is_empty()).chain(rest.chunks(factor));
     let slots: Vec<Slot> = groups
         .map(|tokens| Slot { tokens: tokens.to_vec(), label: tokens[rng.random_range(0..tokens.len())] })
@@ -107,15 +123,16 @@ struct Slots {
     width: usize,
     slots: f64,
     entropy: f64,
+    closing: bool,
 }
 
 impl Objective for Slots {
     fn tokens(&self, rows: &[Row], latent: u32) -> usize {
-        learnt(rows, latent).0.len()
+        learnt(rows, latent, self.closing).0.len()
     }
 
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
-        let (learnt, before) = learnt(rows, latent);
+        let (learnt, before) = learnt(rows, latent, self.closing);
         let fed = Gold { rows };
         let losses = losses_at(model, rows, latent, &fed, Gradient::Through, learnt, &mut Hooks::none())?;
         let mut loss = losses.losses.clone().sum();
@@ -135,25 +152,21 @@ impl Objective for Slots {
 }
 
 impl Slots {
-    /// Per row the mean over its slots of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
-    fn head_loss(
-        &self,
-        model: &Decoder,
-        rows: &[Row],
-        losses: &Learnt,
-        before: &[(usize, usize)],
-    ) -> Result<Tensor<1>> {
+    /// Per row the mean over what its head predicts of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
+    fn head_loss(&self, model: &Decoder, rows: &[Row], losses: &Learnt, predicted: &[Predicted]) -> Result<Tensor<1>> {
         let head = model.heads.latent.as_ref().context("CoLaR learns with a latent head, and the model has none")?;
-        let tokens: Vec<&[u32]> = rows.iter().flat_map(|row| &row.slots).map(|slot| slot.tokens.as_slice()).collect();
+        let tokens: Vec<&[u32]> = predicted.iter().map(|p| p.tokens).collect();
+        let before: Vec<(usize, usize)> = predicted.iter().map(|p| p.before).collect();
         let gold = f32s(compressed(model, &tokens)?.detach() / head.scale.val().detach().unsqueeze());
-        let (mean, log_std) = head.forward(losses.all.hidden_at(before)?.unsqueeze_dim(0));
+        let (mean, log_std) = head.forward(losses.all.hidden_at(&before)?.unsqueeze_dim(0));
         let (mean, log_std) = (f32s(mean).squeeze_dim::<2>(0), f32s(log_std).squeeze_dim::<2>(0));
         let error = (mean - gold).square() + log_std.clone().mul_scalar(2.0).exp();
         let entropy = log_std + 0.5 * (2.0 * PI * E).ln();
         let each = (error - entropy.mul_scalar(self.entropy)).mean_dim(1).squeeze_dim::<1>(1);
-        let mut of_row = vec![0.0; rows.len()];
+        let (mut of_row, mut heads) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
         losses.targets.iter().for_each(|&(row, _, _)| of_row[row] += 1.0);
-        let shares: Vec<f32> = before.iter().map(|&(row, _)| of_row[row] / rows[row].slots.len() as f32).collect();
+        before.iter().for_each(|&(row, _)| heads[row] += 1.0);
+        let shares: Vec<f32> = before.iter().map(|&(row, _)| of_row[row] / heads[row]).collect();
         let shares = TensorData::new(shares, [before.len()]);
         Ok((each.clone() * Tensor::from_data(shares, (&each.device(), each.dtype()))).sum())
     }
@@ -163,18 +176,29 @@ fn f32s<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.cast(FloatDType::F32)
 }
 
-/// The tokens to be learnt (the text's, then a token of each slot), and the place before each slot: `(row, position)`.
-fn learnt(rows: &[Row], latent: u32) -> (Vec<Target>, Vec<(usize, usize)>) {
+/// What the head predicts: tokens of which the sum over the root of their number is fed next.
+struct Predicted<'a> {
+    /// `(row, position)` of the state that it is predicted from.
+    before: (usize, usize),
+    tokens: &'a [u32],
+}
+
+/// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, what
+/// stands behind the last.
+fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<Predicted<'_>>) {
     let mut learnt = targets(rows, latent);
-    let mut before = vec![];
+    let mut predicted = vec![];
     for (b, row) in rows.iter().enumerate() {
-        let places = (0..row.ids.len()).filter(|&at| row.ids[at] == latent);
-        for (slot, at) in row.slots.iter().zip(places) {
+        let places: Vec<usize> = (0..row.ids.len()).filter(|&at| row.ids[at] == latent).collect();
+        for (slot, &at) in row.slots.iter().zip(&places) {
             learnt.push((b, at - 1, slot.label));
-            before.push((b, at - 1));
+            predicted.push(Predicted { before: (b, at - 1), tokens: &slot.tokens });
+        }
+        if let (true, Some(&last)) = (closing, places.last()) {
+            predicted.push(Predicted { before: (b, last), tokens: &row.ids[last + 1..last + 2] });
         }
     }
-    (learnt, before)
+    (learnt, predicted)
 }
 
 /// `Σ E[token] / √n` of each slot's n tokens: `[slots, D]`.

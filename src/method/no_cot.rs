@@ -1,4 +1,5 @@
-//! No-CoT: the answer alone, from nothing or from the pretrained model. What a model knows without a chain of thought.
+//! No-CoT: the answer alone, on the checkpoint of `base` as every other method, or on the initial model
+//! (`no_cot.from_base = false`). What a model knows without a chain of thought.
 
 use anyhow::Result;
 
@@ -6,6 +7,7 @@ use super::Method;
 use super::objective::CrossEntropy;
 use super::phase::{Context, Phase, Supervised, Work};
 use super::schedule::LrSchedule;
+use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::Reasoning;
 use crate::recipe::Recipe;
@@ -21,16 +23,22 @@ impl Method for NoCot {
         "the answer alone, without a chain of thought"
     }
 
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![Phase { name: "no_cot", work: Work::Supervised(no_cot) }]
+    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
+        let own = Phase { name: "no_cot", work: Work::Supervised(no_cot) };
+        start(recipe).map(|_| BASE).into_iter().chain([own]).collect()
     }
+}
+
+/// The phase that the answer alone is learnt after.
+pub(super) fn start(recipe: &Recipe) -> Option<&'static str> {
+    recipe.no_cot.from_base.then_some(BASE.name)
 }
 
 pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
     let (base, steps) = (&recipe.base, recipe.no_cot.steps);
     let rows: Vec<Row> = corpus.train.iter().map(|s| Row::answer_only(s, corpus.end)).collect::<Result<_>>()?;
     Ok(Supervised {
-        from: None,
+        from: start(recipe),
         stream: "no_cot",
         steps,
         batch: base.batch,

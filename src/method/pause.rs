@@ -2,7 +2,8 @@
 //! have, and nothing handed on from one to the next but keys and values.
 //!
 //! Our reading: the M tokens are one learnt embedding, that of `<latent>`, with no marker around them; the loss is on the
-//! answer alone. All else is `no_cot`'s, the order of the samples too.
+//! answer alone. All else is `no_cot`'s, start and order of the samples too. Theirs are also there in pretraining, which a base of
+//! ours has not had.
 
 use anyhow::Result;
 
@@ -10,6 +11,7 @@ use super::Method;
 use super::no_cot;
 use super::objective::CrossEntropy;
 use super::phase::{Context, Phase, Supervised, Work};
+use super::text_cot::BASE;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::recipe::Recipe;
 
@@ -24,8 +26,9 @@ impl Method for Pause {
         "the answer alone, after M pause tokens (Goyal et al. 2024)"
     }
 
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![Phase { name: "pause", work: Work::Supervised(pause) }]
+    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
+        let own = Phase { name: "pause", work: Work::Supervised(pause) };
+        no_cot::start(recipe).map(|_| BASE).into_iter().chain([own]).collect()
     }
 }
 

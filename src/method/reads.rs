@@ -18,8 +18,8 @@ const SUPERVISED: [(&str, Option<&str>, &[&str]); 10] = [
     ("boundary", Some("annotate"), &["boundary"]),
     ("sft", Some("boundary"), &["latent"]),
     ("fixed_embedding", Some("boundary"), &["latent"]),
-    ("no_cot", None, &["no_cot", "base"]),
-    ("pause", None, &["pause", "no_cot", "base"]),
+    ("no_cot", Some("base"), &["no_cot", "base"]),
+    ("pause", Some("base"), &["pause", "no_cot", "base"]),
     ("icot", Some("base"), &["icot"]),
     ("coconut", Some("base"), &["coconut"]),
     ("codi", Some("base"), &["codi"]),
@@ -39,7 +39,7 @@ pub(crate) struct Reads {
 
 impl Phase {
     /// What it depends on. A method that nothing is known of depends on everything.
-    pub(crate) fn reads(&self) -> Reads {
+    pub(crate) fn reads(&self, recipe: &Recipe) -> Reads {
         let of =
             |parent, own: &[&'static str], measured_apart| Reads { parent, own: Some(own.to_vec()), measured_apart };
         match self.work {
@@ -50,9 +50,14 @@ impl Phase {
                 let known = own.map(|own| vec![own, "evaluation"]);
                 Reads { parent: Some(from), own: known, measured_apart: false }
             }
-            Work::Grpo { from, .. } => of(Some(from), &["grpo", "soft_thinking.gumbel", "evaluation"], false),
+            Work::Grpo { from, .. } => {
+                of(Some(from), &["grpo", "soft_thinking.gumbel", "soft_thinking.density", "evaluation"], false)
+            }
             Work::Supervised(_) => match SUPERVISED.iter().find(|(name, ..)| *name == self.name) {
-                Some((_, parent, own)) => of(*parent, own, true),
+                Some((name, parent, own)) => {
+                    let alone = ["no_cot", "pause"].contains(name) && !recipe.no_cot.from_base;
+                    of(parent.filter(|_| !alone), own, true)
+                }
                 None => Reads { parent: None, own: None, measured_apart: false },
             },
         }
@@ -189,7 +194,7 @@ mod tests {
         leaves("", &table, &mut all);
         let (phases, mut tried, mut felt) = (phases(&recipe), 0, BTreeSet::new());
         for phase in phases.iter().filter(|phase| matches!(phase.work, Work::Supervised(_))) {
-            let reads = phase.reads();
+            let reads = phase.reads(&recipe);
             assert!(reads.own.is_some(), "{}: say in this file what it reads", phase.name);
             let (from, before) = declared(phase, &recipe, &corpus, &tagged);
             let parent = if reads.parent == Some("annotate") { Some("base") } else { reads.parent };

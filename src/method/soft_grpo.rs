@@ -2,13 +2,20 @@
 //! vocabulary drawn with Gumbel noise, whose density enters the ratio as a token's probability does (`latent::gumbel`); what the
 //! mixture was is kept, so that the rows are known when they are read again.
 //!
-//! Left out: their top-p. Of Latent-SFT (mixtures as targets of supervised training) and Latent-GRPO (one-sided noise with margins)
-//! nothing is here beyond this source, its density and its gradient. Measured without noise, as Soft-Thinking.
+//! As in the public code (zz1358m/SofT-GRPO-master): `soft_thinking.density = "mean"`, the noise of rollouts, thinking that ends by the
+//! token that weighs most in the mixture, and the log-probability of the token that ends it. `"sum"` is the equation of the paper.
+//!
+//! It differs in this: a mixture's tokens that top-p cuts are left out of it (theirs keep a weight of about 1e-6); noise that the
+//! clamp cut always has a gradient, where theirs has one as its rounding falls; temperature, top-k, top-p, group and rate are the
+//! recipe's ([`Grpo`]; theirs: temperature 1, top-k 5, top-p .95, τ .1, groups of 8, 1e-6, β 1e-3); the answer is drawn from the full
+//! softmax; measured without noise, as Soft-Thinking (theirs: with noise at τ .5, 32 samples).
+//! Of Latent-SFT (mixtures as targets of supervised training) and Latent-GRPO (one-sided noise with margins) nothing is here beyond
+//! this source, its density and its gradient.
 
 use super::Method;
 use super::phase::{Phase, Work};
 use super::soft_thinking::SoftThinking;
-use crate::recipe::{Grpo, Recipe, ReplayMode};
+use crate::recipe::{self, Grpo, Recipe, ReplayMode};
 
 pub struct SoftGrpo;
 
@@ -32,5 +39,6 @@ impl Method for SoftGrpo {
 
 /// Inputs of latents are constants here, and their states choose the next one: all positions have a gradient.
 fn noisy(recipe: &Recipe) -> Grpo {
-    Grpo { gumbel: recipe.soft_thinking.gumbel, replay: ReplayMode::FullBptt, cosine_every: 0, ..recipe.grpo.clone() }
+    let recipe::SoftThinking { gumbel, density, .. } = recipe.soft_thinking;
+    Grpo { gumbel, density, replay: ReplayMode::FullBptt, cosine_every: 0, ..recipe.grpo.clone() }
 }

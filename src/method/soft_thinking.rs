@@ -1,5 +1,11 @@
 //! Soft-Thinking (Zhang et al. 2025): the text checkpoint as it is, thinking in mixtures of its most probable tokens until
 //! thinking ends. Training-free.
+//!
+//! As in the public code (eric-ai-lab/Soft-Thinking): thinking ends by the token that weighs most in the mixture; entropies of the cold
+//! stop are those after the temperature, and at the stop the token that ends thinking is written; top-p before top-k.
+//!
+//! It differs in this: top-p is of the full softmax (theirs: of the 30 most probable tokens, and tokens below .001 of the first are cut);
+//! the answer is drawn as `[evaluation]` says (theirs: temperature .6, top-p .95, top-k 30); a cold stop in the answer does not end it.
 
 use anyhow::{Context as _, Result};
 
@@ -27,11 +33,11 @@ impl Method for SoftThinking {
 }
 
 fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
-    let recipe::SoftThinking { top_k, temperature, certain, patience, .. } = recipe.soft_thinking;
+    let recipe::SoftThinking { top_k, top_p, temperature, certain, patience, .. } = recipe.soft_thinking;
     let (limit, end) = (recipe.evaluation.max_new_tokens, end_of_thinking(corpus)?);
     Ok(Reasoning {
-        source: Source::VocabularyMixture { top_k, temperature },
-        blocks: Blocks::SoftThinking(rules::SoftThinking { certain, patience, limit, end }),
+        source: Source::VocabularyMixture { top_k, top_p, temperature },
+        blocks: Blocks::SoftThinking(rules::SoftThinking { certain, patience, temperature, limit, end }),
         ..Reasoning::text("soft_thinking")
     })
 }

@@ -8,12 +8,14 @@ pub struct Stages {
     stages: Vec<Stage>,
     /// The first step after each of them.
     ends: Vec<usize>,
+    /// Steps of one pass over the data.
+    per_epoch: usize,
 }
 
 impl Stages {
     /// `per_epoch` steps are one pass over the data.
     pub fn new(stages: &[Stage], per_epoch: usize) -> Self {
-        let mut all = Self { stages: vec![], ends: vec![] };
+        let mut all = Self { stages: vec![], ends: vec![], per_epoch };
         for stage in stages {
             let steps = stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
             let end = all.steps() + steps;
@@ -41,6 +43,20 @@ impl Stages {
         self.stages.last()
     }
 
+    /// The first step of every stage but the first and, with `passes`, of every pass over the data within a stage: steps before
+    /// which an optimiser forgets its state.
+    pub fn resets(&self, passes: bool) -> Vec<usize> {
+        let mut from = 0;
+        let mut all = vec![];
+        for &end in &self.ends {
+            let within = if passes { self.per_epoch } else { end - from };
+            all.extend((from..end).step_by(within.max(1)));
+            from = end;
+        }
+        all.retain(|&step| step > 0);
+        all
+    }
+
     /// The first step of the last stage.
     pub fn last_from(&self) -> usize {
         self.ends.len().checked_sub(2).map_or(0, |before| self.ends[before])
@@ -65,6 +81,9 @@ mod tests {
         assert_eq!((0..stages.steps()).filter_map(k_at).collect::<Vec<_>>(), [1, 1, 1, 3, 3, 3]);
         let ends: Vec<_> = stages.ends().map(|(after, stage)| (after, stage.k)).collect();
         assert_eq!((stages.last().map(|s| s.k), stages.last_from(), ends), (Some(3), 3, vec![(3, 1)]));
+        assert_eq!((stages.resets(false), stages.resets(true)), (vec![3], vec![3]));
+        let passes = Stages::new(&[stage(1, 0, 2.0), stage(2, 7, 0.0)], 5);
+        assert_eq!((passes.resets(false), passes.resets(true)), (vec![10], vec![5, 10, 15]));
         let none = Stages::new(&[], 5);
         assert_eq!(
             (none.steps(), none.last(), none.at(0), none.last_from(), none.ends().count()),

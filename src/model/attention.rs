@@ -1,5 +1,7 @@
 //! Self-attention of one block: projections, optional QK-norm and RoPE, cache, grouped attention.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -20,24 +22,28 @@ pub struct Attention {
     pub k_proj: Linear,
     pub v_proj: Linear,
     pub o_proj: Linear,
-    /// Per-head norms of q and k, `[dh]`.
+    /// Norms of q and k: `[dh]`, or over all of their heads together `[H · dh]`.
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
 }
 
 /// What every block of one call shares.
 pub(super) struct Call<'a> {
+    pub config: &'a ModelConfig,
     pub span: &'a Span,
     /// `None` where positions are learned.
     pub rotation: Option<Rotation>,
     pub mask: Option<Tensor<4>>,
+    /// Of layers that have a window.
+    pub sliding_mask: Option<Tensor<4>>,
 }
 
 impl Attention {
     pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
         let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
-        let norm = || config.qk_norm.then(|| Norm::new(dh, config, device));
+        let joint = config.family.qk_norm_is_joint();
+        let norm = |all| config.qk_norm.then(|| Norm::new(if joint { all } else { dh }, config, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
         let (qkv, other) = (config.family.qkv_bias(), config.family.other_biases());
@@ -46,8 +52,8 @@ impl Attention {
             k_proj: linear("k_proj", [kv, d])?.biased(qkv, kv, device),
             v_proj: linear("v_proj", [kv, d])?.biased(qkv, kv, device),
             o_proj: linear("o_proj", [d, q])?.biased(other, d, device),
-            q_norm: norm(),
-            k_norm: norm(),
+            q_norm: norm(q),
+            k_norm: norm(kv),
         })
     }
 
@@ -56,14 +62,13 @@ impl Attention {
         &self,
         x: Tensor<3>,
         layer: usize,
-        head_dim: usize,
         call: &Call,
         cache: &mut KvCache,
         hooks: &mut Hooks,
     ) -> Result<Tensor<3>> {
         let [b, l, _] = x.dims();
         let at = |kind| HookPoint::at(layer, kind);
-        let span = call.span;
+        let (span, head_dim) = (call.span, call.config.head_dim);
         let heads = |y: Tensor<3>| {
             let h = y.dims()[2] / head_dim;
             y.reshape([b, l, h, head_dim])
@@ -72,23 +77,30 @@ impl Attention {
         let q = hooks.apply(at(PointKind::Q), span, heads(q))?;
         let k = hooks.apply(at(PointKind::K), span, heads(k))?;
         let v = hooks.apply(at(PointKind::V), span, heads(v))?;
+        let joint = call.config.family.qk_norm_is_joint();
         let turned = |norm, x| match &call.rotation {
-            Some(rotation) => ops::rotate(normed(norm, x), rotation),
-            None => normed(norm, x),
+            Some(rotation) => ops::rotate(normed(norm, joint, x), rotation),
+            None => normed(norm, joint, x),
         };
         let (q, k) = (turned(&self.q_norm, q), turned(&self.k_norm, k));
         let q = hooks.apply(at(PointKind::RotQ), span, q)?;
         let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
+        let scale = call.config.query_scale();
+        let q = if scale == 1.0 { q } else { q.mul_scalar(scale) };
+        let cap = call.config.extras.attention_cap;
         let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
-        let mask = call.mask.clone();
+        let mask = if call.config.window(layer).is_some() { &call.sliding_mask } else { &call.mask }.clone();
         let z = if hooks.wants(at(PointKind::AttnScores)) {
-            let scores = hooks.apply(at(PointKind::AttnScores), span, ops::masked(ops::grouped_scores(q, k), mask))?;
+            let scores = ops::masked(soft_capped(ops::grouped_scores(q, k), cap), mask);
+            let scores = hooks.apply(at(PointKind::AttnScores), span, scores)?;
             let pattern = hooks.apply(at(PointKind::Pattern), span, ops::grouped_pattern(scores, None))?;
             ops::grouped_values(pattern, v)
         } else if hooks.wants(at(PointKind::Pattern)) {
-            let pattern = ops::grouped_pattern(ops::grouped_scores(q, k), mask);
+            let pattern = ops::grouped_pattern(soft_capped(ops::grouped_scores(q, k), cap), mask);
             ops::grouped_values(hooks.apply(at(PointKind::Pattern), span, pattern)?, v)
+        } else if cap.is_some() {
+            attend_capped(q, k, v, mask, cap)
         } else {
             ops::attend(q, k, v, mask)
         };
@@ -119,8 +131,32 @@ impl Attention {
     }
 }
 
-fn normed(norm: &Option<Norm>, x: Tensor<4>) -> Tensor<4> {
+/// `c · tanh(x / c)` for a cap c.
+pub(super) fn soft_capped<const R: usize>(x: Tensor<R>, cap: Option<f64>) -> Tensor<R> {
+    match cap {
+        Some(cap) => x.div_scalar(cap).tanh().mul_scalar(cap),
+        None => x,
+    }
+}
+
+/// Scores that are held at once, of as many queries as they are of, or one.
+const HELD: usize = 1 << 24;
+
+/// Attention with capped scores, some queries after others: shapes as [`ops::attend`].
+fn attend_capped(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>, cap: Option<f64>) -> Tensor<4> {
+    let ([b, l, h, _], t) = (q.dims(), k.dims()[2]);
+    let part = |part: Range<usize>| {
+        let scores = ops::grouped_scores(q.clone().narrow(1, part.start, part.len()), k.clone());
+        let mask = mask.clone().map(|mask| mask.narrow(2, part.start, part.len()));
+        ops::grouped_values(ops::grouped_pattern(soft_capped(scores, cap), mask), v.clone())
+    };
+    Tensor::cat(ops::like_parts(l, (HELD / (b * h * t)).max(1)).map(part).collect(), 1)
+}
+
+fn normed(norm: &Option<Norm>, joint: bool, x: Tensor<4>) -> Tensor<4> {
+    let [b, l, h, dh] = x.dims();
     match norm {
+        Some(norm) if joint => norm.apply(x.reshape([b, l, h * dh])).reshape([b, l, h, dh]),
         Some(norm) => norm.apply(x),
         None => x,
     }

@@ -3,7 +3,7 @@
 //! The slot axis `T` is shared by all rows; a row that had padding in a span has *holes* there, which no query sees.
 
 use anyhow::{Result, ensure};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use super::span::Span;
 use crate::ops;
@@ -150,25 +150,54 @@ impl KvCache {
         self.layers[layer].insert(held).get()
     }
 
-    /// Additive mask `[B, 1, L, T]` of the last `width` slots' queries; `None` when every query sees every slot.
-    pub(super) fn mask(&self, width: usize, dtype: DType, device: &Device) -> Option<Tensor<4>> {
+    /// Whether some row's positions lie so far apart that the last does not see the first through such a window.
+    pub(super) fn reaches_beyond(&self, window: usize) -> bool {
+        let spread = |row: &Vec<Option<usize>>| {
+            let mut held = row.iter().flatten();
+            held.next().is_some_and(|first| held.next_back().is_some_and(|last| last - first >= window))
+        };
+        self.slots.iter().any(spread)
+    }
+
+    /// Additive mask `[B, 1, L, T]` of the last `width` slots' queries, each of which sees the last `window` positions or all;
+    /// `None` when every query sees every slot.
+    pub(super) fn mask(&self, width: usize, window: Option<usize>, dtype: DType, device: &Device) -> Option<Tensor<4>> {
         let t = self.width();
         let past = t - width;
         let full = self.slots.iter().all(|row| row.iter().all(Option::is_some));
-        if width == 1 && full {
+        if width == 1 && full && window.is_none() {
             return None;
         }
         if width > 1 && !ops::is_cpu(device) {
             let held: Vec<bool> = self.slots.iter().flatten().map(Option::is_some).collect();
-            return Some(ops::causal_mask(&held, [self.rows(), width, t], dtype, device));
+            let mask = ops::causal_mask(&held, [self.rows(), width, t], dtype, device);
+            return Some(match window {
+                Some(window) => mask.mask_fill(self.beyond(width, window, device), ops::MASKED),
+                None => mask,
+            });
         }
         let mut visible = Vec::with_capacity(self.rows() * width * t);
         for row in &self.slots {
             for query in 0..width {
-                visible.extend(row.iter().enumerate().map(|(slot, held)| held.is_some() && slot <= past + query));
+                // A hole looks at nothing that anybody reads.
+                let nearest = row[past + query].zip(window).map_or(0, |(own, window)| (own + 1).saturating_sub(window));
+                let seen = |(slot, held): (usize, &Option<usize>)| {
+                    slot <= past + query && held.is_some_and(|position| position >= nearest)
+                };
+                visible.extend(row.iter().enumerate().map(seen));
             }
         }
         Some(ops::additive_mask(&visible, [self.rows(), width, t], dtype, device))
+    }
+
+    /// `[B, 1, L, T]`: where a slot lies before the window of one of the last `width` slots' queries. Made on the device.
+    fn beyond(&self, width: usize, window: usize, device: &Device) -> Tensor<4, Bool> {
+        let (b, t) = (self.rows(), self.width());
+        let positions: Vec<i64> = self.slots.iter().flatten().map(|held| held.unwrap_or(0) as i64).collect();
+        let keys = Tensor::<2, Int>::from_data(TensorData::new(positions, [b, t]), device);
+        let queries = keys.clone().narrow(1, t - width, width).reshape([b, 1, width, 1]).expand([b, 1, width, t]);
+        let first = queries.sub_scalar(window as i64 - 1);
+        keys.reshape([b, 1, 1, t]).expand([b, 1, width, t]).lower(first)
     }
 
     /// Each row `times` times in a row: `[a, b]` → `[a, a, b, b]`.
@@ -267,5 +296,43 @@ impl KvCache {
         };
         let layers = self.layers.iter().map(|layer| layer.as_ref().map(each));
         Self { layers: layers.collect(), slots, for_one_call: self.for_one_call }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Step;
+
+    /// Two rows, padded on either side, in two calls: what each query sees, as the host and as a device make it.
+    #[test]
+    fn a_window_hides_what_lies_further_back() {
+        let device: Device = Default::default();
+        let mut cache = KvCache::new(1, 2);
+        let lengths = [[3, 2], [2, 2]];
+        for (call, width) in [(0, 3), (1, 2)] {
+            let lead = |row: usize| width - lengths[row][call];
+            let before = |row: usize| if call == 0 { 0 } else { lengths[row][0] };
+            let positions = |row| (0..width).map(|i: usize| before(row) + i.saturating_sub(lead(row))).collect();
+            let steps = |row| (0..width).map(|i| (i >= lead(row)).then_some(Step::Prompt)).collect();
+            let span = Span {
+                rows: vec![0, 1],
+                positions: (0..2).map(positions).collect(),
+                steps: (0..2).map(steps).collect(),
+            };
+            assert!(!cache.reaches_beyond(3));
+            cache.open(&span).expect("positions increase");
+        }
+        let shown = |mask: Tensor<4>| mask.try_into_vec_as::<f32>().expect("values").into_iter().map(|x| x == 0.0);
+        let seen: Vec<bool> = shown(cache.mask(2, Some(2), DType::F32, &device).expect("a mask")).collect();
+        // Row 0 holds 0 1 2 3 4, queries 3 and 4; row 1 holds - 0 1 2 3, queries 2 and 3.
+        let last_two = [[false, false, true, true, false], [false, false, false, true, true]];
+        assert_eq!(seen, [last_two, last_two].concat().concat());
+        let held: Vec<bool> = cache.slots().iter().flatten().map(Option::is_some).collect();
+        let made =
+            ops::causal_mask(&held, [2, 2, 5], DType::F32, &device).mask_fill(cache.beyond(2, 2, &device), ops::MASKED);
+        assert_eq!(shown(made).collect::<Vec<_>>(), seen);
+        let row = cache.keep(&[1]);
+        assert!(row.reaches_beyond(3) && !row.reaches_beyond(4));
     }
 }

@@ -1,8 +1,9 @@
 //! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
 //!
-//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (sliding windows, experts, other
-//! rotary scalings, other biases, …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (other rotary scalings, other biases,
+//! …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
 
+mod extras;
 mod gpt2;
 mod keys;
 mod read;
@@ -14,6 +15,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use extras::{Experts, Extras, Sliding};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
@@ -21,15 +23,47 @@ pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     Qwen3,
+    /// Qwen3 with a mixture of experts.
+    #[serde(rename = "qwen3_moe")]
+    Qwen3Moe,
     /// Also Qwen2.5.
     Qwen2,
     Llama,
-    /// Mistral where it attends to all that came before: a Llama with defaults of its own.
+    /// A Llama with defaults of its own and, up to v0.1, a sliding window.
     Mistral,
-    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295); Gemma 2 and 3 are other architectures.
+    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
     Gemma,
+    /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
+    Gemma2,
     /// Radford et al. 2019.
     Gpt2,
+    /// OLMo Team 2024, arXiv:2501.00656.
+    Olmo2,
+}
+
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Before attention and before the feed-forward.
+    Before,
+    /// Behind both: what they put out is normalised before it is added to the stream.
+    After,
+    /// Before and behind both.
+    Both,
+}
+
+impl NormPlace {
+    /// Hugging Face's names of the norms before and behind attention, before and behind the feed-forward.
+    pub(crate) fn names(self) -> [Option<&'static str>; 4] {
+        let [input, attention, before_feedforward, feedforward] =
+            ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+                .map(Some);
+        match self {
+            NormPlace::Before => [input, None, attention, None],
+            NormPlace::After => [None, attention, None, feedforward],
+            NormPlace::Both => [input, attention, before_feedforward, feedforward],
+        }
+    }
 }
 
 /// What the gate of the feed-forward passes.
@@ -41,8 +75,17 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 6] =
-        [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral, Family::Gemma, Family::Gpt2];
+    const ALL: [Family; 9] = [
+        Family::Qwen3,
+        Family::Qwen3Moe,
+        Family::Qwen2,
+        Family::Llama,
+        Family::Mistral,
+        Family::Gemma,
+        Family::Gemma2,
+        Family::Gpt2,
+        Family::Olmo2,
+    ];
 
     /// The family of a [`Self::model_type`], or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
@@ -54,11 +97,14 @@ impl Family {
     pub fn model_type(self) -> &'static str {
         match self {
             Family::Qwen3 => "qwen3",
+            Family::Qwen3Moe => "qwen3_moe",
             Family::Qwen2 => "qwen2",
             Family::Llama => "llama",
             Family::Mistral => "mistral",
             Family::Gemma => "gemma",
+            Family::Gemma2 => "gemma2",
             Family::Gpt2 => "gpt2",
+            Family::Olmo2 => "olmo2",
         }
     }
 
@@ -66,11 +112,14 @@ impl Family {
     pub fn architecture(self) -> &'static str {
         match self {
             Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::Qwen3Moe => "Qwen3MoeForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Llama => "LlamaForCausalLM",
             Family::Mistral => "MistralForCausalLM",
             Family::Gemma => "GemmaForCausalLM",
+            Family::Gemma2 => "Gemma2ForCausalLM",
             Family::Gpt2 => "GPT2LMHeadModel",
+            Family::Olmo2 => "Olmo2ForCausalLM",
         }
     }
 
@@ -78,17 +127,33 @@ impl Family {
     pub(crate) fn base_class(self) -> &'static str {
         match self {
             Family::Qwen3 => "Qwen3Model",
+            Family::Qwen3Moe => "Qwen3MoeModel",
             Family::Qwen2 => "Qwen2Model",
             Family::Llama => "LlamaModel",
             Family::Mistral => "MistralModel",
             Family::Gemma => "GemmaModel",
+            Family::Gemma2 => "Gemma2Model",
             Family::Gpt2 => "GPT2Model",
+            Family::Olmo2 => "Olmo2Model",
         }
     }
 
-    /// Whether queries and keys pass an RMSNorm over the head width before RoPE.
+    /// Whether queries and keys pass an RMSNorm before RoPE.
     pub fn qk_norm(self) -> bool {
-        self == Family::Qwen3
+        matches!(self, Family::Qwen3 | Family::Qwen3Moe | Family::Olmo2)
+    }
+
+    /// Whether that is one over all heads together, instead of over the width of each.
+    pub(crate) fn qk_norm_is_joint(self) -> bool {
+        self == Family::Olmo2
+    }
+
+    pub fn norm_place(self) -> NormPlace {
+        match self {
+            Family::Olmo2 => NormPlace::After,
+            Family::Gemma2 => NormPlace::Both,
+            _ => NormPlace::Before,
+        }
     }
 
     /// Whether the projections to queries, keys and values add a bias.
@@ -102,7 +167,7 @@ impl Family {
     }
 
     pub fn activation(self) -> Activation {
-        if matches!(self, Family::Gemma | Family::Gpt2) { Activation::GeluTanh } else { Activation::Silu }
+        if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
     }
 
     /// Whether the feed-forward has a gate beside what it activates.
@@ -125,9 +190,13 @@ impl Family {
         self == Family::Gpt2
     }
 
+    pub(crate) fn is_gemma(self) -> bool {
+        matches!(self, Family::Gemma | Family::Gemma2)
+    }
+
     /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
     pub(crate) fn norm_offset(self) -> f64 {
-        if self == Family::Gemma { 1.0 } else { 0.0 }
+        if self.is_gemma() { 1.0 } else { 0.0 }
     }
 }
 
@@ -154,6 +223,8 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
     pub eos_token_ids: Vec<u32>,
     pub pad_token_id: Option<u32>,
+    #[serde(default)]
+    pub extras: Extras,
 }
 
 /// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
@@ -173,11 +244,21 @@ impl ModelConfig {
         read::from_json(value, origin)
     }
 
-    /// Weights of the blocks' matrices.
+    /// Weights of the blocks' matrices that a token is multiplied with: of experts, its own.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
         let matrices = 2 + usize::from(self.family.is_gated());
-        self.hidden_size * (attention + matrices * self.intermediate_size) * self.num_hidden_layers
+        let inside = |layer| match self.experts(layer) {
+            Some(experts) => experts.count + matrices * experts.width * experts.per_token,
+            None => matrices * self.intermediate_size,
+        };
+        let all = attention * self.num_hidden_layers + (0..self.num_hidden_layers).map(inside).sum::<usize>();
+        self.hidden_size * all
+    }
+
+    /// The mixture of experts of a layer, where it has one.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&there| there))
     }
 
     /// Weights that a token is multiplied with: the blocks' and the head's.
@@ -203,7 +284,18 @@ impl ModelConfig {
     /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
     /// the table as it is.
     pub(crate) fn embed_scale(&self) -> f64 {
-        if self.family == Family::Gemma { (self.hidden_size as f64).sqrt() } else { 1.0 }
+        if self.family.is_gemma() { (self.hidden_size as f64).sqrt() } else { 1.0 }
+    }
+
+    /// How many positions, its own among them, one of this layer sees; `None` for all that came before.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        let sliding = self.extras.sliding.as_ref()?;
+        sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
+    }
+
+    /// By what queries are multiplied before scores are taken, beside the usual `1 / √dh`.
+    pub(crate) fn query_scale(&self) -> f64 {
+        self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
 
     /// Query heads that share one key/value head.
@@ -254,7 +346,7 @@ impl ModelConfig {
         if let Some(s) = &self.rope_scaling {
             s.validate(origin)?;
         }
-        Ok(())
+        self.extras.validate(self.num_hidden_layers, origin)
     }
 
     /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, saying the same.
@@ -299,15 +391,36 @@ impl ModelConfig {
             "use_cache": true,
             "vocab_size": self.vocab_size,
         });
+        let sliding = self.extras.sliding.as_ref();
+        let window = json!(sliding.map(|sliding| sliding.window));
         match self.family {
             Family::Qwen3 | Family::Qwen2 => {
-                out["use_sliding_window"] = json!(false);
-                out["sliding_window"] = Value::Null;
-                out["max_window_layers"] = json!(self.num_hidden_layers);
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, Sliding::full_before));
+                if let Some(sliding) = sliding {
+                    out["layer_types"] = sliding.to_json();
+                }
+            }
+            Family::Qwen3Moe => {
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                for (key, value) in self.extras.experts.iter().flat_map(Experts::to_json) {
+                    out[key] = value;
+                }
             }
             Family::Llama => out["mlp_bias"] = json!(false),
-            Family::Mistral => out["sliding_window"] = Value::Null, // without the key it would be 4096
-            Family::Gemma | Family::Gpt2 => {}
+            Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
+            Family::Gemma2 => {
+                let full = Sliding { window: 1, layers: vec![false; self.num_hidden_layers] };
+                out["layer_types"] = sliding.unwrap_or(&full).to_json();
+                out["sliding_window"] = window;
+                out["hidden_activation"] = out["hidden_act"].clone();
+                out["query_pre_attn_scalar"] = json!(self.extras.query_pre_attn_scalar.map(extras::plain));
+                out["attn_logit_softcapping"] = json!(self.extras.attention_cap);
+                out["final_logit_softcapping"] = json!(self.extras.logit_cap);
+            }
+            Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
             keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone

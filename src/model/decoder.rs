@@ -1,100 +1,34 @@
 //! The decoder of all [families](super::config::Family): embed → blocks → final norm, and the head apart.
 
-use std::ops::Range;
-
 use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::activation::silu;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::attention::{Attention, Call};
+use super::attention::{Attention, Call, soft_capped};
 use super::cache::KvCache;
 use super::checkpoint::{EMBED, HEAD};
-use super::config::{Activation, ModelConfig};
+use super::config::{ModelConfig, NormPlace};
 use super::heads::Heads;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::kept::matrix::index;
 use super::linear::{Linear, Matrix};
 use super::lora::TARGETS;
+use super::mlp::FeedForward;
 use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
 
-/// The feed-forward of one block.
-#[derive(Module, Debug)]
-pub struct Mlp {
-    /// `None` in a family whose feed-forward has no gate: what goes up is then activated itself.
-    pub gate_proj: Option<Linear>,
-    pub up_proj: Linear,
-    pub down_proj: Linear,
-    #[module(skip)]
-    activation: Activation,
-}
-
-/// Positions that the MLP of a model kept as stored works on at once: in between it holds several values for each of the stream's, and a
-/// batch of long prompts has thousands of positions.
-const TOGETHER: usize = 512;
-
-impl Mlp {
-    fn activated(&self, gate: Tensor<3>, up: Tensor<3>) -> Tensor<3> {
-        match self.activation {
-            Activation::Silu => ops::swiglu(gate, up),
-            Activation::GeluTanh => ops::geglu(gate, up),
-        }
-    }
-
-    fn activated_alone(&self, x: Tensor<3>) -> Tensor<3> {
-        match self.activation {
-            Activation::Silu => silu(x),
-            Activation::GeluTanh => ops::gelu(x),
-        }
-    }
-
-    /// `[B, L, D]` → what goes down, `[B, L, F]`; hooks as TransformerLens has them: without a gate, `pre` is what is activated.
-    fn inner(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
-        let at = |kind| HookPoint::at(layer, kind);
-        let Some(gate) = &self.gate_proj else {
-            // One value under both names: TransformerLens' bridge calls it that of the layer that goes up.
-            let pre = hooks.apply(at(PointKind::MlpPreLinear), span, self.up_proj.forward(x))?;
-            let pre = hooks.apply(at(PointKind::MlpPre), span, pre)?;
-            return Ok(self.activated_alone(pre));
-        };
-        let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
-        let gate = hooks.apply(at(PointKind::MlpPre), span, gate)?;
-        let up = hooks.apply(at(PointKind::MlpPreLinear), span, up)?;
-        Ok(self.activated(gate, up))
-    }
-
-    /// Whether to work on some positions after others: those of a kept model do not depend on each other, to the last bit.
-    fn is_cut(&self, x: &Tensor<3>) -> bool {
-        let [b, l, _] = x.dims();
-        b * l > TOGETHER && self.up_proj.weight.param().is_none() && !x.is_autodiff()
-    }
-
-    /// `[B, L, D]` → `[B, L, D]`, some positions after others.
-    fn in_parts(&self, x: Tensor<3>) -> Tensor<3> {
-        let [b, l, d] = x.dims();
-        let all = b * l;
-        let x = x.reshape([1, all, d]);
-        let part = |part: Range<usize>| {
-            let x = x.clone().narrow(1, part.start, part.len());
-            let Some(gate) = &self.gate_proj else {
-                return self.down_proj.forward(self.activated_alone(self.up_proj.forward(x)));
-            };
-            let [gate, up] = Linear::forward_two([gate, &self.up_proj], x);
-            self.down_proj.forward(self.activated(gate, up))
-        };
-        Tensor::cat(ops::like_parts(all, TOGETHER).map(part).collect(), 1).reshape([b, l, d])
-    }
-}
-
-/// One pre-norm block.
+/// One block. Which norms there are, and where each stands, is [`NormPlace`]'s.
 #[derive(Module, Debug)]
 pub struct Block {
-    pub input_layernorm: Norm,
+    pub input_layernorm: Option<Norm>,
     pub self_attn: Attention,
-    pub post_attention_layernorm: Norm,
-    pub mlp: Mlp,
+    pub post_attention_layernorm: Option<Norm>,
+    pub pre_feedforward_layernorm: Option<Norm>,
+    pub post_feedforward_layernorm: Option<Norm>,
+    pub mlp: FeedForward,
+    #[module(skip)]
+    norm_place: NormPlace,
 }
 
 /// A decoder-only transformer. Field names follow Hugging Face's parameter names.
@@ -119,36 +53,63 @@ pub struct Decoder {
 /// Makes the matrix of a name and a shape `[d_out, d_in]`.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>;
 
+/// What hooks see of the norm at one of the four places of a block, by the names of TransformerLens: the only norm of a part is its
+/// `ln`, wherever it stands.
+fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
+    match (place, norms) {
+        (1, NormPlace::Both) => [PointKind::Ln1PostScale, PointKind::Ln1PostNormalized],
+        (3, NormPlace::Both) => [PointKind::Ln2PostScale, PointKind::Ln2PostNormalized],
+        (0 | 1, _) => [PointKind::Ln1Scale, PointKind::Ln1Normalized],
+        _ => [PointKind::Ln2Scale, PointKind::Ln2Normalized],
+    }
+}
+
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
-        let (d, f, biased) = (config.hidden_size, config.intermediate_size, config.family.other_biases());
+        let d = config.hidden_size;
         let self_attn = Attention::new(config, layer, device, make)?;
-        let mut linear = |name: &str, shape| Linear::named(&format!("model.layers.{layer}.mlp.{name}"), shape, make);
+        let norm_place = config.family.norm_place();
+        let norm = |name| norm_place.names().contains(&Some(name)).then(|| Norm::new(d, config, device));
         Ok(Self {
-            input_layernorm: Norm::new(d, config, device),
+            norm_place,
+            input_layernorm: norm("input_layernorm"),
             self_attn,
-            post_attention_layernorm: Norm::new(d, config, device),
-            mlp: Mlp {
-                gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
-                up_proj: linear("up_proj", [f, d])?.biased(biased, f, device),
-                down_proj: linear("down_proj", [d, f])?.biased(biased, d, device),
-                activation: config.family.activation(),
-            },
+            post_attention_layernorm: norm("post_attention_layernorm"),
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm"),
+            post_feedforward_layernorm: norm("post_feedforward_layernorm"),
+            mlp: FeedForward::new(config, layer, device, make)?,
         })
     }
 
-    /// Its projections by the names of [`TARGETS`].
+    /// The norms before and behind attention, before and behind the feed-forward.
+    pub fn norms(&self) -> [Option<&Norm>; 4] {
+        self.norm_place.names().map(|name| match name? {
+            "input_layernorm" => self.input_layernorm.as_ref(),
+            "post_attention_layernorm" => self.post_attention_layernorm.as_ref(),
+            "pre_feedforward_layernorm" => self.pre_feedforward_layernorm.as_ref(),
+            _ => self.post_feedforward_layernorm.as_ref(),
+        })
+    }
+
+    /// Through the norm at one of these four places, where there is one: `[B, L, D]` → `[B, L, D]`.
+    fn normed(&self, place: usize, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
+        let Some(norm) = self.norms()[place] else { return Ok(x) };
+        let points = norm_points(self.norm_place, place).map(|kind| HookPoint::at(layer, kind));
+        norm.forward(x, points, span, hooks)
+    }
+
+    /// Its projections by the names of [`TARGETS`]: of experts none.
     fn linears(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
-        let (a, m) = (&self.self_attn, &self.mlp);
-        let gate = m.gate_proj.as_ref();
+        let (a, m) = (&self.self_attn, self.mlp.dense());
+        let gate = m.and_then(|m| m.gate_proj.as_ref());
         let all = [
             Some(&a.q_proj),
             Some(&a.k_proj),
             Some(&a.v_proj),
             Some(&a.o_proj),
             gate,
-            Some(&m.up_proj),
-            Some(&m.down_proj),
+            m.map(|m| &m.up_proj),
+            m.map(|m| &m.down_proj),
         ];
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
@@ -161,16 +122,9 @@ impl Block {
 
     /// Its projections by the names of [`TARGETS`], to be changed.
     pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Linear)> {
-        let (a, m) = (&mut self.self_attn, &mut self.mlp);
-        let all = [
-            Some(&mut a.q_proj),
-            Some(&mut a.k_proj),
-            Some(&mut a.v_proj),
-            Some(&mut a.o_proj),
-            m.gate_proj.as_mut(),
-            Some(&mut m.up_proj),
-            Some(&mut m.down_proj),
-        ];
+        let a = &mut self.self_attn;
+        let [gate, up, down] = self.mlp.linears_mut();
+        let all = [Some(&mut a.q_proj), Some(&mut a.k_proj), Some(&mut a.v_proj), Some(&mut a.o_proj), gate, up, down];
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
@@ -178,7 +132,6 @@ impl Block {
         &self,
         x: Tensor<3>,
         layer: usize,
-        head_dim: usize,
         call: &Call,
         cache: &mut KvCache,
         hooks: &mut Hooks,
@@ -187,21 +140,15 @@ impl Block {
         let span = call.span;
         let resid_pre = hooks.apply(at(PointKind::ResidPre), span, x)?;
 
-        let ln1 = [at(PointKind::Ln1Scale), at(PointKind::Ln1Normalized)];
-        let normed = self.input_layernorm.forward(resid_pre.clone(), ln1, span, hooks)?;
-        let attn_out = self.self_attn.forward(normed, layer, head_dim, call, cache, hooks)?;
+        let normed = self.normed(0, resid_pre.clone(), layer, span, hooks)?;
+        let attn_out = self.self_attn.forward(normed, layer, call, cache, hooks)?;
+        let attn_out = self.normed(1, attn_out, layer, span, hooks)?;
         let attn_out = hooks.apply(at(PointKind::AttnOut), span, attn_out)?;
         let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
 
-        let ln2 = [at(PointKind::Ln2Scale), at(PointKind::Ln2Normalized)];
-        let normed = self.post_attention_layernorm.forward(resid_mid.clone(), ln2, span, hooks)?;
-        let inside = [PointKind::MlpPre, PointKind::MlpPreLinear, PointKind::MlpPost];
-        let mlp_out = if self.mlp.is_cut(&normed) && !inside.iter().any(|&kind| hooks.wants(at(kind))) {
-            self.mlp.in_parts(normed)
-        } else {
-            let post = self.mlp.inner(normed, layer, span, hooks)?;
-            self.mlp.down_proj.forward(hooks.apply(at(PointKind::MlpPost), span, post)?)
-        };
+        let normed = self.normed(2, resid_mid.clone(), layer, span, hooks)?;
+        let mlp_out = self.mlp.forward(normed, layer, span, hooks)?;
+        let mlp_out = self.normed(3, mlp_out, layer, span, hooks)?;
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
     }
@@ -249,7 +196,10 @@ impl Decoder {
 
     fn any_matrix(&self, holds: impl Fn(&Matrix) -> bool) -> bool {
         let Self { embed_tokens, layers, lm_head, .. } = self;
-        let in_block = |block: &Block| block.linears().any(|(_, linear)| holds(&linear.weight));
+        let in_block = |block: &Block| {
+            let of_experts = || block.mlp.experts_matrices().any(&holds);
+            block.linears().any(|(_, linear)| holds(&linear.weight)) || of_experts()
+        };
         let outside = std::iter::once(embed_tokens).chain(lm_head.as_ref().map(|head| &head.weight));
         outside.into_iter().any(&holds) || layers.iter().any(in_block)
     }
@@ -328,10 +278,17 @@ impl Decoder {
             .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
         ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
-        let call = Call { span, rotation: self.rotation(span, dtype, &device), mask: cache.mask(l, dtype, &device) };
+        let mask = cache.mask(l, None, dtype, &device);
+        let window = self.config.extras.sliding.as_ref().map(|sliding| sliding.window);
+        let sliding_mask = match window.filter(|&window| cache.reaches_beyond(window)) {
+            None => mask.clone(),
+            window => cache.mask(l, window, dtype, &device),
+        };
+        let call =
+            Call { config: &self.config, span, rotation: self.rotation(span, dtype, &device), mask, sliding_mask };
         let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
         for (layer, block) in self.layers.iter().enumerate() {
-            x = block.forward(x, layer, self.config.head_dim, &call, cache, hooks)?;
+            x = block.forward(x, layer, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
         self.norm.forward(x, ln, span, hooks)
@@ -364,14 +321,29 @@ impl Decoder {
 
     /// The head: hidden states after the final norm `[B, L, D]` → logits `[B, L, V]`.
     pub fn unembed(&self, h: Tensor<3>) -> Tensor<3> {
-        match &self.lm_head {
+        let logits = match &self.lm_head {
             Some(head) => head.forward(h),
             None => self.embed_tokens.as_head(h),
+        };
+        soft_capped(logits, self.config.extras.logit_cap)
+    }
+
+    /// The gradient at what the head read, `[B, L, D]`, for that at the `logits` which it made of it, `[B, L, V]` both. Not for a head that
+    /// is being trained.
+    pub(crate) fn unembed_back(&self, logits: Tensor<3>, slope: Tensor<3>) -> Tensor<3> {
+        let slope = match self.config.extras.logit_cap {
+            // tanh' = 1 − tanh²
+            Some(cap) => slope * logits.div_scalar(cap).square().neg().add_scalar(1.0),
+            None => slope,
+        };
+        match &self.lm_head {
+            Some(head) => head.back(slope),
+            None => self.embed_tokens.as_head_back(slope),
         }
     }
 
     /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and its floats, if any, are trained, all logits are
+    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and no cap and its floats, if any, are trained, all logits are
     /// never held at once.
     ///
     /// # Errors
@@ -382,20 +354,25 @@ impl Decoder {
         for id in targets.ids.iter().chain(&targets.banned) {
             ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
         }
+        let capped = self.config.extras.logit_cap.is_some();
         let head = match (&self.lm_head, &self.embed_tokens) {
-            (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => head.val(),
-            (None, Matrix::Dense(table)) => table.val().transpose(),
+            _ if capped => None,
+            (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => {
+                Some(head.val())
+            }
+            (None, Matrix::Dense(table)) => Some(table.val().transpose()),
             (Some(Linear { weight: Matrix::Kept(kept), bias: None }), _) | (None, Matrix::Kept(kept))
                 if let Some((stored, learnt)) = kept.rows_apart() =>
             {
                 return Ok(ops::head_loss_stored(hidden, learnt, stored, targets));
             }
-            _ => {
-                let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-                return Ok(ops::loss_in_parts(hidden, unembed, targets));
-            }
+            _ => None,
         };
-        Ok(ops::head_loss(hidden, head, targets))
+        let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        Ok(match head {
+            Some(head) => ops::head_loss(hidden, head, targets),
+            None => ops::loss_in_parts(hidden, unembed, targets),
+        })
     }
 
     /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.
@@ -420,5 +397,60 @@ impl Decoder {
         let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
         let h = self.hidden(x, &Span::prompts(&lengths, false), &mut self.cache_for_one_call(ids.len()), hooks)?;
         Ok(self.unembed(h))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::{Extras, Family};
+
+    /// Losses and gradients of capped logits are those of the logits that the head gives.
+    #[test]
+    fn capped_logits_have_losses_and_gradients_of_their_own() {
+        let config = ModelConfig {
+            family: Family::Gemma2,
+            vocab_size: 12,
+            hidden_size: 8,
+            intermediate_size: 8,
+            num_hidden_layers: 1,
+            num_attention_heads: 2,
+            num_key_value_heads: 1,
+            head_dim: 4,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
+            rope_scaling: None,
+            qk_norm: false,
+            tie_word_embeddings: true,
+            max_position_embeddings: 16,
+            bos_token_id: None,
+            eos_token_ids: vec![],
+            pad_token_id: None,
+            extras: Extras { logit_cap: Some(0.5), ..Extras::default() },
+        };
+        let cpu: Device = Default::default();
+        let model = Decoder::random(&config, 1, &cpu.clone().autodiff()).expect("a model");
+        let plain = Decoder { config: ModelConfig { extras: Extras::default(), ..config }, ..model.clone() };
+        let states: Vec<f32> = (0..24).map(|i| (i as f32).sin() * 3.0).collect();
+        let hidden = Tensor::<2>::from_data(TensorData::new(states, [3, 8]), &cpu.clone().autodiff()).require_grad();
+        let values = |x: Tensor<2>| x.without_autodiff().try_into_vec_as::<f32>().expect("values");
+        let close = |a: Tensor<2>, b: Tensor<2>| {
+            values(a).iter().zip(values(b)).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} is not {b}"));
+        };
+        let logits = model.unembed(hidden.clone().unsqueeze_dim(0));
+        let uncapped: Tensor<2> = plain.unembed(hidden.clone().unsqueeze_dim(0)).squeeze_dim(0);
+        close(logits.clone().squeeze_dim(0), uncapped.clone().mul_scalar(2.0).tanh().div_scalar(2.0));
+        assert!(values(uncapped).iter().any(|x| x.abs() > 0.5), "nothing is capped");
+
+        let targets = [5_u32, 0, 11];
+        let (losses, _) = model.token_losses(hidden.clone(), Targets::of(targets.to_vec())).expect("losses");
+        let (expected, _) = ops::loss_of_logits(logits.clone().squeeze_dim(0), Targets::of(targets.to_vec()));
+        close(losses.unsqueeze_dim(0), expected.unsqueeze_dim(0));
+
+        let slope = Tensor::<3>::from_data([[[0.1_f32; 12], [-0.3; 12], [0.2; 12]]], &cpu);
+        let like = Tensor::<3>::from_inner(slope.clone());
+        let theirs = hidden.grad(&(logits.clone() * like).sum().backward()).expect("a gradient");
+        let still = model.valid();
+        close(still.unembed_back(logits.without_autodiff(), slope).squeeze_dim(0), theirs);
     }
 }

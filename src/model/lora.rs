@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Lora, Module, ModuleMapper, Param, ParamGroup, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -53,9 +53,18 @@ impl Decoder {
                 "lora.targets: unknown `{target}`, expected some of {TARGETS:?}"
             );
         }
+        let sparse = self.config().extras.experts.as_ref().is_some_and(|experts| experts.layers.contains(&true));
+        let of_mlp = settings.targets.iter().find(|target| TARGETS[4..].contains(&target.as_str()));
+        if let Some(target) = of_mlp.filter(|_| sparse) {
+            bail!(
+                "lora.targets: `{target}` is an expert's in this model, and experts carry no factors: name some of {:?}",
+                &TARGETS[..4]
+            );
+        }
         let targets = settings.targets.join("|");
-        let group = ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp)\.({targets})\.weight\.{DENSE}$"))
-            .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
+        let group =
+            ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp\.{DENSE})\.({targets})\.weight\.{DENSE}$"))
+                .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
         let model = if settings.train_embeddings { self.with_float_tables()? } else { self };
         model.device().seed(settings.seed);
         let lora = Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group);

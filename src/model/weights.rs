@@ -227,9 +227,11 @@ pub(super) fn fill_heads(
 /// What the names of heads begin with.
 const HEADS: &str = "heads.";
 
-/// What Burn calls a matrix of floats in a parameter's path, and one that is kept as stored.
+/// What Burn calls a matrix of floats (or a feed-forward for every position) in a parameter's path, one that is kept as stored, and
+/// experts.
 pub(super) const DENSE: &str = "Dense";
 pub(super) const KEPT: &str = "Kept";
+const SPARSE: &str = "Sparse";
 
 /// Whether a matrix lies in files as Burn keeps it: rows by token or by position.
 pub(super) fn is_table(name: &str) -> bool {
@@ -249,13 +251,14 @@ impl Names {
         self.0.pop();
     }
 
-    /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`; which kind of matrix it is has no name.
+    /// `layers.0.mlp.up_proj.weight` → `model.layers.0.mlp.up_proj.weight`; which kind of matrix or of
+    /// feed-forward it is has no name.
     pub(super) fn hugging_face(&self) -> String {
         let path = self
             .0
             .iter()
             .map(String::as_str)
-            .filter(|part| ![DENSE, KEPT].contains(part))
+            .filter(|part| ![DENSE, KEPT, SPARSE].contains(part))
             .collect::<Vec<_>>()
             .join(".");
         match path.as_str() {

@@ -5,6 +5,7 @@
 
 mod adamw;
 mod attention;
+mod cpu;
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 mod cube;
 mod fits;
@@ -24,6 +25,7 @@ use std::ops::Range;
 pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped_pattern, masked};
 pub(crate) use attention::{grouped_scores, grouped_values};
+pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
 pub use frozen::Frozen;
 pub(crate) use fused::{is_cpu, is_fused};

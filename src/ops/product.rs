@@ -26,7 +26,7 @@ pub(crate) fn has_tf32(device: &Device) -> bool {
 /// their type. Burn's own product rounds f32 to TF32 (10 bits of mantissa of 23) wherever that is faster on a GPU that has it; this one does
 /// after [`round_to_tf32`] only.
 pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
-    if fused::rounds_products(&a) {
+    if fused::rounds_products(&a) || fused::own_products(&a) {
         return fused::matmul(a, b);
     }
     if fused::is_cpu(&a.device()) {

@@ -24,18 +24,23 @@ use crate::model::checkpoint::Checkpoint;
 use reference::Found;
 
 /// The tiny models that have reference values.
-pub const TINY: [&str; 11] = [
+pub const TINY: [&str; 16] = [
     "qwen3_tied",
     "qwen3_untied",
     "qwen3_yarn",
+    "qwen3_window",
+    "qwen3_moe",
     "qwen2_tied",
     "qwen2_untied",
     "llama_gqa",
     "llama3_scaled",
     "llama_linear",
     "mistral_gqa",
+    "mistral_window",
     "gemma_mqa",
+    "gemma2_window",
     "gpt2_tied",
+    "olmo2_gqa",
 ];
 
 /// Reference values, and the device that is compared with them.

@@ -22,17 +22,17 @@ pub fn points(config: &ModelConfig) -> Vec<HookPoint> {
         )
     };
     let all = HookPoint::all(config.num_hidden_layers).into_iter();
-    all.filter(|p| ours(p.kind) && p.kind.is_in(config.family)).collect()
+    all.filter(|p| ours(p.kind) && p.is_in(config)).collect()
 }
 
-#[derive(Default)]
-struct Recorder {
+struct Recorder<'m> {
+    config: &'m ModelConfig,
     found: Recorded,
     /// What the cache's slots hold, per point and batch row.
     slots: BTreeMap<HookPoint, Vec<Vec<Option<usize>>>>,
 }
 
-impl Recorder {
+impl Recorder<'_> {
     fn take(&mut self, site: &Site, value: &Activation) -> Result<()> {
         let (dims, data) = (value.dims(), value.to_vec()?);
         let span = site.span;
@@ -43,12 +43,14 @@ impl Recorder {
         for place in site.places {
             let kept = if matches!(site.point.kind, PointKind::AttnScores | PointKind::Pattern) {
                 let (h, l, t) = (dims[1], dims[2], dims[3]);
+                let window = site.point.layer.and_then(|layer| self.config.window(layer));
+                let nearest = window.map_or(0, |window| (place.position + 1).saturating_sub(window));
                 let mut kept = vec![0.0; h * (place.position + 1)];
                 for head in 0..h {
                     let from = ((place.batch * h + head) * l + place.index) * t;
                     for (slot, position) in slots[place.batch].iter().enumerate() {
                         match position {
-                            Some(p) if *p <= place.position => {
+                            Some(p) if (nearest..=place.position).contains(p) => {
                                 kept[head * (place.position + 1) + p] = data[from + slot];
                             }
                             _ if site.point.kind == PointKind::Pattern => {
@@ -82,7 +84,7 @@ pub struct Call {
 /// As the model's, and a masked key that is attended to.
 pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recorded> {
     let layers = model.config().num_hidden_layers;
-    let recorder = RefCell::new(Recorder::default());
+    let recorder = RefCell::new(Recorder { config: model.config(), found: Recorded::new(), slots: BTreeMap::new() });
     let mut hooks = Hooks::none();
     for point in points(model.config()) {
         let spec = HookSpec { pattern: point.to_string(), select: Select::All };

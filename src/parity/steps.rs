@@ -155,7 +155,7 @@ pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) 
 /// # Errors
 /// As the replay's.
 pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Compared>> {
-    let rule = rules::SoftThinking { certain: 0.0, patience: 0, limit: 8, end: 0 };
+    let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
     step_of(fixtures, ("soft", &reasoning), ("full_bptt", ReplayMode::FullBptt), threads)
 }

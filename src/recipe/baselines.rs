@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::supervised::Stage;
 use crate::latent::Gradient;
+use crate::latent::gumbel::Density;
 
 /// Stepwise internalisation (Deng et al. 2024): the leftmost tokens of the chain go, more and more of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,10 @@ pub struct Icot {
     pub remove_all_from: usize,
     /// λ of the removal smoothing: a sample loses o more tokens with p(o) ∝ e^{−λo}. `inf` is no smoothing.
     pub smoothing: f64,
+    /// The optimiser forgets its state whenever one more token goes (`--reset_optimizer`).
+    pub reset: bool,
+    /// The learning rate falls as a cosine once nothing more is scheduled to go (ours); otherwise it is constant.
+    pub cosine: bool,
 }
 
 impl Default for Icot {
@@ -34,12 +39,14 @@ impl Default for Icot {
             remove_per_epoch: 8.0,
             remove_all_from: 0,
             smoothing: 4.0,
+            reset: true,
+            cosine: false,
         }
     }
 }
 
-/// Pause tokens (Goyal et al. 2024). Steps are those of `no_cot`, batch and learning rate those of `base`: the pauses are the
-/// only difference from `no_cot`.
+/// Pause tokens (Goyal et al. 2024). Start and steps are those of `no_cot`, batch and learning rate those of `base`: the pauses are
+/// the only difference from `no_cot`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pause {
@@ -53,6 +60,18 @@ impl Default for Pause {
     }
 }
 
+/// When an optimiser forgets its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reset {
+    Never,
+    /// Where a stage begins.
+    Stage,
+    /// Where a stage begins, and after each pass over the data in it.
+    #[default]
+    Epoch,
+}
+
 /// Coconut (Hao et al. 2024): stage k replaces the first k steps of the chain by c·k latents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -64,10 +83,40 @@ pub struct Coconut {
     pub c: usize,
     /// Steps that latents are added for. Of a later stage all text of the chain is gone, with as many latents as of this one.
     pub max_stage: usize,
-    /// Probability that a sample's stage is drawn uniformly instead (`uniform_prob` of the public code).
+    /// Probability that a sample's stage is drawn uniformly instead, from no step gone to all of its own (`uniform_prob` of the
+    /// public code).
     pub smoothing: f64,
+    /// Probability that a sample's stage is one before the present one instead, stage i in proportion to i + 1 (ours).
+    pub mixing: f64,
+    pub reset: Reset,
+    /// The learning rate falls as a cosine in the last stage (ours); otherwise it is constant.
+    pub cosine: bool,
     pub gradient: Gradient,
+    /// Passes over the data of each stage up to `max_stage`, where `stages` names none.
+    pub stage_epochs: f64,
+    /// Passes over the data of all stages, where `stages` names none: what is left after `max_stage` is the stage that drops the text.
+    pub epochs: f64,
     pub stages: Vec<Stage>,
+}
+
+impl Coconut {
+    /// The stages as `stages` names them, or laid out by epochs.
+    pub(crate) fn schedule(&self) -> Vec<Stage> {
+        if !self.stages.is_empty() {
+            return self.stages.clone();
+        }
+        let stage = |k, epochs| Stage { k, steps: 0, epochs, c: None };
+        let mut left = self.epochs;
+        let mut all = vec![];
+        for k in 1..=self.max_stage {
+            let epochs = self.stage_epochs.min(left);
+            left -= epochs;
+            all.push(stage(k, epochs));
+        }
+        all.push(stage(self.max_stage + 1, left));
+        all.retain(|stage| stage.epochs > 0.0);
+        all
+    }
 }
 
 impl Default for Coconut {
@@ -79,13 +128,19 @@ impl Default for Coconut {
             c: 2,
             max_stage: 3,
             smoothing: 0.0,
+            mixing: 0.0,
+            reset: Reset::Epoch,
+            cosine: false,
             gradient: Gradient::Through,
+            stage_epochs: 3.0,
+            epochs: 22.0,
             stages: vec![],
         }
     }
 }
 
-/// CODI (Shen et al. 2025): a block of projected hidden states, distilled from the chain of thought.
+/// CODI (Shen et al. 2025): a block of projected hidden states, distilled from the chain of thought. Rate and weight of the distance
+/// are those of the public GPT-2 run; for Llama 3.2 1B they are 8e-4 and 20.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Codi {
@@ -100,6 +155,8 @@ pub struct Codi {
     pub teacher: f64,
     /// Weight of the distance between the hidden states of student and teacher.
     pub distance: f64,
+    /// The teacher's chain keeps its last step (`include_last_cot` of the public code), which says the answer.
+    pub last_step: bool,
 }
 
 impl Default for Codi {
@@ -112,7 +169,8 @@ impl Default for Codi {
             warmup: 0,
             latents: 6,
             teacher: 1.0,
-            distance: 20.0,
+            distance: 1.0,
+            last_step: false,
         }
     }
 }
@@ -135,8 +193,23 @@ pub struct Colar {
     pub slots: f64,
     /// Reward of a nat of the head's entropy.
     pub entropy: f64,
+    /// Which slot is the smaller one where the chain does not divide by r.
+    pub short: Short,
+    /// The head learns to close too: after the last slot it predicts the embedding of what ends thinking.
+    pub closing: bool,
+    /// The learning rate falls as a cosine (ours); otherwise it is constant.
+    pub cosine: bool,
     /// Latents at most.
     pub limit: usize,
+}
+
+/// An end of a chain of slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Short {
+    First,
+    #[default]
+    Last,
 }
 
 impl Default for Colar {
@@ -148,9 +221,12 @@ impl Default for Colar {
             learning_rate: 1e-4,
             warmup: 0,
             factors: vec![1, 2, 3, 4, 5],
-            width: 512,
+            width: 2048,
             slots: 1.0,
-            entropy: 1e-6,
+            entropy: 0.0,
+            short: Short::Last,
+            closing: true,
+            cosine: false,
             limit: 64,
         }
     }
@@ -162,13 +238,17 @@ impl Default for Colar {
 pub struct SwiReasoning {
     /// Tokens of text before a block may open again.
     pub window: usize,
-    /// Blocks of a response at most.
+    /// Blocks of a response at most (ours); 0: any number.
     pub budget: usize,
+    /// After so many changes from latents to text thinking is ended (`max_switch_count` of the public code); 0: never.
+    pub switches: usize,
+    /// Where the token drawn is a digit, a letter or an operator it is fed itself (`math_ids_tensor` of the public runs).
+    pub symbols: bool,
 }
 
 impl Default for SwiReasoning {
     fn default() -> Self {
-        Self { window: 512, budget: 2 }
+        Self { window: 512, budget: 0, switches: 0, symbols: true }
     }
 }
 
@@ -176,19 +256,31 @@ impl Default for SwiReasoning {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SoftThinking {
-    /// Tokens that are mixed.
+    /// Tokens that are mixed at most.
     pub top_k: usize,
+    /// Of these only the first that have this probability together; 1 keeps all.
+    pub top_p: f64,
     pub temperature: f64,
     /// Nats below which the model counts as certain.
     pub certain: f64,
-    /// Latents in a row at which it must be certain to go over to text; 0 never.
+    /// Positions in a row at which it must be certain to go over to text; 0 never.
     pub patience: usize,
-    /// `soft_grpo`'s τ, the temperature of the Gumbel-softmax that draws its mixtures (ours).
+    /// `soft_grpo`'s τ, the temperature of the Gumbel-softmax that draws its mixtures.
     pub gumbel: f64,
+    /// `soft_grpo`'s log-density of a mixture: `mean`, the public code's, or `sum`, the equation's.
+    pub density: Density,
 }
 
 impl Default for SoftThinking {
     fn default() -> Self {
-        Self { top_k: 10, temperature: 0.6, certain: 0.01, patience: 256, gumbel: 0.1 }
+        Self {
+            top_k: 10,
+            top_p: 0.95,
+            temperature: 0.6,
+            certain: 0.01,
+            patience: 256,
+            gumbel: 0.1,
+            density: Density::Mean,
+        }
     }
 }

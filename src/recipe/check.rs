@@ -155,7 +155,11 @@ impl Recipe {
             ("no_cot.steps must be at least 1", ["no_cot", "pause"].as_slice(), self.no_cot.steps > 0),
             ("icot.steps or icot.epochs must be above 0", &["icot"], self.icot.steps > 0 || self.icot.epochs > 0.0),
             ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
-            ("coconut.stages must not be empty", &["coconut"], !self.coconut.stages.is_empty()),
+            (
+                "coconut.stages must not be empty, or coconut.epochs above 0",
+                &["coconut"],
+                !self.coconut.schedule().is_empty(),
+            ),
             ("codi.steps or codi.epochs must be above 0", &["codi"], self.codi.steps > 0 || self.codi.epochs > 0.0),
             (
                 "colar.steps or colar.epochs must be above 0",

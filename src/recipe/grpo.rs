@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::latent::Gradient;
+use crate::latent::gumbel::Density;
 
 /// How `r_use` pays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +102,9 @@ pub struct Grpo {
     pub dropout_rollouts: f64,
     /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.
     pub gumbel: f64,
+    /// `soft_thinking.density`.
+    #[serde(skip)]
+    pub density: Density,
     /// Adds `log(1 − p_exit)` for each choice to stay in a block.
     pub continue_term: bool,
     /// Rollouts with more positions are dropped from their group.
@@ -132,6 +136,7 @@ impl Default for Grpo {
             replay: ReplayMode::Segmented,
             dropout_rollouts: 0.0,
             gumbel: 0.0,
+            density: Density::Mean,
             continue_term: false,
             max_positions: 8192,
             cosine_every: 20,

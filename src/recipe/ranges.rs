@@ -16,6 +16,8 @@ enum Range {
     NotNegative,
     /// From 0 to 1.
     Share,
+    /// Above 0, at most 1.
+    PositiveShare,
     /// From 0 to below 1.
     BelowOne,
     Finite,
@@ -25,7 +27,7 @@ enum Range {
     Typed,
 }
 
-use Range::{BelowOne, Count, Finite, NotNegative, Positive, PositiveOrInfinite, Share, Typed};
+use Range::{BelowOne, Count, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed};
 
 /// Optimiser steps of a phase at most.
 const STEPS: usize = 1_000_000_000;
@@ -37,7 +39,7 @@ const POSITIONS: usize = 10_000_000;
 const WIDTH: usize = 1 << 20;
 
 /// Every setting; `[]` stands for any element of a list, a last part `*` for all that is inside.
-const RANGES: [(&str, Range); 154] = [
+const RANGES: [(&str, Range); 170] = [
     ("name", Typed),
     ("seed", Count(0, i64::MAX as usize)),
     ("methods[]", Typed),
@@ -141,6 +143,7 @@ const RANGES: [(&str, Range); 154] = [
     ("grpo.reward.t_hi", Count(1, POSITIONS)),
     ("grpo.reward.strict", Typed),
     ("no_cot.steps", Count(0, STEPS)),
+    ("no_cot.from_base", Typed),
     ("icot.steps", Count(0, STEPS)),
     ("icot.epochs", NotNegative),
     ("icot.batch", Count(1, BATCH)),
@@ -149,6 +152,8 @@ const RANGES: [(&str, Range); 154] = [
     ("icot.remove_per_epoch", NotNegative),
     ("icot.remove_all_from", Count(0, POSITIONS)),
     ("icot.smoothing", PositiveOrInfinite), // λ of an exponential: `inf` is none
+    ("icot.reset", Typed),
+    ("icot.cosine", Typed),
     ("pause.tokens", Count(0, POSITIONS)),
     ("coconut.batch", Count(1, BATCH)),
     ("coconut.learning_rate", Positive),
@@ -156,7 +161,12 @@ const RANGES: [(&str, Range); 154] = [
     ("coconut.c", Count(1, POSITIONS)),
     ("coconut.max_stage", Count(1, POSITIONS)),
     ("coconut.smoothing", Share),
+    ("coconut.mixing", Share),
+    ("coconut.reset", Typed),
+    ("coconut.cosine", Typed),
     ("coconut.gradient", Typed),
+    ("coconut.stage_epochs", Positive),
+    ("coconut.epochs", NotNegative),
     ("coconut.stages[].k", Count(0, POSITIONS)),
     ("coconut.stages[].steps", Count(0, STEPS)),
     ("coconut.stages[].epochs", NotNegative),
@@ -169,6 +179,7 @@ const RANGES: [(&str, Range); 154] = [
     ("codi.latents", Count(1, POSITIONS)),
     ("codi.teacher", NotNegative),
     ("codi.distance", NotNegative),
+    ("codi.last_step", Typed),
     ("colar.steps", Count(0, STEPS)),
     ("colar.epochs", NotNegative),
     ("colar.batch", Count(1, BATCH)),
@@ -178,14 +189,21 @@ const RANGES: [(&str, Range); 154] = [
     ("colar.width", Count(1, WIDTH)),
     ("colar.slots", NotNegative),
     ("colar.entropy", NotNegative),
+    ("colar.short", Typed),
+    ("colar.closing", Typed),
+    ("colar.cosine", Typed),
     ("colar.limit", Count(1, POSITIONS)),
     ("swireasoning.window", Count(0, POSITIONS)),
     ("swireasoning.budget", Count(0, POSITIONS)),
+    ("swireasoning.switches", Count(0, POSITIONS)),
+    ("swireasoning.symbols", Typed),
     ("soft_thinking.top_k", Count(1, POSITIONS)),
+    ("soft_thinking.top_p", PositiveShare),
     ("soft_thinking.temperature", Positive),
     ("soft_thinking.certain", NotNegative),
     ("soft_thinking.patience", Count(0, POSITIONS)),
     ("soft_thinking.gumbel", NotNegative),
+    ("soft_thinking.density", Typed),
     ("evaluation.problems", Count(1, MOST_ROWS)),
     ("evaluation.k_min", Count(0, POSITIONS)),
     ("evaluation.k_cap", Count(1, POSITIONS)),
@@ -206,6 +224,7 @@ impl Range {
             Positive => is(|x| x.is_finite() && x > 0.0),
             NotNegative => is(|x| x.is_finite() && x >= 0.0),
             Share => is(|x| (0.0..=1.0).contains(&x)),
+            PositiveShare => is(|x| x > 0.0 && x <= 1.0),
             BelowOne => is(|x| (0.0..1.0).contains(&x)),
             Finite => is(f64::is_finite),
             PositiveOrInfinite => is(|x| x > 0.0),
@@ -219,6 +238,7 @@ impl Range {
             Positive => "a number above 0".into(),
             NotNegative => "a number of at least 0".into(),
             Share => "a number from 0 to 1".into(),
+            PositiveShare => "a number above 0 and at most 1".into(),
             BelowOne => "a number of at least 0 and below 1".into(),
             Finite => "a finite number".into(),
             PositiveOrInfinite => "a number above 0, or inf".into(),
@@ -321,6 +341,7 @@ mod tests {
             Positive => vec![float(0.0), float(-1.0), float(f64::INFINITY)],
             NotNegative => vec![float(-1e-9), float(f64::INFINITY)],
             Share => vec![float(-0.1), float(1.1), float(f64::INFINITY)],
+            PositiveShare => vec![float(0.0), float(1.1), float(f64::INFINITY)],
             BelowOne => vec![float(1.0), float(-0.1)],
             Finite => vec![float(f64::INFINITY)],
             PositiveOrInfinite => vec![float(0.0), float(-1.0)],

@@ -24,10 +24,18 @@ impl Default for Base {
 }
 
 /// The answer alone: batch and learning rate are those of `base`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NoCot {
     pub steps: usize,
+    /// Starts from the checkpoint of `base`, as every other method does; otherwise from the initial model. `pause` starts alike.
+    pub from_base: bool,
+}
+
+impl Default for NoCot {
+    fn default() -> Self {
+        Self { steps: 0, from_base: true }
+    }
 }
 
 /// Phase 1: learn to write `<swi>…</swi>` around annotated spans.

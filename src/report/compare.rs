@@ -88,8 +88,18 @@ fn checkpoints(folder: &Folder) -> Vec<&str> {
 fn missing(folder: &Folder) -> Vec<String> {
     let wanted = [AccuracyRow::NAME, InterventionRow::NAME, KnownValueRow::NAME, ExitRow::NAME, ProbeRow::NAME];
     let lacking = |rows: &str| checkpoints(folder).into_iter().filter(|c| !folder.has(rows, c)).collect::<Vec<_>>();
-    let said = wanted.map(|rows| (rows, lacking(rows))).into_iter().filter(|(_, of)| !of.is_empty());
-    said.map(|(rows, of)| format!("no `{rows}` rows of {}", of.join(", "))).collect()
+    let files = wanted.map(|rows| (format!("`{rows}` rows"), lacking(rows))).into_iter();
+    // A mode that could not be run leaves the rows of the others.
+    let intervened = || checkpoints(folder).into_iter().filter(|c| folder.has(InterventionRow::NAME, c));
+    let modes = MODES.into_iter().map(|mode| {
+        let without = |checkpoint: &&str| {
+            let organism = Organism { folder, checkpoint, claims: &[] };
+            !organism.interventions().any(|row| row.mode == mode && row.is_plain())
+        };
+        (format!("row of `{mode}`"), intervened().filter(without).collect::<Vec<_>>())
+    });
+    let said = files.chain(modes).filter(|(_, of)| !of.is_empty());
+    said.map(|(rows, of)| format!("no {rows} of {}", of.join(", "))).collect()
 }
 
 /// One row of the table.

@@ -43,6 +43,9 @@ const SOURCES: [Source; 8] = [
     (PhaseRow::NAME, over_training),
 ];
 
+/// Rows that say something of a model without blocks.
+const OF_TEXT: [&str; 2] = [AccuracyRow::NAME, PhaseRow::NAME];
+
 /// The first findings that the checkpoint has rows for, the strongest kind of evidence first.
 pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
     of_sources(folder, checkpoint, &|_| true)
@@ -55,8 +58,20 @@ pub fn said(folder: &Folder, checkpoint: &str, files: &[&str]) -> Vec<String> {
     of_sources(folder, checkpoint, &|file| files.contains(&file)).into_iter().map(line).collect()
 }
 
+/// The first finding of each checkpoint of a folder, in the same lines, with the folder's name.
+pub(super) fn first(folder: &Folder) -> Vec<String> {
+    let line = |checkpoint: String| {
+        let found = of_sources(folder, &checkpoint, &|_| true).into_iter().next()?;
+        let name = if checkpoint.is_empty() { folder.name.clone() } else { format!("{}/{checkpoint}", folder.name) };
+        Some(format!("{name}: {}. {:.3} {}.", found.title.trim_end_matches('.'), found.number, found.of))
+    };
+    checkpoints(folder).into_iter().filter_map(line).collect()
+}
+
 fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) -> Vec<Finding> {
-    let sources = SOURCES.iter().filter(|(file, _)| from(file));
+    // Of a model that never learnt to switch, how it switches is no finding.
+    let plain = folder.is_plain(checkpoint);
+    let sources = SOURCES.iter().filter(|(file, _)| from(file) && (!plain || OF_TEXT.contains(file)));
     let found = sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS);
     found
         .map(|f| {
@@ -84,7 +99,7 @@ fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let number = sound(row.hit_rate)?;
     let title = if row.follows() {
         "The answer follows the value in the latents"
-    } else if row.above_chance.scaled(-1.0).is_above(0.0) {
+    } else if row.avoids() {
         "The answer follows the value in the latents less often than by chance"
     } else {
         "No sign that the answer follows the latents"

@@ -12,7 +12,10 @@ use serde_json::Value;
 
 use super::mixture;
 use crate::guard::read_text;
-use crate::schema::{CalibrationRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, RAW, Typed};
+use crate::schema::{
+    CalibrationRow, ExitRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, ProbeRow, RAW, SwitchBenefitRow,
+    TeacherForcedRow, Typed, WindowRow,
+};
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_carried, read_flat};
 
@@ -291,6 +294,31 @@ impl Folder {
         }
         found.sort_unstable();
         found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Whether a checkpoint has no blocks by its manifest: a model that never learnt to switch, or a method of text alone. What is
+    /// measured of `<swi>` is then of an untrained token.
+    pub(crate) fn is_plain(&self, checkpoint: &str) -> bool {
+        let entries = self.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
+        let mut rules = entries
+            .filter(|(name, _)| name.split_once('-').is_some_and(|(_, of)| of == checkpoint))
+            .filter_map(|(_, entry)| entry.pointer("/setup/decode/blocks/rule")?.as_str())
+            .peekable();
+        rules.peek().is_some() && rules.all(|rule| rule == "never")
+    }
+
+    /// What must be said of rows about `<swi>` of checkpoints that never learnt it.
+    pub(crate) fn untrained(&self) -> Vec<String> {
+        let switching =
+            [TeacherForcedRow::NAME, WindowRow::NAME, ExitRow::NAME, ProbeRow::NAME, SwitchBenefitRow::NAME];
+        let measured = switching.into_iter().flat_map(|rows| self.checkpoints(rows));
+        let plain = distinct(measured).into_iter().filter(|checkpoint| self.is_plain(checkpoint));
+        plain
+            .map(|checkpoint| {
+                let name = called(checkpoint);
+                format!("untrained token: {name} never learnt <swi>; its numbers about switching are of a token without training")
+            })
+            .collect()
     }
 
     /// The most problems that a file of rows is of.

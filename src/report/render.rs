@@ -11,6 +11,7 @@ use super::beside::{self, Beside};
 use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, Undrawn};
 use super::figures::{FigureFiles, laid_out, write};
+use super::findings;
 use super::folder::Folder;
 use super::live::Live;
 use super::page;
@@ -18,7 +19,7 @@ use super::paper::Paper;
 use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, Tested};
-use crate::store::{Lock, write_atomic};
+use crate::store::{Lock, program, write_atomic};
 
 /// A figure drawn, with its SVG for the page.
 pub struct Drawn {
@@ -57,8 +58,9 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
     folders.sort();
     if folders.is_empty() {
         bail!(
-            "{}: no folder with rows; run `probe` first (cargo run --bin probe), or name a folder, for example reports/micro",
-            reports.display()
+            "{}: no folder with rows; run `probe` first ({}), or name a folder, for example reports/micro",
+            reports.display(),
+            program("probe").trim_end_matches(" --")
         );
     }
     Ok(folders)
@@ -90,7 +92,9 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     let live = Live::of(folders);
     let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
     write_atomic(page, html.as_bytes())?;
-    let mut summary = rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
+    let found = rendered.iter().flat_map(|r| findings::first(r.folder)).collect::<Vec<_>>();
+    let found = if found.is_empty() { String::new() } else { found.join("\n") + "\n\n" };
+    let mut summary = found + &rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
     live.said.iter().for_each(|said| summary += &format!("  page     {said}\n"));
     Ok(Report { page: page.to_path_buf(), summary })
 }
@@ -242,6 +246,9 @@ fn summary(r: &Rendered<'_>) -> String {
     }
     for Undrawn { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
         out += &format!("  left out: {label} {reason}\n");
+    }
+    for why in r.folder.untrained() {
+        out += &format!("  {why}\n");
     }
     for why in &r.folder.mixed {
         out += &format!("  MIXED    left out: {why}\n");

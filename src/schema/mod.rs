@@ -88,6 +88,7 @@ pub use subspace::{Donors, Rotation, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub(crate) use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
+pub(crate) use verdict::never;
 
 /// A kind of row that has files of its own.
 pub trait Named: DeserializeOwned + Send + Sync + 'static {

@@ -19,6 +19,11 @@ pub(super) const NEITHER: &str = "—";
 /// Fewer than [`FEWEST`] problems stand behind it.
 pub(super) const FEW: &str = "too few problems";
 
+/// What to say under a table of verdicts that so few problems can never give.
+pub(crate) fn never(n: usize) -> Option<String> {
+    (n < FEWEST).then(|| format!("\nn = {n} can never be significant here: a verdict needs {FEWEST} problems.\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

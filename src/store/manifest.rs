@@ -192,11 +192,36 @@ pub fn command(binary: &str) -> String {
     std::iter::once(binary.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
+/// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or beside it.
+pub(crate) fn program(name: &str) -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    called_as(Path::new(&called), std::env::var_os("CARGO_MANIFEST_DIR").is_some(), name)
+}
+
+fn called_as(called: &Path, by_cargo: bool, name: &str) -> String {
+    if by_cargo {
+        return format!("cargo run --bin {name} --");
+    }
+    if called.file_stem().is_some_and(|stem| stem == "switchyard") {
+        return format!("{} {name}", called.display());
+    }
+    called.with_file_name(name).display().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn hints_name_programs_as_they_were_typed() {
+        let of = |called: &str, by_cargo| called_as(Path::new(called), by_cargo, "report");
+        assert_eq!(of("target/debug/probe", true), "cargo run --bin report --");
+        assert_eq!(of("probe", false), "report");
+        assert_eq!(of("./target/debug/probe", false), "./target/debug/report");
+        assert_eq!(of("switchyard", false), "switchyard report");
+    }
 
     #[test]
     fn entries_of_two_processes_are_both_kept() {

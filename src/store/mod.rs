@@ -28,7 +28,7 @@ pub use head::commit;
 pub(crate) use inside::Inside;
 pub(crate) use lock::Lock;
 pub use manifest::command;
-pub(crate) use manifest::{Entry, Manifest, writable};
+pub(crate) use manifest::{Entry, Manifest, program, writable};
 pub use measurements::Measurements;
 pub(crate) use origin::{ORIGIN, checkpoint, difference, differs};
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};

@@ -40,6 +40,12 @@ pub(crate) fn left_out(held: &Value, new: &Value) -> Option<String> {
     if blocks(held) != blocks(new) {
         return Some(format!("blocks {} there, {} here", blocks(held), blocks(new)));
     }
+    if let (Some(held), Some(new)) = (held.get("pairs"), new.get("pairs")) {
+        let other = differs("pairs", held, new);
+        if other.is_some() {
+            return other;
+        }
+    }
     fewer("problems", &held["problems"], &new["problems"]).or_else(|| fewer("", &held["settings"], &new["settings"]))
 }
 

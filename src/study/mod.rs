@@ -28,7 +28,9 @@ use crate::evaluation::{Evaluated, Scores, decode_batches, decode_settings, requ
 use crate::latent::{
     Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, Unrolled, unroll,
 };
+use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
+use crate::progress::Counted;
 use crate::recipe::{Evaluation, Recipe};
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
@@ -79,6 +81,8 @@ pub struct Study {
     pub batch: Option<usize>,
     /// Where the blocks of the normal run come from that interventions fork.
     pub blocks: BlockOrigin,
+    /// Whether `<swi>` and its like were added when it was opened: what is measured of them is of untrained tokens.
+    pub untrained: bool,
     /// Whether [`Self::say`] tells the user what is being done.
     pub talks: bool,
     /// Responses that were decoded by others.
@@ -121,6 +125,7 @@ impl Study {
             shard: None,
             batch: None,
             blocks: BlockOrigin::Own,
+            untrained: false,
             talks: false,
             decodes: Decodes::default(),
             normal: None,
@@ -185,6 +190,11 @@ impl Study {
         }
     }
 
+    /// How far a part of the work is.
+    pub(crate) fn counted(&self, what: &str, total: usize) -> Counted {
+        Counted::new(&self.name, what, total)
+    }
+
     /// Problems that decode together.
     pub(crate) fn together(&self) -> usize {
         self.recipe.evaluation.batch.max(1)
@@ -241,12 +251,32 @@ impl Study {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
+    /// Whether what heads and MLPs put out goes into the stream as it is, and logits are sums over the stream, so that a head's own part
+    /// of them is known.
+    ///
+    /// # Errors
+    /// [`DoesNotApply`] to a model that normalises it first, or caps its logits.
+    pub fn adds_as_it_is(&self) -> Result<()> {
+        let family = self.model.config().family;
+        ensure!(
+            family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none(),
+            DoesNotApply::because(format!(
+                "{}: a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
+                 does not take apart",
+                self.name,
+                family.model_type()
+            ))
+        );
+        Ok(())
+    }
+
     /// Whether the stream is the sum of what embeddings, heads and MLPs write, and norms only divide it: what takes a decision
     /// apart, edge by edge or exactly, relies on both.
     ///
     /// # Errors
-    /// [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
+    /// As [`Self::adds_as_it_is`]; [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
     pub fn is_plain_sum(&self) -> Result<()> {
+        self.adds_as_it_is()?;
         let family = self.model.config().family;
         ensure!(
             !family.layer_norm() && !family.other_biases() && !family.learned_positions(),
@@ -264,11 +294,11 @@ impl Study {
     /// # Errors
     /// [`DoesNotApply`] where a rule says so.
     pub fn chooses_blocks(&self) -> Result<()> {
-        let rule = match self.reasoning.blocks {
+        let rule = match &self.reasoning.blocks {
             Blocks::Learnt | Blocks::Never => return Ok(()),
-            rule => serde_json::to_string(&rule)?,
+            rule => serde_json::to_string(rule)?,
         };
-        let why = match self.reasoning.blocks {
+        let why = match &self.reasoning.blocks {
             Blocks::Thinking { .. } => "the model does not choose where to switch",
             _ => "the model chooses neither where to switch nor how long to stay",
         };
@@ -338,7 +368,11 @@ impl Study {
         }
         let requests = requests(&self.corpus);
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
-        let traces = self.decode_only(switching, k_min, &batches, &|_| Ok(()))?;
+        let counted = self.counted("batches decoded", batches.len());
+        let traces = self.decode_only(switching, k_min, &batches, &|_| {
+            counted.one();
+            Ok(())
+        })?;
         Ok((score(&traces, &self.corpus)?, traces))
     }
 

@@ -8,7 +8,8 @@ use super::Study;
 use crate::corpus::Corpus;
 use crate::grade::Grader;
 use crate::guard::read_text;
-use crate::loading::{NewRows, Opened};
+use crate::latent::{Blocks, Reasoning};
+use crate::loading::{Loaded, NewRows, Opened};
 use crate::machine::Machine;
 use crate::model::ModelConfig;
 use crate::model::checkpoint::ModelRef;
@@ -16,7 +17,7 @@ use crate::model::checkpoint::peft::Apply;
 use crate::names::meant;
 use crate::progress::say;
 use crate::recipe::{MOST_ROWS, Recipe};
-use crate::text::{Fields, Prompts, Template};
+use crate::text::{Fields, Prompts, Template, Vocabulary};
 
 /// The folder of a phase's checkpoint.
 ///
@@ -103,22 +104,65 @@ impl Study {
         ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
         let opened = Opened::open(model, adapter, Apply::Merged)?;
-        opened.text()?;
-        recipe.data.template = form(&opened, &recipe, asked)?;
+        recipe.data.template = form(opened.text()?, &recipe, asked)?;
         // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
         if let Some(reasoning) = &opened.reasoning {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
-        let source = opened.checkpoint.places();
-        let loaded = opened.load_as(machine.dtype, &machine.device)?.add_switch_tokens(&NewRows {
-            seed: recipe.seed,
-            seed_token: recipe.seed_token.clone(),
-            ..NewRows::default()
-        })?;
+        let (source, says) = (opened.checkpoint.places(), opened.reasoning.is_some());
+        let loaded = opened.load_as(machine.dtype, &machine.device)?;
+        let study = Self::of_loaded(model, (loaded, says), recipe, asked, machine)?;
+        Ok(Self { source, adapter: adapter.map(Path::to_path_buf), ..study })
+    }
+
+    /// The same of a model that is loaded already and stays so: what is asked of a session.
+    ///
+    /// # Errors
+    /// As [`Self::of_model`].
+    pub(crate) fn of_session(
+        name: &str,
+        loaded: &Loaded,
+        like: &Recipe,
+        asked: &Asked,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let mut recipe = like.clone();
+        asked.of(&mut recipe)?;
+        let vocabulary = loaded.vocabulary.as_ref().with_context(|| format!("{name}: brings no tokenizer"))?;
+        recipe.data.template = form(vocabulary, &recipe, asked)?;
+        let says = loaded.reasoning != Reasoning::default();
+        if says {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (loaded.reasoning.k_min, loaded.reasoning.k_cap);
+        }
+        Self::of_loaded(name, (loaded.clone(), says), recipe, asked, machine)
+    }
+
+    /// `says`: its files say how it reasons.
+    fn of_loaded(
+        model: &str,
+        (mut loaded, says): (Loaded, bool),
+        mut recipe: Recipe,
+        asked: &Asked,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let plain = loaded.switch.is_none();
+        // Rows of a user's own hold none of these tokens: the model stays as it is.
+        if !(plain && asked.raw) {
+            loaded = loaded.add_switch_tokens(&NewRows {
+                seed: recipe.seed,
+                seed_token: recipe.seed_token.clone(),
+                ..NewRows::default()
+            })?;
+        }
+        // Tokens that were added here never stood in a text: the model writes as it did without them.
+        let untrained = plain && !says;
+        if untrained {
+            loaded.reasoning.blocks = Blocks::Never;
+        }
         loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
         Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
-            format!("{model}: prompted as `{}` is; --like names another preset or recipe", like.name)
+            format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if !asked.raw && recipe.task.is_none() {
@@ -130,8 +174,7 @@ impl Study {
             recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
         }
         let study = Self::of(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
-        let adapter = adapter.map(Path::to_path_buf);
-        Ok(Self { source, adapter, batch: asked.batch, ..study.on(machine) })
+        Ok(Self { untrained, batch: asked.batch, ..study.on(machine) })
     }
 
     /// Its model computing on this machine. Says where no block can have a length that the checkpoint was trained at.
@@ -180,7 +223,7 @@ pub struct Asked {
 }
 
 /// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
-fn form(opened: &Opened, recipe: &Recipe, asked: &Asked) -> Result<Template> {
+fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &Asked) -> Result<Template> {
     let named = recipe.data.template;
     if asked.raw {
         return Ok(Template::Plain);
@@ -188,7 +231,7 @@ fn form(opened: &Opened, recipe: &Recipe, asked: &Asked) -> Result<Template> {
     if recipe.task.is_some() {
         return Ok(named);
     }
-    let has_own = opened.text()?.has_chat();
+    let has_own = vocabulary.has_chat();
     Ok(match (has_own, asked.unnamed) {
         (true, true) => Template::Chat,
         (true, false) => named.own(),

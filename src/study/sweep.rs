@@ -234,10 +234,12 @@ impl<'a> Sweep<'a> {
         let mut units = self.units(all);
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
         let parts = parallel::cut(&units, self.study.threads);
+        let counted = self.study.counted("groups of continuations", units.len());
         parallel::run(&parts, |part| {
             part.iter().try_for_each(|unit| {
                 let forks = self.unit(unit, all, later, channel)?;
                 not_stopped()?;
+                counted.one();
                 hand_over(forks)
             })
         })?;
@@ -355,11 +357,15 @@ fn decoded_batches<'r>(
     let chunks: Vec<(bool, &[Request])> =
         requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
     let gold = gold_tokens(&study.corpus)?;
+    let wanted = chunks.iter().filter(|(own, _)| *own || others).count();
+    study.say(&format!("decoding {} problems normally", requests.len()));
+    let counted = study.counted("batches decoded", wanted);
     let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<Tried<'r>> {
         if !own && !others {
             return Ok(Err(chunk));
         }
         let (mut batch, decoded, bank) = batch(study, &gold, settings, chunk)?;
+        counted.one();
         batch.prefix = batch.prefix.filter(|_| own);
         Ok(Ok((batch, decoded, bank)))
     };

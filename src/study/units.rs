@@ -55,12 +55,14 @@ impl Study {
             .filter(|(number, group)| self.has(*number) && group.iter().any(lacks))
             .map(|(_, group)| group)
             .collect();
-        let rows = Mutex::new(rows);
+        let (rows, counted) = (Mutex::new(rows), self.counted("units", missing.len()));
         parallel::run(&parallel::cut(&missing, self.threads), |part| {
             part.iter().try_for_each(|group| {
                 crate::progress::go_on()?;
                 let new = work(group)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
-                rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
+                rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)?;
+                counted.one();
+                Ok(())
             })
         })?;
         Ok(())

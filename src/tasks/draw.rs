@@ -104,6 +104,7 @@ impl Pen {
             clause: self.text[clause.byte..].trim_start().to_string(),
             words: self.since(clause),
             value_words: self.since(value),
+            expression: None,
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod draw;
 mod problem;
+mod worked;
 
 use std::ops::Range;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use graph::{Nodes, Told};
 pub use problem::{Known, StepValue, TaskProblem};
+pub(crate) use worked::{Operand, Worked, evaluate, number};
 
 /// Which part of the data a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

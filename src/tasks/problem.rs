@@ -35,6 +35,9 @@ pub struct StepValue {
     pub words: Range<usize>,
     /// The words inside `words` that spell the value.
     pub value_words: Range<usize>,
+    /// Of a file's step, the calculation that makes the value: `16-3-4`, or `s1*2` over the first step; empty where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expression: Option<String>,
 }
 
 /// A generated problem. Every text is a sequence of vocabulary words with one space between them.

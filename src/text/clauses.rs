@@ -1,13 +1,14 @@
-//! Where a clause begins: those that the task names, or sentences where the text names none; and the steps of a chain of
-//! thought, which begin there.
+//! Where a clause begins: those that the task names, or sentences where the text names none or is prose; and the steps of a chain
+//! of thought, which begin there.
 
 use std::ops::Range;
 
 use super::Sample;
 
-/// Tokens of the response that begin a clause.
-pub(crate) fn clause_starts(sample: &Sample) -> Vec<usize> {
-    if sample.clauses.is_empty() {
+/// Tokens of the response that begin a clause. The calculations of prose count as clauses only where spans are made of them
+/// (`snapped`): else its clauses are sentences.
+pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
+    if !sample.names_clauses(snapped) {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();
     }
     sample.clauses.iter().map(|clause| clause.start).collect()
@@ -17,7 +18,7 @@ pub(crate) fn clause_starts(sample: &Sample) -> Vec<usize> {
 /// final answer. `None` where no final answer is marked.
 pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
     let end = sample.answer.as_ref()?.start;
-    let inner = clause_starts(sample).into_iter().filter(|&start| start > 0 && start < end);
+    let inner = clause_starts(sample, false).into_iter().filter(|&start| start > 0 && start < end);
     let edges: Vec<usize> = std::iter::once(0).chain(inner).chain([end]).collect();
     Some(edges.windows(2).map(|edge| edge[0]..edge[1]).filter(|step| !step.is_empty()).collect())
 }
@@ -56,12 +57,16 @@ mod tests {
             solution: solution.to_owned(),
             offsets: offsets.collect(),
             clauses: vec![],
+            prose: false,
             answer: None,
         };
-        let starts: Vec<&str> = clause_starts(&sample).into_iter().map(|t| words[t]).collect();
-        assert_eq!(starts, ["He", " She", "none", " all"]);
+        let texts = |starts: Vec<usize>| starts.into_iter().map(|t| words[t]).collect::<Vec<_>>();
+        assert_eq!(texts(clause_starts(&sample, false)), ["He", " She", "none", " all"]);
         let tagged = Sample { clauses: vec![2..5, 7..9], ..sample };
-        assert_eq!(clause_starts(&tagged), [2, 7]);
+        assert_eq!(clause_starts(&tagged, false), [2, 7]);
+        let prose = Sample { prose: true, ..tagged.clone() };
+        assert_eq!(texts(clause_starts(&prose, false)), ["He", " She", "none", " all"]);
+        assert_eq!(clause_starts(&prose, true), [2, 7]);
         assert_eq!(steps(&tagged), None, "no final answer is marked");
         let answered = Sample { answer: Some(11..13), ..tagged };
         assert_eq!(steps(&answered), Some(vec![0..2, 2..7, 7..11]));

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Problem;
 use super::record::Record;
+use super::steps::{self, Written};
 use crate::tasks::{Known, StepValue};
 
 /// A format of problem files, by its name in a recipe.
@@ -43,6 +44,8 @@ impl Format {
     /// The format that a record's keys tell.
     pub fn of(object: &Map<String, Value>) -> Result<Format> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
+        let objects =
+            |key: &str| matches!(object.get(key), Some(Value::Array(all)) if all.iter().any(Value::is_object));
         let final_line = || object.get("answer").and_then(Value::as_str).is_some_and(|text| text.contains("####"));
         if has(&["problem", "solution", "answer", "unique_id"]) {
             Ok(Format::Math500)
@@ -53,9 +56,9 @@ impl Format {
         } else if has(&["question", "solution", "answer"]) {
             // Before the equations, because Switchyard's own files have steps as well.
             Ok(Format::Jsonl)
-        } else if has(&["question", "steps", "answer"]) {
+        } else if has(&["question", "steps", "answer"]) && !objects("steps") {
             Ok(Format::GsmEquations)
-        } else if has(&["question", "answer"]) && final_line() {
+        } else if has(&["question", "answer"]) && !objects("steps") && final_line() {
             Ok(Format::Gsm8k)
         } else if has(&["question", "answer"]) {
             Ok(Format::Jsonl)
@@ -87,12 +90,13 @@ impl Record<'_> {
             .with_context(|| format!("{}: key \"answer\": expected `#### gold` at its end, found none", self.place))?;
         let gold = gold.trim().to_string();
         ensure!(!gold.is_empty(), "{}: key \"answer\": nothing after ####", self.place);
-        self.plain(self.text("question")?, self.shown(&text), gold)
+        self.marked(self.text("question")?, &text, gold)
     }
 
-    /// A solution as it is learnt: without calculator annotations unless they are wanted.
-    fn shown(&self, text: &str) -> String {
-        if self.source.keep_calculator { text.to_owned() } else { without_calculator(text) }
+    /// A problem whose solution may hold GSM8K's marks. They are its steps, and not in the text that is learnt unless they are wanted.
+    fn marked(&self, question: String, solution: &str, answer: String) -> Result<Problem> {
+        let (shown, steps) = steps::marked(solution, self.source.keep_calculator);
+        Ok(Problem { steps, ..self.plain(question, shown, answer)? })
     }
 
     fn equations(&self) -> Result<Problem> {
@@ -156,26 +160,38 @@ impl Record<'_> {
         // A solution of GSM8K's form where the answer is looked for.
         let (solution, answer) = match answer.rsplit_once("####") {
             Some((_, gold)) if solution.is_empty() && !gold.trim().is_empty() => {
-                (self.shown(&answer), gold.trim().to_owned())
+                (answer.clone(), gold.trim().to_owned())
             }
             _ => (solution, answer),
         };
-        let mut problem = self.plain(self.text(&fields.question)?, solution, answer)?;
+        let mut problem = self.marked(self.text(&fields.question)?, &solution, answer)?;
         problem.id = self.optional(&fields.id)?.unwrap_or(problem.id);
         problem.subject = self.optional(&fields.subject)?;
         problem.level = self.level(&fields.level)?;
         if let Some(Value::Array(steps)) = self.object.get("steps")
+            && !steps.is_empty()
             && steps.iter().all(Value::is_object)
         {
-            // Switchyard's own rows: the word ranges must lie inside the solution they come with.
-            problem.steps = self.typed("steps", "a list of steps as Switchyard writes them")?;
-            let words = problem.solution.split_whitespace().count();
-            let outside = problem.steps.iter().find(|step| step.words.end > words || step.words.is_empty());
-            if let Some(step) = outside {
-                bail!("{}: key \"steps\": words {:?} of a solution of {words} words", self.place, step.words);
-            }
+            problem.steps = self.steps(&problem.solution, steps[0].get("words").is_some())?;
         }
         Ok(problem)
+    }
+
+    /// `steps`, as Switchyard writes them (`own`) or as a user does.
+    fn steps(&self, solution: &str, own: bool) -> Result<Vec<StepValue>> {
+        if !own {
+            let form = "steps such as {\"expression\": \"3+4\", \"value\": 7, \"span\": \"3 + 4 = 7\"}";
+            let written: Vec<Written> = self.typed("steps", form)?;
+            return steps::found(written, solution).with_context(|| format!("{}: key \"steps\"", self.place));
+        }
+        let steps: Vec<StepValue> = self.typed("steps", "a list of steps as Switchyard writes them")?;
+        // The word ranges must lie inside the solution they come with.
+        let words = solution.split_whitespace().count();
+        let outside = steps.iter().find(|step| step.words.end > words || step.words.is_empty());
+        if let Some(step) = outside {
+            bail!("{}: key \"steps\": words {:?} of a solution of {words} words", self.place, step.words);
+        }
+        Ok(steps)
     }
 
     fn plain(&self, question: String, solution: String, answer: String) -> Result<Problem> {
@@ -197,22 +213,15 @@ fn step_values(steps: &[String], known: impl Iterator<Item = Known>) -> Vec<Step
     let value = |(step, value): (&String, Known)| {
         let words = next..next + step.split_whitespace().count();
         next = words.end;
-        StepValue { value, clause: step.clone(), value_words: words.end.saturating_sub(1)..words.end, words }
+        let calculation = step.strip_prefix("<<").and_then(|mark| mark.strip_suffix(">>")?.rsplit_once('='));
+        let expression = calculation.map(|(expression, _)| expression.to_owned());
+        StepValue {
+            value,
+            clause: step.clone(),
+            value_words: words.end.saturating_sub(1)..words.end,
+            words,
+            expression,
+        }
     };
     steps.iter().zip(known).map(value).collect()
-}
-
-/// GSM8K's text without `<<…>>`.
-fn without_calculator(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("<<") {
-        let Some((_, behind)) = after.split_once(">>") else {
-            break;
-        };
-        kept.push_str(before);
-        rest = behind;
-    }
-    kept.push_str(rest);
-    kept
 }

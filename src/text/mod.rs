@@ -17,6 +17,7 @@ mod save;
 pub mod sources;
 pub mod spans;
 pub mod special;
+mod steps;
 mod tables;
 pub mod tagging;
 pub mod templates;

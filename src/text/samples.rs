@@ -19,6 +19,8 @@ pub struct Sample {
     /// Bytes of the solution behind each id.
     pub offsets: Vec<(usize, usize)>,
     pub clauses: Vec<Range<usize>>,
+    /// Whether they are calculations inside sentences, as a file's solution has them.
+    pub prose: bool,
     pub answer: Option<Range<usize>>,
 }
 
@@ -46,9 +48,16 @@ impl Sample {
             response: encoded.ids,
             solution: problem.solution.clone(),
             clauses,
+            // A line that is nothing but a mark is a clause of its own.
+            prose: problem.steps.iter().any(|step| step.expression.is_some() && !step.clause.ends_with(">>")),
             answer: problem.answer_range().and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
             offsets: encoded.offsets,
         })
+    }
+
+    /// Whether its clauses are known ones; spans that are made of clauses (`snapped`) are made of prose's calculations too.
+    pub(crate) fn names_clauses(&self, snapped: bool) -> bool {
+        !self.clauses.is_empty() && (snapped || !self.prose)
     }
 
     /// Prompt and response tokens together.

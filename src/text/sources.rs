@@ -26,7 +26,7 @@ pub struct Source {
     /// Names of the keys, for `format = "jsonl"`.
     #[serde(default)]
     pub fields: Fields,
-    /// Keep GSM8K's calculator annotations `<<48/2=24>>` in the solution.
+    /// Keep GSM8K's calculator annotations `<<48/2=24>>` in the solution. They are its steps either way.
     #[serde(default)]
     pub keep_calculator: bool,
     /// Read no more than this many problems.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::dropout::Masks;
 use super::reward::{Facts, Terms, advantages, reward};
 use crate::corpus::Corpus;
-use crate::latent::gumbel::GumbelMixture;
+use crate::latent::gumbel::{GumbelMixture, Noise};
 use crate::latent::{
     Decode, DecodeSettings, End, Reasoning, Request, Sampling, Source, SwitchIds, Switching, Trace, decode,
     decode_named,
@@ -215,13 +215,14 @@ fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Ve
 fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behaviour) -> Result<Vec<Trace>> {
     let how = behaviour.of(model);
     if grpo.gumbel > 0.0 {
-        let Source::VocabularyMixture { top_k, .. } = behaviour.reasoning.source else {
+        let Source::VocabularyMixture { top_k, top_p, .. } = behaviour.reasoning.source else {
             let name = how.source.name();
             bail!("grpo.gumbel is noise on mixtures of the vocabulary; the latents of this checkpoint are {name}")
         };
         let Sampling { temperature, seed, .. } = how.settings.sampling;
         let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
-        let source = GumbelMixture::new(top_k, [temperature, grpo.gumbel], seed, rows)?;
+        let noise = Noise { top_k, top_p, temperature, gumbel: grpo.gumbel, density: grpo.density };
+        let source = GumbelMixture::new(noise, seed, rows)?;
         let mut traces = roll_out_named(Decode { source: &source, ..how }, rollouts, grpo)?;
         source.remember_in(&mut traces);
         return Ok(traces);

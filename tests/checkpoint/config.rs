@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::expected_parameters;
-use switchyard::model::config::{Family, ModelConfig, RopeScaling};
+use switchyard::model::config::{Extras, Family, ModelConfig, RopeScaling};
 
 use super::support::*;
 
@@ -95,7 +95,18 @@ fn a_base_class_is_the_same_model() {
 fn what_we_write_we_read_back() {
     let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
     let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
-    for value in [qwen3_json(), qwen2_json(), llama_json(), gemma_json(), gpt2_json(), yarn, linear] {
+    for value in [
+        qwen3_json(),
+        qwen3_moe_json(),
+        qwen2_json(),
+        llama_json(),
+        gemma_json(),
+        gemma2_json(),
+        gpt2_json(),
+        olmo2_json(),
+        yarn,
+        linear,
+    ] {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
@@ -115,8 +126,31 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
     assert_eq!(biases.len(), 6);
     // It would say that o has a bias too.
     assert_eq!(found.to_json("float32").get("attention_bias"), None);
-    let value = with(qwen2_json(), "use_sliding_window", json!(true));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "use_sliding_window", "false", "true"]);
+    let windows = |value: &Value| {
+        let found = config(value);
+        assert_eq!(config(&found.to_json("float32")), found, "what is written is read as the same");
+        [found.window(0), found.window(1)]
+    };
+    assert_eq!(windows(&qwen2_json()), [None; 2]);
+    let on = with(qwen2_json(), "use_sliding_window", json!(true));
+    assert_eq!(windows(&on), [None; 2], "all 28 lowest layers are full");
+    assert_eq!(windows(&with(on.clone(), "max_window_layers", json!(1))), [None, Some(131_072)]);
+    let listed = with(on.clone(), "layer_types", json!(["sliding_attention", "full_attention"]));
+    assert_eq!(windows(&listed), [Some(131_072), None]);
+    let mut bare = with(on.clone(), "max_window_layers", json!(0));
+    bare.as_object_mut().map(|m| m.remove("sliding_window"));
+    assert_eq!(windows(&bare), [Some(4096); 2]);
+    for (value, parts) in [
+        (with(qwen2_json(), "layer_types", listed["layer_types"].clone()), ["layer_types", "no window is set or used"]),
+        (with(on.clone(), "layer_types", json!(["sliding_attention"])), ["layer_types", "2 layers"]),
+        (
+            with(on, "layer_types", json!(["chunked_attention", "chunked_attention"])),
+            ["layer_types", "chunked_attention"],
+        ),
+        (with(with(bare, "max_window_layers", json!(0)), "sliding_window", json!(0)), ["sliding_window", "at least 1"]),
+    ] {
+        assert_names(&message(ModelConfig::from_json(&value, "c")), &parts);
+    }
     let value = with(qwen2_json(), "hidden_size", json!(34));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["hidden_size", "34", "4"]);
 }
@@ -130,9 +164,86 @@ fn gemma_has_defaults_and_an_activation_of_its_own() {
     let mut value = gemma_json();
     value.as_object_mut().map(|m| m.remove("head_dim"));
     assert_eq!(config(&value).head_dim, 256);
-    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma2")] {
+    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma3")] {
         let value = with(gemma_json(), key, json!(wrong));
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
+    }
+}
+
+#[test]
+fn gemma2_has_caps_a_window_and_four_norms_a_block() {
+    let found = config(&gemma2_json());
+    let windows: Vec<_> = (0..3).map(|layer| found.window(layer)).collect();
+    assert_eq!(windows, [Some(4096), None, Some(4096)]);
+    let Extras { query_pre_attn_scalar, attention_cap, logit_cap, .. } = found.extras;
+    assert_eq!((query_pre_attn_scalar, attention_cap, logit_cap), (Some(224.0), Some(50.0), Some(30.0)));
+    assert_eq!(found.to_json("float32")["query_pre_attn_scalar"].to_string(), "224", "no float for a whole number");
+    let norms =
+        expected_parameters(&found).into_iter().filter(|(name, _)| name.contains("layers.0") && name.contains("norm"));
+    assert_eq!(norms.count(), 4);
+    let off = with(with(gemma2_json(), "attn_logit_softcapping", json!(null)), "final_logit_softcapping", json!(null));
+    let found = config(&with(off, "layer_types", json!(["full_attention", "full_attention", "full_attention"])));
+    assert_eq!(found.extras, Extras { query_pre_attn_scalar: Some(224.0), ..Extras::default() });
+    assert_eq!(config(&found.to_json("float32")), found);
+    for (key, wrong) in [
+        ("sliding_window", json!(null)),
+        ("attn_logit_softcapping", json!(0.0)),
+        ("query_pre_attn_scalar", json!(-1)),
+        ("use_bidirectional_attention", json!(true)),
+    ] {
+        assert_names(&message(ModelConfig::from_json(&with(gemma2_json(), key, wrong), "c")), &["c: ", key]);
+    }
+    let value = with(llama_json(), "final_logit_softcapping", json!(30.0));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["final_logit_softcapping", "30"]);
+}
+
+#[test]
+fn olmo2_has_its_norms_behind_and_over_all_heads() {
+    let found = config(&olmo2_json());
+    let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
+    let of_block: Vec<(&str, usize)> = shapes
+        .iter()
+        .filter_map(|(name, shape)| {
+            Some((name.strip_prefix("model.layers.1.")?.strip_suffix("norm.weight")?, shape[0]))
+        })
+        .collect();
+    let wanted =
+        [("self_attn.q_", 32), ("self_attn.k_", 16), ("post_attention_layer", 32), ("post_feedforward_layer", 32)];
+    assert_eq!(of_block, wanted);
+    let mut bare = olmo2_json();
+    bare.as_object_mut().map(|m| ["rms_norm_eps", "eos_token_id"].map(|key| m.remove(key)));
+    assert_eq!((config(&bare).rms_norm_eps, config(&bare).eos_token_ids), (1e-5, vec![50_279]));
+    let value = with(olmo2_json(), "sliding_window", json!(4096));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+}
+
+#[test]
+fn qwen3_moe_has_experts_in_the_layers_that_its_file_says() {
+    let found = config(&qwen3_moe_json());
+    let there: Vec<bool> = (0..3).map(|layer| found.experts(layer).is_some()).collect();
+    assert_eq!(there, [true, false, true]);
+    let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
+    let of =
+        |name: &str| shapes.iter().find(|(n, _)| *n == format!("model.layers.{name}.weight")).map(|(_, s)| s.clone());
+    assert_eq!(of("0.mlp.gate"), Some(vec![6, 32]));
+    assert_eq!(of("2.mlp.experts.5.down_proj"), Some(vec![32, 16]));
+    assert_eq!((of("1.mlp.up_proj"), of("1.mlp.gate"), of("0.mlp.up_proj")), (Some(vec![48, 32]), None, None));
+    let mut local = qwen3_moe_json();
+    let count = local.as_object_mut().and_then(|m| m.remove("num_experts")).expect("is there");
+    assert_eq!(config(&with(local, "num_local_experts", count)), found, "as transformers 5 writes it");
+    let every_second = with(with(qwen3_moe_json(), "decoder_sparse_step", json!(2)), "mlp_only_layers", json!([]));
+    assert_eq!(config(&every_second).extras.experts.map(|e| e.layers), Some(vec![false, true, false]));
+    let slides = with(with(qwen3_moe_json(), "use_sliding_window", json!(true)), "sliding_window", json!(8));
+    assert_eq!(config(&slides).window(1), Some(8));
+    for (key, wrong) in [
+        ("num_experts_per_tok", json!(7)),
+        ("num_local_experts", json!(8)),
+        ("decoder_sparse_step", json!(0)),
+        ("mlp_only_layers", json!("none")),
+        ("moe_intermediate_size", json!(0)),
+    ] {
+        let said = message(ModelConfig::from_json(&with(qwen3_moe_json(), key, wrong), "c"));
+        assert_names(&said, &["c: ", if key == "num_local_experts" { "num_experts" } else { key }]);
     }
 }
 
@@ -144,7 +255,7 @@ fn qwen3_head_width_has_its_own_default() {
 }
 
 #[test]
-fn a_mistral_has_defaults_of_its_own_and_no_window() {
+fn a_mistral_has_defaults_and_a_window_of_its_own() {
     let bare = mistral_json();
     let found = config(&bare);
     assert_eq!((found.family, found.num_key_value_heads, found.head_dim), (Family::Mistral, 8, 4));
@@ -155,13 +266,19 @@ fn a_mistral_has_defaults_of_its_own_and_no_window() {
     assert_eq!((found.head_dim, found.hidden_size), (6, 40), "heads need not divide the width");
     assert_eq!(config(&found.to_json("float32")), found, "what is written is read as the same");
 
-    for window in [json!(4096), json!(0)] {
-        let value = with(mistral_json(), "sliding_window", window.clone());
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", &window.to_string()]);
-    }
     let mut value = mistral_json();
     value.as_object_mut().map(|m| m.remove("sliding_window"));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+    for (value, window) in
+        [(mistral_json(), None), (value, Some(4096)), (with(mistral_json(), "sliding_window", json!(7)), Some(7))]
+    {
+        let found = config(&value);
+        assert_eq!([found.window(0), found.window(1)], [window; 2]);
+        assert_eq!(config(&found.to_json("float32")), found);
+    }
+    let value = with(mistral_json(), "sliding_window", json!(0));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "0"]);
+    let value = with(mistral_json(), "layer_types", json!(["sliding_attention", "sliding_attention"]));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "layer_types", "no window"]);
 }
 
 #[test]
@@ -170,7 +287,6 @@ fn unsupported_settings_are_refused_by_name() {
         ("model_type", json!("mixtral")),
         ("model_type", json!("qwen2_moe")),
         ("architectures", json!(["Qwen3ForSequenceClassification"])),
-        ("use_sliding_window", json!(true)),
         ("layer_types", json!(["full_attention", "sliding_attention"])),
         ("num_experts", json!(8)),
         ("num_local_experts", json!(8)),
@@ -207,6 +323,8 @@ fn unsupported_settings_are_refused_by_name() {
         let value = with(qwen3_json(), "rope_scaling", rope);
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", kind, key]);
     }
+    let value = with(llama_json(), "sliding_window", json!(4096));
+    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
     let value = with(llama_json(), "mlp_bias", json!(true));
     assert_names(&message(ModelConfig::from_json(&value, "c")), &["mlp_bias"]);
     let value = with(llama_json(), "rope_theta", json!(1e4));

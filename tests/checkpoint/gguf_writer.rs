@@ -92,8 +92,16 @@ impl Writer {
     }
 }
 
-fn gguf_name(name: &str) -> String {
+fn gguf_name(family: Family, name: &str) -> String {
+    let norms = match family {
+        Family::Olmo2 => ["none", "post_attention_layernorm", "none", "post_feedforward_layernorm"],
+        _ => ["input_layernorm", "none", "post_attention_layernorm", "none"],
+    };
     [
+        (norms[0], "attn_norm"),
+        (norms[1], "post_attention_norm"),
+        (norms[2], "ffn_norm"),
+        (norms[3], "post_ffw_norm"),
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
         ("lm_head", "output"),
@@ -104,8 +112,6 @@ fn gguf_name(name: &str) -> String {
         ("self_attn.o_proj", "attn_output"),
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
@@ -169,7 +175,7 @@ pub fn model(config: &ModelConfig, q8: bool) -> Writer {
         } else {
             (0, Dtype::F32.encode(&data))
         };
-        w.tensors.push((gguf_name(&name), t.shape, kind, bytes));
+        w.tensors.push((gguf_name(config.family, &name), t.shape, kind, bytes));
     }
     w
 }

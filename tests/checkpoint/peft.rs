@@ -413,3 +413,59 @@ fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
     let biased = changed(&qwen2, "biased", 0, "layers.0.self_attn.q_proj.bias");
     assert_names(&message(difference(&qwen2, &biased, 1)), &["q_proj.bias", "no biases"]);
 }
+
+/// Of q and v alone a rank-1 change, of every matrix that goes down, of a row of the table and of the positions: under the names that
+/// PEFT has for a GPT-2, and read back as what was trained.
+#[test]
+fn a_gpt2s_adapter_goes_by_its_own_names() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = Checkpoint::open_folder("fixtures/tiny/gpt2_tied").expect("opens");
+    let changed = ["q_proj.weight", "v_proj.weight", "down_proj.weight"];
+    let tensors = base.tensors().map(|read| {
+        let (name, mut weight) = read.expect("reads");
+        let width = weight.width();
+        if changed.iter().any(|end| name.ends_with(end)) {
+            weight
+                .data
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x += (i / width % 5) as f32 * (i % width % 3) as f32 / 8.0);
+        }
+        if name == EMBED || name.contains("embed_positions") {
+            weight.data[0] += 1.0;
+        }
+        Ok((name, weight))
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let dir = root.path().join("trained");
+    switchyard::model::checkpoint::save_hf_folder(&dir, &base.config, tensors, &SaveOptions::default()).expect("saves");
+    let trained = Checkpoint::open_folder(&dir).expect("opens");
+    let Difference { adapter, lost } = difference(&base, &trained, 1).expect("an adapter");
+    assert!(lost < 1e-6, "{lost}");
+    assert_eq!(adapter.config.r, 2, "q and v side by side");
+    let dir = root.path().join("adapter");
+    save_adapter(&dir, &adapter, Dtype::F32, &[], false).expect("saves");
+    let file =
+        switchyard::model::checkpoint::SafetensorsFile::open(&dir.join("adapter_model.safetensors")).expect("opens");
+    let shape = |name: &str| file.shape(&format!("base_model.model.transformer.{name}")).map(<[usize]>::to_vec);
+    assert_eq!(shape("h.1.attn.c_attn.lora_A.weight"), Some(vec![2, 32]));
+    assert_eq!(shape("h.1.attn.c_attn.lora_B.weight"), Some(vec![96, 2]));
+    assert_eq!(shape("h.0.attn.c_proj.lora_B.weight"), Some(vec![32, 2]), "PEFT's `c_proj` is that of attention too");
+    assert_eq!(shape("h.0.mlp.c_proj.lora_A.weight"), Some(vec![2, 56]));
+    assert_eq!(shape("wte.token_adapter.trainable_tokens_delta"), Some(vec![1, 32]));
+    assert_eq!(shape("wpe.weight"), Some(vec![48, 32]));
+    let settings: Value =
+        serde_json::from_slice(&fs::read(dir.join("adapter_config.json")).expect("reads")).expect("JSON");
+    assert_eq!(settings["target_modules"], json!(["c_attn", "c_proj"]));
+    assert_eq!(
+        (&settings["trainable_token_indices"], &settings["fan_in_fan_out"]),
+        (&json!({ "wte": [0] }), &json!(true))
+    );
+    let again = base.with_adapter(Arc::new(Adapter::open(&dir).expect("opens")), Apply::Merged).expect("fits");
+    for item in trained.tensors() {
+        let (name, wanted) = item.expect("reads");
+        let found = again.tensor(&name).expect("reads");
+        let worst = found.data.iter().zip(&wanted.data).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(worst < 1e-5, "{name}: off by {worst}");
+    }
+}

@@ -28,12 +28,34 @@ pub fn qwen2_json() -> Value {
     })
 }
 
+/// As Qwen3-30B-A3B's files are, with a layer whose feed-forward is dense.
+pub fn qwen3_moe_json() -> Value {
+    json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": false,
+        "max_position_embeddings": 256, "attention_bias": false, "use_sliding_window": false, "sliding_window": null,
+        "decoder_sparse_step": 1, "mlp_only_layers": [1], "num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "norm_topk_prob": true, "router_aux_loss_coef": 0.001
+    })
+}
+
 /// As Gemma's first files are: "gelu" means the approximation, and half the keys are left to their defaults.
 pub fn gemma_json() -> Value {
     json!({
         "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_act": "gelu", "hidden_activation": null,
         "vocab_size": 40, "hidden_size": 36, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 1, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256
+    })
+}
+
+/// As Gemma 2's files are, with caps and window left to their defaults.
+pub fn gemma2_json() -> Value {
+    json!({
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 40, "hidden_size": 36, "intermediate_size": 48,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4, "max_position_embeddings": 256, "query_pre_attn_scalar": 224
     })
 }
 
@@ -52,6 +74,16 @@ pub fn gpt2_json() -> Value {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "vocab_size": 40,
         "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64, "n_ctx": 64, "layer_norm_epsilon": 1e-5,
         "bos_token_id": 39, "eos_token_id": 39
+    })
+}
+
+/// As OLMo 2's files are: norms behind attention and feed-forward, and over all heads of queries and of keys.
+pub fn olmo2_json() -> Value {
+    json!({
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "hidden_act": "silu", "vocab_size": 40,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 5e5, "tie_word_embeddings": false,
+        "max_position_embeddings": 256, "attention_bias": false, "pad_token_id": 0, "eos_token_id": 2
     })
 }
 

@@ -6,7 +6,7 @@ pub mod known;
 pub mod run_files;
 
 use burn::tensor::{Device, Tensor};
-use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::text::Vocabulary;
 
@@ -29,6 +29,7 @@ pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
         bos_token_id: None,
         eos_token_ids: vec![],
         pad_token_id: None,
+        extras: Extras::default(),
     }
 }
 

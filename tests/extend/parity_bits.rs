@@ -56,6 +56,7 @@ impl Family for ParityBits {
                 clause: word(parity).into(),
                 words: 2 * i..2 * i + 1,
                 value_words: 2 * i..2 * i + 1,
+                expression: None,
             });
             solution += &format!("{} ; ", word(parity));
         }

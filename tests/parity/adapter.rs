@@ -51,7 +51,7 @@ type Case<'a> = (&'a str, usize, bool, &'a dyn Fn(&str) -> bool);
 #[test]
 fn merged_and_attached_adapters_give_the_same_logits() {
     let root = tempfile::tempdir().expect("a folder");
-    for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
+    for name in ["qwen3_tied", "qwen2_tied", "llama_gqa", "olmo2_gqa", "gemma2_window"] {
         let base = fixture(&format!("tiny/{name}")).display().to_string();
         let rows = rows(&read(&format!("tiny/{name}/reference.safetensors")));
         let cases: [Case; 3] = [

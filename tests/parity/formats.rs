@@ -44,6 +44,27 @@ fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     }
 }
 
+/// Names, norms, caps and windows as llama.cpp's converter lays each family out; kept as stored too.
+#[test]
+fn every_family_in_gguf_has_the_logits_of_transformers() {
+    let reference = read("gguf/families.safetensors");
+    let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
+    let names = reference.keys().filter_map(|key| key.strip_suffix(".logits"));
+    let device = Device::flex();
+    for name in names {
+        let path = fixture(&format!("gguf/{name}.gguf")).display().to_string();
+        let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
+        assert_eq!(opened.config().family.model_type(), name);
+        let kept = switchyard::model::Decoder::load_kept_to_train(&opened.checkpoint, &device).expect("loads");
+        for model in [opened.load(&device).expect("loads").model, kept] {
+            let logits = model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward");
+            let off = relative(&values(&logits), &reference[&format!("{name}.logits")].data, name);
+            println!("{name}: logits {off:.1e}");
+            assert!(off <= 1e-5, "{name}: logits off by {off:e}");
+        }
+    }
+}
+
 #[test]
 fn a_peft_adapter_merged_and_attached_has_the_logits_of_peft() {
     for (name, vocab) in [("qwen3_tied", 96), ("qwen2_tied", 64)] {

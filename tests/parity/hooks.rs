@@ -1,6 +1,6 @@
 //! Every hook point of every layer, in every way of computing it.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 use switchyard::model::{HookSpec, Hooks, Select};
 use switchyard::parity::hooks;
 use switchyard::parity::recorder::{padded, record};
@@ -74,10 +74,14 @@ fn heads_add_up_to_the_output_of_attention() {
             relative(&values(&logits), &values(&plain), "logits") <= 1e-5,
             "looking at the heads changed the result"
         );
-        for ((dims, result), out) in results.iter().zip(&outs) {
+        for (layer, ((dims, result), out)) in results.iter().zip(&outs).enumerate() {
             let (h, d) = (dims[2], dims[3]);
             let sum = |i: usize| (0..h).map(|head| result[(i / d * h + head) * d + i % d]).sum();
-            let sums: Vec<f32> = (0..out.len()).map(sum).collect();
+            let mut sums: Vec<f32> = (0..out.len()).map(sum).collect();
+            if let Some(behind) = model.layers[layer].norms()[1] {
+                let whole = TensorData::new(sums, [1, dims[1], d]);
+                sums = values(&behind.apply(Tensor::<3>::from_data(whole, &Device::flex())));
+            }
             // What the heads leave over is the output's bias, the same at every position.
             let rest: Vec<f32> = out.iter().zip(&sums).map(|(out, sum)| out - sum).collect();
             let bias = if model.config().family.other_biases() { &rest[..d] } else { &vec![0.0; d] };

@@ -2,7 +2,7 @@
 
 from .activations import Activations, activations, save
 from .laboratory import view
-from .live import Lens, Model, load
+from .live import HeatMap, Interventions, Lens, Model, Pairs, Rows, load
 from .names import new_name, old_name
 from .rows import columns, manifest, rows
 from .running import Run, add, run, scale, swap
@@ -10,8 +10,12 @@ from .traces import Trace, traces
 
 __all__ = [
     "Activations",
+    "HeatMap",
+    "Interventions",
     "Lens",
     "Model",
+    "Pairs",
+    "Rows",
     "Run",
     "Trace",
     "activations",

@@ -1,6 +1,8 @@
 """One loaded model, many calls: `probe session` in a process of its own, which ends with the object."""
 
+import html
 import json
+import re
 import subprocess
 import tempfile
 import threading
@@ -8,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Tuple
 
+import numpy as np
+
 from .activations import Activations, activations
+from .rows import frame_of
 from .running import Run, changes, flags_of, names_of, program
 from .traces import Trace
 
@@ -42,6 +47,81 @@ class Lens:
             cells = (positions[position][0][0] for positions in self.layers)
             lines.append(repr(token).ljust(width) + "".join(f"  {cell!r:>10.10}" for cell in cells))
         return "\n".join(lines)
+
+
+class Rows(list):
+    """Rows of an experiment, a dictionary each: `effect.value`, `effect.low`, `effect.high` and `effect.n` are the column `effect`."""
+
+    def frame(self, library=None):
+        """The same as a polars frame; as a pandas one without polars, or with `library="pandas"`."""
+        return frame_of(self, library)
+
+
+class Pairs(Rows):
+    """What one patch moves, by component, layer, head and place: shares of the difference of the two runs."""
+
+    def heatmap(self, component="resid", mode=None, form=None):
+        """Layer by place, as a `HeatMap`; of a layer's heads the one that moves most."""
+        mode = mode or self[0]["mode"]
+        rows = [row for row in self if row["component"] == component and row["mode"] == mode and form in (None, row["form"])]
+        if not rows:
+            there = sorted({(row["component"], row["mode"], row["form"]) for row in self})
+            raise ValueError(f"no patches of {component}, {mode}, {form or 'any form'}; there are {there}")
+        places = list(dict.fromkeys((row["place"], row.get("back")) for row in rows))
+        places.sort(key=_met)
+        layers = sorted({row["layer"] for row in rows})
+        values = np.full((len(layers), len(places)), np.nan)
+        for row in rows:
+            at = layers.index(row["layer"]), places.index((row["place"], row.get("back")))
+            effect = row["effect.value"]
+            if np.isnan(values[at]) or abs(effect) > abs(values[at]):
+                values[at] = effect
+        names = [place if not back else f"{place}, {back} back" for place, back in places]
+        return HeatMap(values, layers, names, f"{component}, {mode}")
+
+
+def _met(place):
+    """Places in the order in which a reader meets them."""
+    name, back = place
+    number = re.search(r"\[(\d+)\]$", name)
+    outside = ("prompt", "source", "earlier", "text")
+    part = outside.index(name) if name in outside else 4 if back is not None else 5 if name == "readout" else 6
+    within = {"swi": 0, "swi_end": 10**9}.get(name, int(number.group(1)) if number else 0)
+    return part, -(back or 0), within, name
+
+
+@dataclass
+class HeatMap:
+    """Layer by place. Shown by a notebook as a table of colours."""
+
+    #: `[layers, places]`; NaN where nothing was patched.
+    values: np.ndarray
+    layers: List[int]
+    places: List[str]
+    title: str
+
+    def _repr_html_(self):
+        def cell(value):
+            if np.isnan(value):
+                return "<td></td>"
+            colour = "37, 99, 235" if value > 0 else "234, 88, 12"
+            return f'<td style="background: rgba({colour}, {min(abs(value), 1.0):.2f})">{value:.2f}</td>'
+
+        head = "".join(f"<th>{html.escape(place)}</th>" for place in self.places)
+        body = "".join(
+            f"<tr><th>{layer}</th>{''.join(cell(value) for value in row)}</tr>"
+            for layer, row in reversed(list(zip(self.layers, self.values)))
+        )
+        return f"<table><caption>{html.escape(self.title)}</caption><tr><th>layer</th>{head}</tr>{body}</table>"
+
+
+class Interventions(Rows):
+    """One row a mode; `known`: exchanges of known values; `skipped`: modes that could not be run, with their reasons."""
+
+    def __init__(self, told):
+        super().__init__({**row, "verdict": verdict} for row, verdict in zip(told["rows"], told["verdicts"]))
+        self.known = Rows(told["known"])
+        self.skipped = told["skipped"]
 
 
 def load(model, adapter=None, probe=None, **flags):
@@ -115,6 +195,37 @@ class Model:
             told = self._ask({"do": "lens", "prompt": prompt, "top": top, "hooks": changes(hooks, folder)})
         return Lens(told["tokens"], told["layers"])
 
+    def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
+        """Activation patching between prompts of your own: `model.pairs("pairs.jsonl").heatmap()`.
+
+        A pair is `{"clean": …, "corrupt": …, "answer": " Mary", "wrong": " John"}`: a file with one a line, or a list of them.
+        `components`: of `head`, `mlp`, `resid`; `modes`: of `denoise`, `noise`, `mean`; `places`: `number` or `name`.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            ask = {"do": "pairs", "file": _file(pairs, folder), "components": components or [], "modes": modes or []}
+            return Pairs(self._ask({**ask, "places": places})["rows"])
+
+    def intervene(self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0) -> Interventions:
+        """What replaced latent inputs do to answers, as `intervene` does it; rows stay in memory.
+
+        `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`. `modes`: `["zero", "resample"]`, by
+        default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            ask = {"do": "intervene", "file": _file(problems, folder), "modes": modes or [], "steps": [str(s) for s in steps or []]}
+            field = [f"{key}={yours}" for key, yours in (field or {}).items()]
+            told = self._ask({**ask, "draws": draws, "problems": n, "field": field, "like": like, "seed": seed})
+        return Interventions(told)
+
+    def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
+        """How well a linear probe reads `labels` (one a prompt) at one position of each prompt, at every hook of `names`.
+
+        Split by prompt, or by `groups` (one number a prompt: those of one group are never on both sides), with labels shuffled
+        beside it. One row a hook: `balanced_accuracy`, `selectivity`, `majority`.
+        """
+        ask = {"do": "probe", "prompts": _prompts(prompts), "labels": [str(label) for label in labels], "names": names_of(names)}
+        return Rows(self._ask({**ask, "position": position, "groups": groups, "seed": seed})["rows"])
+
     def close(self):
         """Ends the process."""
         if self._process.poll() is None:
@@ -162,6 +273,15 @@ class Model:
         self._process.wait(timeout=10)
         self._errors.seek(0)
         return self._errors.read().strip()
+
+
+def _file(lines, folder):
+    """A file by its path; a list of records as JSON lines."""
+    if isinstance(lines, (str, Path)):
+        return str(Path(lines).absolute())
+    file = Path(folder) / "given.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
 
 
 def _is_one(prompts):

@@ -18,6 +18,13 @@ def rows(path, library=None):
     return frames.read_parquet(path) if path.suffix == ".parquet" else frames.read_csv(path)
 
 
+def frame_of(records, library=None):
+    """Records with a key each column as a frame."""
+    if library not in (None, "polars", "pandas"):
+        raise ValueError(f"library={library!r}: polars or pandas")
+    return _library(library).DataFrame(list(records))
+
+
 def _library(named):
     for library in (named,) if named else ("polars", "pandas"):
         try:

@@ -64,6 +64,7 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
         value: Known::Number(value as i64),
         clause: clause.to_owned(),
         value_words: words.end - 1..words.end,
+        expression: None,
         words,
     };
     let (clause, mut steps) = (clause.join(" "), vec![]);

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use super::{Built, COUNTS, Head, Purpose, VALUES};
 use crate::model::Decoder;
 use crate::model::checkpoint::HostTensor;
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::{Extras, Family, ModelConfig};
 use crate::text::Vocabulary;
 
 /// Digits, then what a prompt and a solution are written with, then the letters, then the words that name a value.
@@ -97,6 +97,7 @@ fn config() -> ModelConfig {
         bos_token_id: None,
         eos_token_ids: vec![],
         pad_token_id: None,
+        extras: Extras::default(),
     }
 }
 

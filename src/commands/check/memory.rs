@@ -7,7 +7,7 @@ use crate::corpus::Corpus;
 use crate::latent::{Reasoning, Trace};
 use crate::machine::{Compute, Machine};
 use crate::model::Decoder;
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::{Extras, Family, ModelConfig};
 use crate::parity::Compared;
 use crate::recipe::{Grpo, Recipe};
 use crate::train::rollouts::{self, Behaviour};
@@ -84,6 +84,7 @@ fn shape(vocab_size: usize) -> ModelConfig {
         bos_token_id: None,
         eos_token_ids: vec![],
         pad_token_id: None,
+        extras: Extras::default(),
     }
 }
 

@@ -57,6 +57,9 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// What is decoded beside the evaluation's own way.
 pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
     let own = study.recipe.evaluation.k_min;
+    if study.untrained {
+        return vec![(Switching::Free, own)];
+    }
     let swept = sweep(study, config).into_iter().filter(|k_min| *k_min != own).map(|k_min| (Switching::Free, k_min));
     DONE.into_iter().map(|(_, switching)| (switching, own)).chain(swept).collect()
 }
@@ -72,6 +75,11 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.recipe.evaluation.k_min;
     let free = Decoded::free(study)?;
     let mut rows = free.groups()?;
+    if study.untrained {
+        // There is nothing to mask, to force or to prolong.
+        rows.retain(|row| row.group != "not_switched");
+        return Ok(rows);
+    }
     for (name, switching) in DONE {
         let (scores, traces) = study.decode(switching, own)?;
         rows.push(Decoded::of(study, own, &scores, &traces).against(name, &free)?);
@@ -110,6 +118,9 @@ fn sweep(study: &Study, config: &Config) -> Vec<usize> {
 
 /// What the sweep can and cannot say.
 fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
+    if study.untrained {
+        return "The model never learnt to switch: it is read as it writes.\n".into();
+    }
     if rows.iter().all(|r| r.group != "switched") {
         return "No problem switched: K_min is never asked, there is no sweep.\n".into();
     }

@@ -50,7 +50,7 @@ impl Default for Config {
 /// Runs the experiment.
 ///
 /// # Errors
-/// Data without a tagged span, and as the model's.
+/// Data without a tagged span, a model whose heads do not add what they put out ([`Study::adds_as_it_is`]), and as the model's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save(AttentionRow::NAME, &rows)?;
@@ -63,6 +63,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
+    study.adds_as_it_is()?;
     let written = written(study, config.problems)?;
     let masked = text_mask(&study.corpus.switch, true);
     let mut rows = vec![];

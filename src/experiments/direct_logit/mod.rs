@@ -33,7 +33,8 @@ pub use sites::{Decision, decisions};
 
 /// What it asks.
 pub const ABOUT: About =
-    About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly");
+    About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly")
+        .of_switching();
 
 /// Problems whose activations are held at once.
 const HELD: usize = 32;

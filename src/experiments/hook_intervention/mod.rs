@@ -86,7 +86,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observati
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
-    latent_intervention::tables(rows, journal)
+    latent_intervention::tables(rows, vec![], journal)
 }
 
 /// The rows in memory.
@@ -97,6 +97,6 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journa
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     let mut rows = Measurements::in_memory();
     measure(study, config, &mut rows)?;
-    check(rows.rows())?;
+    check(rows.rows())?.into_iter().try_for_each(|silent| Err(anyhow::anyhow!(silent.why)))?;
     summarise(&rows.sorted(Observation::key)?)
 }

@@ -1,10 +1,11 @@
 //! What answers must become when a step of a problem is changed: the arithmetic that exchanges are graded by. Knows problems by
 //! their index among the test problems, and steps from 0.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::study::Study;
-use crate::tasks::{Split, TaskProblem};
+use crate::study::{DoesNotApply, Study};
+use crate::tasks::{Split, TaskProblem, Worked};
+use crate::text::Problem;
 
 /// The arithmetic of a checkpoint's problems. A closure from (problem, step, value) to the answer is one whose steps have no
 /// known operand.
@@ -30,7 +31,7 @@ impl<F: Fn(usize, usize, i64) -> Option<String> + Sync> Arithmetic for F {
 }
 
 /// That of a generated task.
-pub(crate) struct OfTask(Vec<TaskProblem>);
+struct OfTask(Vec<TaskProblem>);
 
 impl Arithmetic for OfTask {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
@@ -46,22 +47,59 @@ impl Arithmetic for OfTask {
     }
 }
 
-/// The generated task's own arithmetic.
+/// That of solutions whose steps a file brings as calculations; `None` where it is not known.
+struct OfSteps(Vec<Option<Worked>>);
+
+impl OfSteps {
+    fn read(&self, problem: usize) -> Option<&Worked> {
+        self.0.get(problem)?.as_ref()
+    }
+}
+
+impl Arithmetic for OfSteps {
+    fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
+        self.read(problem)?.answer_if(step, value)
+    }
+
+    fn operand(&self, problem: usize, step: usize) -> Option<i64> {
+        self.read(problem)?.operand(step)
+    }
+
+    fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
+        self.read(problem)?.apply(step, operand)
+    }
+}
+
+fn worked(problem: &Problem) -> Option<Worked> {
+    Worked::of(&problem.question, &problem.steps, &problem.answer)
+}
+
+/// Whether answers follow from the values of steps: those of a generated task, or of solutions that bring calculations.
+pub(crate) fn is_known(study: &Study) -> bool {
+    match &study.recipe.task {
+        Some(task) => task.has_numbers(),
+        None => study.corpus.test.iter().any(|problem| worked(problem).is_some()),
+    }
+}
+
+/// The generated task's own arithmetic, or that of a file's solutions.
 ///
 /// # Errors
-/// A checkpoint whose problems are not generated, or not by its recipe.
-pub(crate) fn of_task(study: &Study) -> Result<OfTask> {
-    let task = study.recipe.task.as_ref().filter(|task| task.has_numbers());
-    let task = task.with_context(|| {
-        format!(
-            "{}: known_value needs a generated task whose steps hold numbers: those of `{}` are not known, or are none",
-            study.name,
+/// [`DoesNotApply`] to problems whose steps hold no known numbers; generated problems that are not those of the recipe.
+pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
+    let name = &study.name;
+    ensure!(
+        is_known(study),
+        DoesNotApply::because(format!(
+            "{name}: known_value needs a generated task whose steps hold numbers, or solutions with `steps` or marks <<a*b=c>> that end \
+             in the answer: those of `{}` are not known, or are none",
             study.dataset()
-        )
-    })?;
-    let n = study.corpus.test.len() as u64;
-    let problems: Vec<TaskProblem> = task.rows(Split::Test, study.recipe.seed, 0..n)?;
-    let same = problems.iter().zip(&study.corpus.test).all(|(a, b)| a.id == b.id);
-    ensure!(same, "{}: known_value needs the problems of the recipe's own task", study.name);
-    Ok(OfTask(problems))
+        ))
+    );
+    let test = &study.corpus.test;
+    let Some(task) = &study.recipe.task else { return Ok(Box::new(OfSteps(test.iter().map(worked).collect()))) };
+    let problems: Vec<TaskProblem> = task.rows(Split::Test, study.recipe.seed, 0..test.len() as u64)?;
+    let same = problems.iter().zip(test).all(|(a, b)| a.id == b.id);
+    ensure!(same, "{name}: known_value needs the problems of the recipe's own task");
+    Ok(Box::new(OfTask(problems)))
 }

@@ -1,20 +1,30 @@
-//! A mode that did nothing, or a control that did something, is an error.
+//! A cell that says nothing is left out by name; a control that did something is an error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
 use crate::interventions::RULES;
-use crate::schema::{NORMAL, NULLS, Observation};
+use crate::schema::{KnownValueRow, NORMAL, NULLS, Observation};
 
-/// Checks the observations of a whole run, cell by cell.
+/// A cell that did nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
+pub struct Silent {
+    pub cell: usize,
+    pub why: String,
+}
+
+/// Checks the observations of a whole run, cell by cell: those that say nothing.
 ///
 /// # Errors
-/// A mode that never fired or moved nothing, a rule that did not take hold, a self-patch that changed something.
-pub fn check(observations: &[Observation]) -> Result<()> {
+/// A rule that did not take hold, a self-patch that changed something.
+pub fn check(observations: &[Observation]) -> Result<Vec<Silent>> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
     observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
-    cells.values().try_for_each(|of| of_cell(of))
+    let mut silent = vec![];
+    for (cell, of) in cells {
+        silent.extend(of_cell(&of)?.map(|why| Silent { cell, why }));
+    }
+    Ok(silent)
 }
 
 /// `rotate:30 (2..)`, with the hook where there is one.
@@ -30,14 +40,16 @@ fn label(o: &Observation) -> String {
     }
 }
 
-fn of_cell(of: &[&Observation]) -> Result<()> {
+/// Why a cell says nothing, if it does not.
+fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
     let mode = of[0].mode.as_str();
     let label = || label(of[0]);
     let count = |wrong: &dyn Fn(&Observation) -> bool| of.iter().filter(|o| wrong(o)).count();
     if RULES.iter().any(|rule| rule.name == mode) {
         let problems = of.iter().filter(|o| o.draw == 0).count();
-        let fired = of.iter().any(|o| o.forked);
-        ensure!(fired, "{} never fired: all {problems} problems switch of their own accord", label());
+        if !of.iter().any(|o| o.forked) {
+            return Ok(Some(format!("{} never fired: all {problems} problems switch of their own accord", label())));
+        }
         let not = match mode {
             "skip" | "suppress_switch" => count(&|o| o.switched),
             "empty_block" => count(&|o| o.latent_calls > 0),
@@ -46,14 +58,26 @@ fn of_cell(of: &[&Observation]) -> Result<()> {
         ensure!(not == 0, "{} did not take hold on {not} of {problems} problems", label());
     } else if mode != NORMAL && !NULLS.contains(&mode) {
         let firings: usize = of.iter().map(|o| o.firings).sum();
-        ensure!(firings > 0, "{} never fired: 0 values were replaced", label());
+        if firings == 0 {
+            return Ok(Some(format!("{} never fired: 0 values were replaced", label())));
+        }
         if mode == "self_patch" {
             let changed = count(&|o| !o.identical);
             ensure!(changed == 0, "{} changed a token or a log-probability of {changed} problems", label());
-            return Ok(());
+            return Ok(None);
         }
         let moved: f64 = of.iter().map(|o| o.moved).sum();
-        ensure!(moved > 0.0, "{} fired {firings} times and moved nothing", label());
+        if moved <= 0.0 {
+            return Ok(Some(format!("{} fired {firings} times and moved nothing", label())));
+        }
+        let exchanged: BTreeSet<usize> = of.iter().filter(|o| o.predicted.is_some()).map(|o| o.problem).collect();
+        if mode == KnownValueRow::MODE && exchanged.len() < 2 {
+            let n = exchanged.len();
+            return Ok(Some(format!(
+                "{}: {n} problem with a block to exchange; a rate needs 2, ask more problems",
+                label()
+            )));
+        }
     }
-    Ok(())
+    Ok(None)
 }

@@ -13,22 +13,24 @@ mod observe;
 pub(super) mod record;
 mod table;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{Later, Steps};
 use crate::latent::Channel;
-use crate::schema::{InterventionRow, KnownValueRow, Measurement, Named, Observation, Summary, summarise};
+use crate::progress::say;
+use crate::schema::{
+    InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Named, Observation, Summary, summarise,
+};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::modes::{all_modes, default_modes};
-use crate::tasks::Task;
 pub use arithmetic::Arithmetic;
-pub(crate) use arithmetic::of_task;
+pub(crate) use arithmetic::{is_known, of_study};
 use check::check;
 pub(crate) use known_value::{Held, by_chance, held};
-use observe::{Asked, observe};
+use observe::{Asked, observe, ready};
 pub use table::table;
 
 /// What it asks.
@@ -65,7 +67,7 @@ impl Default for Config {
 impl Config {
     /// With the modes spelled out.
     pub(crate) fn named(&self, study: &Study) -> Self {
-        let known = study.recipe.task.as_ref().is_some_and(Task::has_numbers);
+        let known = is_known(study);
         let modes = match self.modes.as_slice() {
             [] => default_modes(known),
             [all] if all == "all" => all_modes(known),
@@ -83,65 +85,98 @@ impl Config {
 pub(crate) const FILES: &[Files] =
     &[(Observation::NAME, InterventionRow::NAME), (Observation::STEPS, InterventionRow::STEPS)];
 
-/// Refuses what cannot be run on this checkpoint, before any work.
+/// Refuses what cannot be run on this checkpoint, before any work. A mode among others that cannot be run is left out when they are.
 ///
 /// # Errors
-/// An unknown mode, dose or step; `known_value` without a generated task.
+/// An unknown mode, dose or step; `known_value` alone where no values are known.
 pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
-    check_modes(study, &config.named(study)).map(|()| Fit::Yes)
-}
-
-fn check_modes(study: &Study, config: &Config) -> Result<()> {
-    let asked = Asked::all(config, k_cap(study))?;
+    let config = config.named(study);
+    Asked::all(&config, k_cap(study))?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
-    if asked.iter().any(|a| a.cell.is(KnownValueRow::MODE)) {
-        of_task(study).map(drop)?;
+    if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
+        of_study(study).map(drop)?;
     }
-    Ok(())
+    Ok(Fit::Yes)
 }
 
-/// Observes every mode, so far as it is not there yet.
+/// Observes every mode that can be run, so far as it is not there yet.
 ///
 /// # Errors
-/// As [`run_on`]; unfinished observations of another run.
+/// As [`run_on`]; no mode that can be run; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     let config = &config.named(study);
-    observe(study, &Asked::all(config, k_cap(study))?, None, rows)
+    let (asked, skipped) = ready(study, &Asked::all(config, k_cap(study))?, None)?;
+    skipped.iter().for_each(|why| say(&format!("intervene: {}: skipped: {why}", study.name)));
+    observe(study, &asked, rows)
 }
 
-pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
-    tables(rows, journal)
+pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
+    let run = |mode: &&String| {
+        let name = mode.split(':').next().unwrap_or(mode);
+        rows.rows().iter().any(|row| row.mode == name) || *mode == "all"
+    };
+    let skipped: Vec<String> = config.modes.iter().filter(|mode| !run(mode)).cloned().collect();
+    let skipped = (!skipped.is_empty()).then(|| format!("{} (cannot be run here)", skipped.join(", ")));
+    tables(rows, skipped.into_iter().collect(), journal)
 }
 
-/// Writes the observations of a whole run and the tables that follow from them.
-pub(super) fn tables(rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
-    check(rows.rows())?;
-    let summary = summarise(&journal.finish(rows, false)?)?;
+/// Writes the observations of a whole run and the tables that follow from them. `skipped` is told with what turns out to say nothing.
+pub(super) fn tables(
+    rows: Measurements<Observation>,
+    mut skipped: Vec<String>,
+    journal: &mut Journal,
+) -> Result<String> {
+    let silent = check(rows.rows())?;
+    let mut observations = journal.finish(rows, false)?;
+    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
+    let silent = silent.into_iter().map(|silent| silent.why);
+    skipped.extend(silent);
+    let others = observations.iter().any(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str()));
+    ensure!(others || skipped.is_empty(), "no mode says anything: {}", skipped.join("; "));
+    let summary = summarise(&observations)?;
     let table_of = journal.files.1;
     if !summary.known.is_empty() {
         let known = if table_of == InterventionRow::STEPS { KnownValueRow::STEPS } else { KnownValueRow::NAME };
         journal.save(known, &summary.known)?;
     }
     journal.save(table_of, &summary.rows)?;
-    Ok(table(&summary))
+    let skipped: String = skipped.iter().map(|why| format!("\nskipped: {why}\n")).collect();
+    Ok(table(&summary) + &skipped)
 }
 
 fn k_cap(study: &Study) -> usize {
     study.recipe.evaluation.k_cap
 }
 
-/// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the recipe's task.
+/// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
 ///
 /// # Errors
-/// An unknown mode or step before any work; a mode that never fired or moved nothing; a self-patch that changed something; no
-/// problem on which the model switched.
+/// An unknown mode or step before any work; a mode that cannot be run, never fired or moved nothing; a self-patch that changed
+/// something; no problem on which the model switched.
 pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(study);
-    let asked = Asked::all(config, k_cap(study))?;
+    let (asked, skipped) = ready(study, &Asked::all(config, k_cap(study))?, arithmetic)?;
     let mut rows = Measurements::in_memory();
-    observe(study, &asked, arithmetic, &mut rows)?;
-    check(rows.rows())?;
+    skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
+    observe(study, &asked, &mut rows)?;
+    check(rows.rows())?.into_iter().try_for_each(|silent| Err(anyhow!(silent.why)))?;
     summarise(&rows.sorted(Observation::key)?)
+}
+
+/// The same of every mode that can be run and says something; and of the others why not.
+///
+/// # Errors
+/// As [`run_on`], but for those.
+pub(crate) fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
+    let config = &config.named(study);
+    let (asked, mut skipped) = ready(study, &Asked::all(config, k_cap(study))?, None)?;
+    let mut rows = Measurements::in_memory();
+    observe(study, &asked, &mut rows)?;
+    let silent = check(rows.rows())?;
+    let mut observations = rows.sorted(Observation::key)?;
+    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
+    skipped.extend(silent.into_iter().map(|silent| silent.why));
+    Ok((summarise(&observations)?, skipped))
 }
 
 /// Decodes the problems and runs every mode; rows in the order of the settings.
@@ -149,8 +184,5 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
 /// # Errors
 /// As [`run_on`].
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
-    if config.modes.iter().any(|m| m == KnownValueRow::MODE) {
-        check_modes(study, config)?;
-    }
     run_on(study, config, None)
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Error, Result, ensure};
 
 use super::Config;
-use super::arithmetic::{Arithmetic, of_task};
+use super::arithmetic::{Arithmetic, of_study};
 use super::known_value::{Exchange, plan};
 use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
@@ -63,34 +63,80 @@ impl Asked {
     }
 }
 
-/// What some modes need beside the normal run.
-struct Given {
+/// The cells that can be run, with what they need beside the normal run.
+pub struct Ready {
+    asked: Vec<Asked>,
     plans: Vec<BTreeMap<usize, Exchange>>,
+}
+
+/// What some modes are made of.
+struct Given {
     swaps: Vec<BTreeMap<usize, Swap>>,
     siblings: Vec<Bank>,
     /// `E[</swi>]`.
     exit: Vec<f32>,
 }
 
+/// Of the cells asked for, those that can be run; and which not, with their reasons.
+///
+/// # Errors
+/// None that can be run beside the normal run and the nulls; as the decoder's.
+pub fn ready(study: &Study, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
+    let sweep = &study.sweep()?;
+    let (mut plans, mut skipped) = (vec![], vec![]);
+    let mut asked = asked.to_vec();
+    let refused = |cell: &Cell, why: &Error, skipped: &mut Vec<String>| {
+        let why = format!("{}: {why:#}", cell.mode);
+        if !skipped.contains(&why) {
+            skipped.push(why);
+        }
+    };
+    if let Some(draws) = asked.iter().find(|a| a.cell.is(KnownValueRow::MODE)).map(|a| a.cell.draws) {
+        let planned = sweep.switches().and_then(|()| match arithmetic {
+            Some(arithmetic) => plan(sweep, study, arithmetic, draws, study.seed),
+            None => plan(sweep, study, of_study(study)?.as_ref(), draws, study.seed),
+        });
+        match planned {
+            Ok(planned) => plans = planned,
+            Err(why) => asked.retain(|a| {
+                let keep = !a.cell.is(KnownValueRow::MODE);
+                if !keep {
+                    refused(&a.cell, &why, &mut skipped);
+                }
+                keep
+            }),
+        }
+    }
+    if let Err(why) = sweep.switches() {
+        // Where nothing would be left that acts, that is the answer.
+        let acts = |a: &Asked| matches!(a.cell.action, Action::Replace(_) | Action::Rule(_));
+        if !asked.iter().any(|a| acts(a) && !a.cell.needs_blocks()) && asked.iter().any(acts) {
+            return Err(why);
+        }
+        asked.retain(|a| {
+            let keep = !a.cell.needs_blocks();
+            if !keep {
+                refused(&a.cell, &why, &mut skipped);
+            }
+            keep
+        });
+    }
+    let nothing = asked.iter().all(|a| matches!(a.cell.action, Action::Normal));
+    ensure!(!nothing || skipped.is_empty(), "{}", skipped.join("; "));
+    Ok((Ready { asked, plans }, skipped))
+}
+
 /// Observes what is not there yet of the process' own problems.
 ///
 /// # Errors
-/// As [`super::run`].
-pub fn observe(
-    study: &Study,
-    asked: &[Asked],
-    arithmetic: Option<&dyn Arithmetic>,
-    rows: &mut Measurements<Observation>,
-) -> Result<()> {
+/// As [`super::run_on`].
+pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    if asked.iter().any(|a| a.cell.needs_blocks()) {
-        sweep.switches()?;
-    }
-    let given = given(study, sweep, asked, arithmetic)?;
+    let given = given(study, sweep, asked, plans)?;
     let identity = study.identity(sweep.normal.len());
     let blank = blank(&identity, rows.weights(), Compute::of(&study.model), sweep.blocks);
     let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
-    let record = Record::new(cells, sweep.own().count(), &given.plans, rows)?;
+    let record = Record::new(cells, sweep.own().count(), plans, rows)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
             Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
@@ -116,14 +162,8 @@ fn groups(asked: &[Asked]) -> Vec<Vec<usize>> {
     numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
 }
 
-fn given(study: &Study, sweep: &Sweep, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<Given> {
-    let draws = |name: &str| asked.iter().find(|a| a.cell.is(name)).map(|a| a.cell.draws);
-    let plans = match (draws(KnownValueRow::MODE), arithmetic) {
-        (None, _) => vec![],
-        (Some(draws), Some(arithmetic)) => plan(sweep, study, arithmetic, draws, study.seed)?,
-        (Some(draws), None) => plan(sweep, study, &of_task(study)?, draws, study.seed)?,
-    };
-    let siblings = match draws("sibling") {
+fn given(study: &Study, sweep: &Sweep, asked: &[Asked], plans: &[BTreeMap<usize, Exchange>]) -> Result<Given> {
+    let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");
             nulls::siblings(study, sweep, draws)?
@@ -133,7 +173,7 @@ fn given(study: &Study, sweep: &Sweep, asked: &[Asked], arithmetic: Option<&dyn 
     let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
     let exit = study.model.embed(&[vec![study.corpus.switch.swi_end]])?;
     let exit = Activation::Rank3(exit).to_vec()?;
-    Ok(Given { plans, swaps, siblings, exit })
+    Ok(Given { swaps, siblings, exit })
 }
 
 /// Decodes the cells of one place that need it.

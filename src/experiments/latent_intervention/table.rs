@@ -1,6 +1,6 @@
 //! The rows of an intervention experiment for a terminal.
 
-use crate::schema::Summary;
+use crate::schema::{NORMAL, Summary, never};
 use crate::stats::by_problem::cell;
 
 /// Markdown, one row a mode.
@@ -43,8 +43,15 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
             r.chance,
             r.above_chance,
             r.kept,
-            if r.follows() { "follows" } else { "is not seen to follow" }
+            if r.follows() {
+                "follows"
+            } else if r.avoids() {
+                "becomes, less often than by chance,"
+            } else {
+                "is not seen to follow"
+            }
         );
     }
-    out
+    let n = rows.iter().filter(|r| r.mode != NORMAL).map(|r| r.identity.n).min();
+    out + &n.and_then(never).unwrap_or_default()
 }

@@ -25,8 +25,9 @@ use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol, paper_l
 use crate::study::Study;
 
 /// What it asks.
-pub const ABOUT: About =
-    About::asking("at which layer the switch, and values in latents, can be read (tab:probe)").of_grpo_start();
+pub const ABOUT: About = About::asking("at which layer the switch, and values in latents, can be read (tab:probe)")
+    .of_grpo_start()
+    .of_switching();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -92,7 +92,7 @@ pub fn probe(
 
 /// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let blocks = study.reasoning.blocks;
+    let blocks = &study.reasoning.blocks;
     match blocks.after_prompt() {
         Some(steps) => after_prompt(study, steps),
         None if blocks.follow_prompt() => as_decoded(study),

@@ -39,8 +39,9 @@ use residuals::{Sampled, walk};
 use translators::{Translators, train};
 
 /// What it asks.
-pub const ABOUT: About =
-    About::asking("what each layer would say next at each latent step: logit lens and tuned lens").of_responses();
+pub const ABOUT: About = About::asking("what each layer would say next at each latent step: logit lens and tuned lens")
+    .of_responses()
+    .of_switching();
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

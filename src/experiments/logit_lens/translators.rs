@@ -121,8 +121,8 @@ fn train_group(
         let normed = model.norm.apply_in_f32(moved);
         // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are held once. [N, n, V]
         let logits = model.unembed(normed.clone().without_autodiff().cast(dtype));
-        let slope = softmax(f32(logits), 2) - target;
-        let slope = f32(through_head(model, slope.cast(dtype))).div_scalar(n as f64);
+        let slope = softmax(f32(logits.clone()), 2) - target;
+        let slope = f32(model.unembed_back(logits, slope.cast(dtype))).div_scalar(n as f64);
         let grads = (normed * slope).sum().backward();
         let grads = GradientsParams::from_grads(grads, &affine);
         let rate = config.learning_rate * (1.0 - step as f64 / batches.len() as f64);
@@ -133,14 +133,6 @@ fn train_group(
 
 fn f32<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.cast(FloatDType::F32)
-}
-
-/// Gradient of the logits `[N, n, V]` → gradient of what the head reads `[N, n, D]`.
-fn through_head(model: &Decoder, slope: Tensor<3>) -> Tensor<3> {
-    match &model.lm_head {
-        Some(head) => head.back(slope),
-        None => model.embed_tokens.as_head_back(slope),
-    }
 }
 
 /// Positions of each optimiser step: epochs, each in an order of its own.

@@ -18,7 +18,7 @@ mod trials;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::latent_intervention::{Arithmetic, held, of_task};
+use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::{About, Files, Fit, Journal};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -27,7 +27,6 @@ use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::circuits::patch::Node;
 use crate::study::{DoesNotApply, Study};
-use crate::tasks::Task;
 use directions::Directions;
 use trials::{Cell, Target, Trials, targets};
 
@@ -93,15 +92,16 @@ impl Config {
     }
 }
 
-/// Needs the steps of a generated task.
+/// Needs the steps of a generated task, or of solutions that bring calculations.
 ///
 /// # Errors
 /// Settings that cannot be run on the model.
 pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     config.check(study)?;
-    let known = study.recipe.task.as_ref().is_some_and(Task::has_numbers);
-    let why = || format!("{}: steering needs a generated task whose steps hold numbers", study.name);
-    Ok(if known { Fit::Yes } else { Fit::No(why()) })
+    let why = || {
+        format!("{}: steering needs a generated task, or solutions with `steps`, whose steps hold numbers", study.name)
+    };
+    Ok(if is_known(study) { Fit::Yes } else { Fit::No(why()) })
 }
 
 pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
@@ -112,7 +112,7 @@ pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)
 /// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<SteeringTrialRow>) -> Result<()> {
     study.say("steering");
-    trials(study, config, &of_task(study)?, rows)
+    trials(study, config, of_study(study)?.as_ref(), rows)
 }
 
 pub(crate) fn conclude(
@@ -133,7 +133,7 @@ pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>)
     let mut rows = Measurements::in_memory();
     match arithmetic {
         Some(arithmetic) => trials(study, config, arithmetic, &mut rows)?,
-        None => trials(study, config, &of_task(study)?, &mut rows)?,
+        None => trials(study, config, of_study(study)?.as_ref(), &mut rows)?,
     }
     steerings(&rows.sorted(SteeringTrialRow::key)?)
 }

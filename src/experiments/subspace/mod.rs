@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use super::latent_intervention::{Arithmetic, of_task};
+use super::latent_intervention::{Arithmetic, of_study};
 use super::{About, Journal};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
@@ -162,12 +162,9 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// Settings out of range, too few blocks that an answer follows from, and as the decoder's.
 pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SubspaceRow>> {
     config.check(study)?;
-    let known = study.recipe.task.as_ref().is_some_and(crate::tasks::Task::has_numbers);
-    let why = || format!("{}: subspace needs a generated task whose steps hold numbers", study.name);
-    ensure!(arithmetic.is_some() || known, DoesNotApply::because(why()));
     match arithmetic {
         Some(arithmetic) => search(study, config, arithmetic),
-        None => search(study, config, &of_task(study)?),
+        None => search(study, config, &*of_study(study)?),
     }
 }
 

@@ -32,6 +32,9 @@ const GPT2: [(&str, &[&str], bool); 6] = [
     ("mlp.c_proj", &["mlp.down_proj"], true),
 ];
 
+/// What a file in GGUF has in their place is read as.
+pub(super) const FUSED: &str = "self_attn.qkv_proj";
+
 /// The same outside the blocks.
 const GPT2_OUTSIDE: [(&str, &str); 3] =
     [("wte", "model.embed_tokens"), ("wpe", "model.embed_positions"), ("ln_f", "model.norm")];
@@ -49,6 +52,11 @@ pub(crate) fn parts(path: &str) -> Vec<Part> {
         let of = ours.len();
         let part = |(nth, ours)| Part { module: format!("model.layers.{layer}.{ours}"), nth, of, is_conv: *is_conv };
         return ours.iter().enumerate().map(part).collect();
+    }
+    // Queries, keys and values of a GPT-2 in GGUF.
+    if let Some(block) = path.strip_suffix(FUSED) {
+        let part = |(nth, name)| Part { module: format!("{block}self_attn.{name}"), nth, of: 3, is_conv: false };
+        return ["q_proj", "k_proj", "v_proj"].into_iter().enumerate().map(part).collect();
     }
     let base_class = path.starts_with("layers.") || ["embed_tokens", "norm"].contains(&path);
     whole(if base_class { format!("model.{path}") } else { path.to_owned() })
@@ -88,7 +96,7 @@ pub(super) fn as_filed<'t>(
 }
 
 /// GPT-2's name of one of our parameters, and which part of it that is.
-fn filed(name: &str) -> Option<(String, Part)> {
+pub(super) fn filed(name: &str) -> Option<(String, Part)> {
     let (module, kind) = name.rsplit_once('.')?;
     let theirs = gpt2_module(module)?;
     let part = parts(&theirs).into_iter().find(|part| part.module == module)?;
@@ -227,11 +235,15 @@ impl Weights for Laid {
     fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
         let Place { stored, shape, part } = self.place(name)?;
         let Some(matrix) = self.inner.stored(stored, floats)? else { return Ok(None) };
-        if !part.is_conv {
+        if !part.is_conv && part.of == 1 {
             return Ok(Some(matrix));
         }
         let (&[rows, width], d_out) = (&shape[..], matrix.width()) else { return Ok(None) };
         let Some((_, whole)) = matrix.parts().next() else { return Ok(None) };
+        if !part.is_conv {
+            let bytes = whole.bytes(part.nth * rows..(part.nth + 1) * rows).to_vec();
+            return Stored::new(whole.format, [rows, width], bytes).map(Some);
+        }
         let size = whole.format.block_bytes();
         ensure!(whole.format.block_len() == 1, "a matrix of blocks cannot be laid another way");
         let mut bytes = Vec::with_capacity(rows * width * size);

@@ -135,13 +135,14 @@ impl Checkpoint {
     /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self> {
         let file = Arc::new(GgufFile::open(path.as_ref())?);
-        params::check(file.as_ref(), file.config())?;
+        let weights: Arc<dyn Weights> = Laid::over(Box::new(file.clone()))?.into();
+        params::check(weights.as_ref(), file.config())?;
         Ok(Self {
             config: file.config().clone(),
             path: path.as_ref().to_path_buf(),
             base: None,
             notes: vec![],
-            weights: file.clone(),
+            weights,
             text: vec![text::Source::Gguf(file)],
         })
     }

@@ -30,21 +30,37 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
             out.push((format!("model.layers.{layer}.{part}.weight"), shape));
             out.extend(bias.map(|shape| (format!("model.layers.{layer}.{part}.bias"), shape)));
         };
-        add("input_layernorm", vec![d], family.layer_norm());
+        let norms = family.norm_place().names();
+        let norm = |nth: usize, add: &mut dyn FnMut(&str, Vec<usize>, bool)| {
+            norms[nth].into_iter().for_each(|name| add(name, vec![d], family.layer_norm()));
+        };
+        norm(0, &mut add);
         for (part, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
             add(&format!("self_attn.{part}"), vec![rows, d], family.qkv_bias());
         }
         add("self_attn.o_proj", vec![d, q], family.other_biases());
         if config.qk_norm {
-            add("self_attn.q_norm", vec![config.head_dim], false);
-            add("self_attn.k_norm", vec![config.head_dim], false);
+            let [q, k] = if family.qk_norm_is_joint() { [q, kv] } else { [config.head_dim; 2] };
+            add("self_attn.q_norm", vec![q], false);
+            add("self_attn.k_norm", vec![k], false);
         }
-        add("post_attention_layernorm", vec![d], family.layer_norm());
-        if family.is_gated() {
-            add("mlp.gate_proj", vec![f, d], false);
+        norm(1, &mut add);
+        norm(2, &mut add);
+        let mut mlp = |name: &str, f: usize| {
+            if family.is_gated() {
+                add(&format!("{name}.gate_proj"), vec![f, d], false);
+            }
+            add(&format!("{name}.up_proj"), vec![f, d], family.other_biases());
+            add(&format!("{name}.down_proj"), vec![d, f], family.other_biases());
+        };
+        match config.experts(layer) {
+            None => mlp("mlp", f),
+            Some(experts) => {
+                (0..experts.count).for_each(|number| mlp(&format!("mlp.experts.{number}"), experts.width));
+                add("mlp.gate", vec![experts.count, d], false);
+            }
         }
-        add("mlp.up_proj", vec![f, d], family.other_biases());
-        add("mlp.down_proj", vec![d, f], family.other_biases());
+        norm(3, &mut add);
     }
     out.push((NORM.to_string(), vec![d]));
     if family.layer_norm() {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::keys::Keys;
 use super::read::first;
-use super::{Family, ModelConfig};
+use super::{Extras, Family, ModelConfig};
 
 /// Both the first and the last token of a text: `<|endoftext|>`.
 const END_OF_TEXT: u32 = 50_256;
@@ -66,6 +66,7 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
         bos_token_id: first(there(ids("bos_token_id")?, "bos_token_id")),
         eos_token_ids: there(ids("eos_token_id")?, "eos_token_id"),
         pad_token_id: first(keys.token_ids("pad_token_id")?),
+        extras: Extras::default(),
     };
     config.validate(keys.origin)?;
     Ok(config)

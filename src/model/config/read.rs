@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::keys::{Keys, brief};
-use super::{Activation, Family, Llama3Scaling, ModelConfig, RopeScaling, YarnScaling};
+use super::{
+    Activation, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, Sliding, YarnScaling,
+};
 use crate::guard::read_text;
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
@@ -33,26 +35,34 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
 
     let heads = keys.need_usize("num_attention_heads")?;
     let hidden_size = keys.need_usize("hidden_size")?;
+    let layers = keys.need_usize("num_hidden_layers")?;
+    ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
     // The head widths of Qwen3 and Gemma are defaults of their own, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
         (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,
-        (None, Family::Gemma) => 256,
+        (None, Family::Gemma | Family::Gemma2) => 256,
         _ => hidden_size / heads,
     };
     ensure!(
-        matches!(family, Family::Qwen3 | Family::Gemma | Family::Mistral) || hidden_size.is_multiple_of(heads),
+        matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma2 | Family::Mistral)
+            || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
     // A missing key means the family's default, an explicit null means none: as transformers has it.
     let (default_bos, default_eos) = match family {
         Family::Llama | Family::Mistral => (Some(1), vec![2]),
-        Family::Gemma => (Some(2), vec![1]),
+        Family::Gemma | Family::Gemma2 => (Some(2), vec![1]),
+        Family::Olmo2 => (None, vec![50_279]),
         _ => (None, vec![]),
     };
     let (default_kv, default_positions) = match family {
+        Family::Gemma2 if !map.contains_key("num_key_value_heads") => (4, 8192),
+        Family::Gemma2 => (heads, 8192),
+        Family::Qwen3Moe if !map.contains_key("num_key_value_heads") => (4, 32_768),
+        Family::Qwen3Moe => (heads, 32_768),
         Family::Mistral if !map.contains_key("num_key_value_heads") => (8, 131_072),
         Family::Mistral => (heads, 131_072),
         _ => (heads, 2048),
@@ -63,15 +73,15 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         vocab_size: keys.need_usize("vocab_size")?,
         hidden_size,
         intermediate_size: keys.need_usize("intermediate_size")?,
-        num_hidden_layers: keys.need_usize("num_hidden_layers")?,
+        num_hidden_layers: layers,
         num_attention_heads: heads,
         num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(default_kv),
         head_dim,
-        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(1e-6),
+        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(if family == Family::Olmo2 { 1e-5 } else { 1e-6 }),
         rope_theta,
         rope_scaling,
         qk_norm: family.qk_norm(),
-        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family == Family::Gemma),
+        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
         max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(default_positions),
         bos_token_id: if map.contains_key("bos_token_id") {
             first(keys.token_ids("bos_token_id")?)
@@ -80,6 +90,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         },
         eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
         pad_token_id: first(keys.token_ids("pad_token_id")?),
+        extras: extras(&keys, family, layers)?,
     };
     config.validate(origin)?;
     Ok(config)
@@ -116,31 +127,14 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         "decoder_sparse_step",
         "mlp_only_layers",
     ];
-    for key in EXPERTS {
+    for key in EXPERTS.into_iter().filter(|_| family != Family::Qwen3Moe) {
         if let Some(found) = keys.get(key).filter(|v| !matches!(v, Value::Array(a) if a.is_empty())) {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
     }
-    for key in ["attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "is_encoder_decoder"]
-    {
+    for key in ["attention_bias", "mlp_bias", "use_bidirectional_attention", "is_encoder_decoder"] {
         if keys.bool(key)? == Some(true) {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
-        }
-    }
-    // Both Qwens carry a window that `use_sliding_window` turns on; elsewhere a window means what it says.
-    let windowed = matches!(family, Family::Llama | Family::Mistral | Family::Gemma);
-    if let Some(found) = keys.get("sliding_window").filter(|_| windowed) {
-        return Err(keys.refuse("sliding_window", "null (full attention)", found));
-    }
-    ensure!(
-        family != Family::Mistral || keys.map.contains_key("sliding_window"),
-        "{}: `sliding_window` must be null (full attention); a Mistral without the key has a window of 4096",
-        keys.origin
-    );
-    if let Some(found) = keys.get("layer_types") {
-        let full = found.as_array().is_some_and(|list| list.iter().all(|v| v == "full_attention"));
-        if !full {
-            return Err(keys.refuse("layer_types", "\"full_attention\" for every layer", found));
         }
     }
     // The first Gemmas were published as "gelu" and meant the approximation: transformers reads them so.
@@ -167,6 +161,78 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// What few families have; a key that is left out has transformers' value.
+fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
+    let sliding = sliding(keys, family, layers)?;
+    let experts = (family == Family::Qwen3Moe).then(|| Experts::read(keys, layers)).transpose()?;
+    if family != Family::Gemma2 {
+        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            if let Some(found) = keys.get(key) {
+                return Err(keys.refuse(key, "null (no cap)", found));
+            }
+        }
+        return Ok(Extras { sliding, experts, ..Extras::default() });
+    }
+    let or = |key: &str, default: f64| {
+        Ok::<_, anyhow::Error>(if keys.map.contains_key(key) { keys.f64(key)? } else { Some(default) })
+    };
+    Ok(Extras {
+        sliding,
+        experts,
+        query_pre_attn_scalar: Some(keys.f64("query_pre_attn_scalar")?.unwrap_or(256.0)),
+        attention_cap: or("attn_logit_softcapping", 50.0)?,
+        logit_cap: or("final_logit_softcapping", 30.0)?,
+    })
+}
+
+/// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in a Gemma 2 of every other, in a Qwen
+/// where `use_sliding_window` turns them on.
+fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>> {
+    const DEFAULT: usize = 4096;
+    let said = match keys.usize("sliding_window")? {
+        None if !keys.map.contains_key("sliding_window") => Some(DEFAULT),
+        said => said,
+    };
+    let used = keys.bool("use_sliding_window")?.unwrap_or(false);
+    let listed = Sliding::listed(keys)?;
+    let found = match family {
+        // Every other layer, the first among them.
+        Family::Gemma2 => {
+            let layers = listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer % 2 == 0).collect());
+            ensure!(
+                said.is_some() || !layers.contains(&true),
+                "{}: `sliding_window` is null, and layers of \"sliding_attention\" need a number",
+                keys.origin
+            );
+            said.map(|window| (window, layers))
+        }
+        Family::Mistral => said.map(|window| (window, vec![true; layers])),
+        Family::Qwen3Moe if used => said.map(|window| (window, vec![true; layers])),
+        Family::Qwen3 | Family::Qwen2 if used => {
+            let full = keys.usize("max_window_layers")?.unwrap_or(28);
+            let upper = || (0..layers).map(|layer| layer >= full).collect();
+            said.map(|window| (window, listed.clone().unwrap_or_else(upper)))
+        }
+        Family::Qwen3 | Family::Qwen3Moe | Family::Qwen2 => None,
+        _ if used => return Err(keys.refuse("use_sliding_window", "false", &Value::Bool(true))),
+        _ => {
+            if let Some(found) = keys.get("sliding_window") {
+                return Err(keys.refuse("sliding_window", "null (full attention)", found));
+            }
+            None
+        }
+    };
+    let found = found.and_then(|(window, layers)| Sliding::of(window, layers));
+    if let (Some(listed), Some(value)) = (listed, keys.get("layer_types"))
+        && found.as_ref().map_or(listed.contains(&true), |found| found.layers != listed)
+    {
+        let wanted =
+            if found.is_some() { "\"sliding_attention\"" } else { "\"full_attention\" (no window is set or used)" };
+        return Err(keys.refuse("layer_types", &format!("{wanted} for every layer"), value));
+    }
+    Ok(found)
 }
 
 /// `rope_theta` and the scaling, from either form; where a file says one thing in several places, they must agree.

@@ -1,6 +1,8 @@
 //! Names that other libraries have for our points: those of TransformerLens 4's bridge (`blocks.2.hook_out`, `blocks.2.attn.o.hook_in`)
 //! and interp-engine's addresses (`resid_post.2`). They may stand wherever a hook is named; what is written goes by our names.
 
+use crate::model::config::NormPlace;
+
 /// Within a block: the bridge's, and ours.
 const BRIDGE: [(&str, &str); 14] = [
     ("hook_in", "hook_resid_pre"),
@@ -27,7 +29,7 @@ const OUTSIDE: [(&str, &str); 4] = [
     ("embeddings", "hook_embed"),
 ];
 
-/// interp-engine's, which a layer follows. Sublayers of our families write to the stream what they put out.
+/// interp-engine's, which a layer follows.
 const ENGINE: [(&str, &str); 16] = [
     ("resid_pre", "hook_resid_pre"),
     ("q_norm_in", "attn.hook_q"),
@@ -62,10 +64,35 @@ pub(super) fn ours(pattern: &str) -> Option<String> {
     Some(format!("blocks.{layer}.{ours}"))
 }
 
+/// Whether another library's name means something else in a model whose norms stand there: what a part puts out before a norm behind it
+/// (ours is what is added to the stream), or what that norm reads.
+pub(super) fn is_elsewhere(pattern: &str, norms: NormPlace) -> bool {
+    let part = match pattern.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
+        Some((_, part)) => part,
+        None => pattern.split_once('.').map_or("", |(name, _)| name),
+    };
+    let put_out = ["attn.hook_out", "mlp.hook_out", "mlp.out.hook_out", "attn_out", "mlp_out"].contains(&part);
+    let read = ["ln1.hook_in", "ln2.hook_in"].contains(&part);
+    put_out && norms != NormPlace::Before || read && norms == NormPlace::After
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::HookPoint;
+
+    #[test]
+    fn what_a_norm_behind_a_part_reads_has_no_point_of_ours() {
+        let at =
+            |pattern: &str| [NormPlace::Before, NormPlace::After, NormPlace::Both].map(|p| is_elsewhere(pattern, p));
+        for pattern in ["blocks.*.attn.hook_out", "blocks.0.mlp.out.hook_out", "mlp_out.2"] {
+            assert_eq!(at(pattern), [false, true, true], "{pattern}");
+        }
+        assert_eq!(at("blocks.1.ln2.hook_in"), [false, true, false]);
+        for pattern in ["blocks.0.hook_attn_out", "blocks.0.hook_out", "attn_out_post.1", "ln_final.hook_in"] {
+            assert_eq!(at(pattern), [false; 3], "{pattern}");
+        }
+    }
 
     #[test]
     fn other_names_are_our_points() {

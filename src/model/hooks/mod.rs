@@ -5,12 +5,13 @@
 //! | point | shape |
 //! | --- | --- |
 //! | `hook_embed`, `hook_pos_embed` (learned positions), `blocks.{l}.hook_resid_pre｜resid_mid｜resid_post｜attn_out｜mlp_out` | `[B, L, D]` |
-//! | `blocks.{l}.ln1｜ln2`, `ln_final` `.hook_scale` | `[B, L, 1]` |
+//! | `blocks.{l}.ln1｜ln2`, `ln1_post｜ln2_post` (a second norm, behind), `ln_final` `.hook_scale` | `[B, L, 1]` |
 //! | same `.hook_normalized` (before the weight) | `[B, L, D]` |
 //! | `blocks.{l}.attn.hook_q｜k｜v` (before QK-norm and RoPE), `hook_rot_q｜k` (after both) | `[B, L, H or Hkv, dh]` |
 //! | `blocks.{l}.attn.hook_attn_scores` (after the mask), `hook_pattern` | `[B, H, L, T]`, T = cache slots |
 //! | `blocks.{l}.attn.hook_z`; `hook_result` (opt-in: name it) | `[B, L, H, dh]`; `[B, L, H, D]` |
 //! | `blocks.{l}.mlp.hook_pre` (gate; without one what is activated), `hook_pre_linear` (up), `hook_post` | `[B, L, F]` |
+//! | `blocks.{l}.mlp.hook_expert_weights` (of a mixture of experts, instead of these three) | `[B, L, E]` |
 //! | `latent.hook_source`, `latent.hook_injected`; `boundary.hook_logits` | `[B, 1, D]`; `[B, 1, V]` |
 
 mod activation;

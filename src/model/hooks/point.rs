@@ -16,6 +16,9 @@ pub enum PointKind {
     ResidPre,
     Ln1Scale,
     Ln1Normalized,
+    /// Of a second norm, behind attention.
+    Ln1PostScale,
+    Ln1PostNormalized,
     Q,
     K,
     V,
@@ -30,9 +33,14 @@ pub enum PointKind {
     ResidMid,
     Ln2Scale,
     Ln2Normalized,
+    /// Of a second norm, behind the MLP.
+    Ln2PostScale,
+    Ln2PostNormalized,
     MlpPre,
     MlpPreLinear,
     MlpPost,
+    /// The router's probabilities, by which experts are taken and weighted.
+    ExpertWeights,
     MlpOut,
     ResidPost,
     LnFinalScale,
@@ -45,7 +53,7 @@ pub enum PointKind {
     BoundaryLogits,
 }
 
-const PER_LAYER: [(PointKind, &str); 19] = [
+const PER_LAYER: [(PointKind, &str); 24] = [
     (PointKind::ResidPre, "hook_resid_pre"),
     (PointKind::Ln1Scale, "ln1.hook_scale"),
     (PointKind::Ln1Normalized, "ln1.hook_normalized"),
@@ -58,6 +66,8 @@ const PER_LAYER: [(PointKind, &str); 19] = [
     (PointKind::Pattern, "attn.hook_pattern"),
     (PointKind::Z, "attn.hook_z"),
     (PointKind::Result, "attn.hook_result"),
+    (PointKind::Ln1PostScale, "ln1_post.hook_scale"),
+    (PointKind::Ln1PostNormalized, "ln1_post.hook_normalized"),
     (PointKind::AttnOut, "hook_attn_out"),
     (PointKind::ResidMid, "hook_resid_mid"),
     (PointKind::Ln2Scale, "ln2.hook_scale"),
@@ -65,6 +75,9 @@ const PER_LAYER: [(PointKind, &str); 19] = [
     (PointKind::MlpPre, "mlp.hook_pre"),
     (PointKind::MlpPreLinear, "mlp.hook_pre_linear"),
     (PointKind::MlpPost, "mlp.hook_post"),
+    (PointKind::ExpertWeights, "mlp.hook_expert_weights"),
+    (PointKind::Ln2PostScale, "ln2_post.hook_scale"),
+    (PointKind::Ln2PostNormalized, "ln2_post.hook_normalized"),
 ];
 
 const PER_LAYER_TAIL: [(PointKind, &str); 2] =
@@ -195,5 +208,6 @@ fn nearest(pattern: &str, layers: usize) -> String {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let wanted = last(pattern);
     let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
-    names.min_by_key(|name| distance(&last(name), &wanted)).unwrap_or_default()
+    // `resid_post` is a part of the name that is meant.
+    names.min_by_key(|name| (!last(name).contains(&wanted), distance(&last(name), &wanted))).unwrap_or_default()
 }

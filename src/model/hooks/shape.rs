@@ -2,9 +2,16 @@
 
 use std::ops::Range;
 
-use super::{Place, PointKind};
+use super::{HookPoint, Place, PointKind};
 use crate::model::ModelConfig;
-use crate::model::config::Family;
+use crate::model::config::NormPlace;
+
+impl HookPoint {
+    /// Whether a model of these settings has it.
+    pub fn is_in(self, config: &ModelConfig) -> bool {
+        self.kind.is_in(config, self.layer)
+    }
+}
 
 impl PointKind {
     /// Whether its last two axes are queries and keys, `[B, H, L, T]`; every other value is `[B, L, …]`.
@@ -12,12 +19,19 @@ impl PointKind {
         matches!(self, PointKind::AttnScores | PointKind::Pattern)
     }
 
-    /// Whether a model of this family has such a point.
-    pub fn is_in(self, family: Family) -> bool {
+    /// Whether a model has such a point in a layer.
+    fn is_in(self, config: &ModelConfig, layer: Option<usize>) -> bool {
+        let (family, sparse) = (config.family, layer.is_some_and(|layer| config.experts(layer).is_some()));
         match self {
             PointKind::PosEmbed => family.learned_positions(),
             PointKind::RotQ | PointKind::RotK => !family.learned_positions(),
-            PointKind::MlpPreLinear => family.is_gated(),
+            PointKind::ExpertWeights => sparse,
+            PointKind::MlpPre | PointKind::MlpPost if sparse => false,
+            PointKind::MlpPreLinear => family.is_gated() && !sparse,
+            PointKind::Ln1PostScale
+            | PointKind::Ln1PostNormalized
+            | PointKind::Ln2PostScale
+            | PointKind::Ln2PostNormalized => family.norm_place() == NormPlace::Both,
             _ => true,
         }
     }
@@ -28,19 +42,26 @@ impl PointKind {
         let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);
         Some(match self {
             PointKind::AttnScores | PointKind::Pattern => return None,
-            PointKind::Ln1Scale | PointKind::Ln2Scale | PointKind::LnFinalScale => vec![1],
+            PointKind::Ln1Scale
+            | PointKind::Ln1PostScale
+            | PointKind::Ln2Scale
+            | PointKind::Ln2PostScale
+            | PointKind::LnFinalScale => vec![1],
             PointKind::Q | PointKind::RotQ | PointKind::Z => vec![h, dh],
             PointKind::K | PointKind::RotK | PointKind::V => vec![h_kv, dh],
             PointKind::Result => vec![h, d],
             PointKind::MlpPre | PointKind::MlpPreLinear | PointKind::MlpPost => vec![f],
+            PointKind::ExpertWeights => vec![config.extras.experts.as_ref().map_or(0, |experts| experts.count)],
             PointKind::BoundaryLogits => vec![config.vocab_size],
             PointKind::Embed
             | PointKind::PosEmbed
             | PointKind::ResidPre
             | PointKind::Ln1Normalized
+            | PointKind::Ln1PostNormalized
             | PointKind::AttnOut
             | PointKind::ResidMid
             | PointKind::Ln2Normalized
+            | PointKind::Ln2PostNormalized
             | PointKind::MlpOut
             | PointKind::ResidPost
             | PointKind::LnFinalNormalized

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail};
 
+use super::aliases;
 use super::point::{HookPoint, PointKind};
 use crate::model::config::ModelConfig;
 use crate::model::span::Step;
@@ -60,10 +61,18 @@ impl HookSpec {
     /// A pattern that names nothing, or only what models of other families have.
     pub fn resolve_in(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
         let mut points = self.resolve(config.num_hidden_layers)?;
+        if aliases::is_elsewhere(&self.pattern, config.family.norm_place()) {
+            bail!(
+                "hook `{}` is before a norm that a {} model has behind its parts, and has no name here: `hook_attn_out` and `hook_mlp_out` \
+                 are what is added to the stream",
+                self.pattern,
+                config.family.model_type()
+            );
+        }
         // Without a gate, what goes up is what is activated.
         let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
         points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
-        points.retain(|point| point.kind.is_in(config.family));
+        points.retain(|point| point.is_in(config));
         if points.is_empty() {
             bail!("unknown hook `{}`: a {} model has none of that name", self.pattern, config.family.model_type());
         }

@@ -1,11 +1,12 @@
 //! Attention without keeping scores: slices in, slices out.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::product::{self, Matrix};
 use super::simd::{LANES, softmax, vectorised};
 use crate::ops::MASKED;
+use crate::ops::cpu::dispatch;
 
 /// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
 pub(super) struct Heads<'a> {
@@ -22,7 +23,7 @@ impl<'a> Heads<'a> {
 }
 
 /// Sizes of one call: positions, query heads, key/value heads, slots, head width.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub positions: usize,
     pub heads: usize,
@@ -122,38 +123,59 @@ fn some_positions(
     let rows = q.len() / one * share;
     let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
     let room = padded(seen);
-    let (mut queries, mut scores) = (Vec::with_capacity(rows * width), vec![0.0; rows * room]);
+    let (mut queries, mut scores) = (vec![0.0; rows * width], vec![0.0; rows * room]);
     let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
     for group in 0..groups {
-        queries.clear();
         let own = group * share * width..(group + 1) * share * width;
-        queries.extend(q.chunks_exact(one).flat_map(|q| &q[own.clone()]).map(|q| q * scale));
+        for (query, q) in queries.chunks_exact_mut(share * width).zip(q.chunks_exact(one)) {
+            scaled(&q[own.clone()], scale, query);
+        }
         scores.fill(0.0);
         let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
         let keys = Matrix { values: keys.of(row, group), step: keys.steps[2] };
         product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
-        for (i, scores) in pieces.into_iter().enumerate() {
-            scores[seen..].fill(f32::NEG_INFINITY);
-            if !mask.is_empty() {
-                let mask = &mask[i / share * slots..][..seen];
-                scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
-            }
+        if !mask.is_empty() {
+            add_mask(&mut scores, room, mask, [slots, seen, share]);
         }
-        patterns(&mut scores, room, &mut own_scales);
+        patterns(&mut scores, room, seen, &mut own_scales);
         let heads = group * share..(group + 1) * share;
         let kept = scales.chunks_exact_mut(sizes.heads).flat_map(|scales| &mut scales[heads.clone()]);
         kept.zip(&own_scales).for_each(|(kept, scale)| *kept = *scale);
         let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
         let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
         let (v, step) = (values.of(row, group), values.steps[2]);
-        Arch::new().dispatch(Mix { pattern, v, step, outs });
+        dispatch(Mix { pattern, v, step, outs });
     }
 }
 
 vectorised! {
-    /// Softmax of each row of `width` scores, in place.
-    fn patterns(x: &mut [f32], width: usize, scales: &mut [Scale]) {
+    /// `x · scale`.
+    fn scaled(x: &[f32], scale: f32, out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = x * scale;
+        }
+    }
+}
+
+vectorised! {
+    /// Adds the mask `[L, T]` to the first `seen` of each row of `width` scores; a row of it serves `share` rows of scores.
+    fn add_mask(x: &mut [f32], width: usize, mask: &[f32], shape: [usize; 3]) {
+        let [slots, seen, share] = shape;
+        for (x, mask) in x.chunks_exact_mut(share * width).zip(mask.chunks_exact(slots)) {
+            for x in x.chunks_exact_mut(width) {
+                for (score, mask) in x.iter_mut().zip(&mask[..seen]) {
+                    *score += mask;
+                }
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// Softmax of each row of `width` scores over its first `seen`, in place.
+    fn patterns(x: &mut [f32], width: usize, seen: usize, scales: &mut [Scale]) {
         for (x, scale) in x.chunks_exact_mut(width).zip(scales) {
+            x[seen..].fill(f32::NEG_INFINITY);
             *scale = softmax(x);
         }
     }
@@ -228,13 +250,21 @@ fn mix<S: Simd, const Q: usize, const V: usize>(
     from: usize,
 ) {
     let width = V * S::F32_LANES;
+    let slots = pattern[0].len();
+    assert!(slots == 0 || (slots - 1) * step + width <= v.len(), "a row of values for every slot");
+    let row = |t: usize| {
+        #[allow(unsafe_code)]
+        // SAFETY: the last row ends within, as was just asked.
+        let row = unsafe { v.get_unchecked(t * step..t * step + width) };
+        S::as_simd_f32s(row).0
+    };
     let mut sums = [[[simd.splat_f32s(0.0); V]; 4]; Q];
     let split = pattern.map(|pattern| pattern.as_chunks::<4>());
     let fours = split[0].0.len();
     let pattern = split.map(|(pattern, _)| &pattern[..fours]);
     for t in 0..fours {
         for i in 0..4 {
-            let (row, _) = S::as_simd_f32s(&v[(4 * t + i) * step..][..width]);
+            let row = row(4 * t + i);
             for q in 0..Q {
                 let p = simd.splat_f32s(pattern[q][t][i]);
                 for j in 0..V {
@@ -244,7 +274,7 @@ fn mix<S: Simd, const Q: usize, const V: usize>(
         }
     }
     for t in 0..split[0].1.len() {
-        let (row, _) = S::as_simd_f32s(&v[(4 * fours + t) * step..][..width]);
+        let row = row(4 * fours + t);
         for q in 0..Q {
             let p = simd.splat_f32s(split[q].1[t]);
             for j in 0..V {

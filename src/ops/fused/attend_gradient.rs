@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, padded};
+use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, add_mask, padded};
 use super::product::{self, Matrix, Transposed};
 use super::simd::{exp, sum, vectorised};
 
@@ -65,10 +65,7 @@ impl Attended<'_> {
                 }
                 product::times(q, keys_across, width, &mut rows(&mut patterns, wide));
                 product::times(grad, values_across, width, &mut rows(&mut dscores, wide));
-                let masks = mask.chunks_exact(slots).flat_map(|mask| std::iter::repeat_n(&mask[..seen], share));
-                for (scores, mask) in patterns.chunks_exact_mut(wide).zip(masks) {
-                    scores.iter_mut().zip(mask).for_each(|(score, mask)| *score += mask);
-                }
+                add_mask(&mut patterns, wide, mask, [slots, seen, share]);
                 scores_backward(&mut patterns, &mut dscores, &queries.scales, &queries.along);
 
                 let own = group * width..(group + 1) * width;
@@ -81,7 +78,7 @@ impl Attended<'_> {
                 let mut dq: Vec<_> = dq.flat_map(|dq| dq[own.clone()].chunks_exact_mut(width)).collect();
                 product::times(dscores, keys, seen, &mut dq);
                 let scale = self.sizes.scale();
-                dq.into_iter().flatten().for_each(|dq| *dq *= scale);
+                dq.into_iter().for_each(|dq| scale_all(dq, scale));
             }
         }
     }
@@ -106,14 +103,14 @@ impl Queries {
         self.grad.clear();
         self.scales.clear();
         self.along.clear();
-        for at in at {
+        self.along.resize(at.len() * share, 0.0);
+        for (at, along) in at.zip(self.along.chunks_exact_mut(share)) {
             let own = at * one + group * share * width..at * one + (group + 1) * share * width;
             let (grad, out) = (&from.grad[own.clone()], &from.out[own.clone()]);
             self.q.extend(from.q[own].iter().map(|q| q * scale));
             self.grad.extend_from_slice(grad);
             self.scales.extend_from_slice(&from.scales[at * heads + group * share..][..share]);
-            let heads = grad.chunks_exact(width).zip(out.chunks_exact(width));
-            self.along.extend(heads.map(|(grad, out)| sum([grad, out], |[grad, out]| grad * out)));
+            row_products(grad, out, width, along);
         }
     }
 }
@@ -129,6 +126,23 @@ vectorised! {
                 *score = pattern;
                 *grad = pattern * (*grad - along);
             }
+        }
+    }
+}
+
+vectorised! {
+    /// Σ a · b of each row of `width` values.
+    fn row_products(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
+        for ((a, b), out) in a.chunks_exact(width).zip(b.chunks_exact(width)).zip(out) {
+            *out = sum([a, b], |[a, b]| a * b);
+        }
+    }
+}
+
+vectorised! {
+    fn scale_all(x: &mut [f32], scale: f32) {
+        for x in x {
+            *x *= scale;
         }
     }
 }

@@ -1,13 +1,12 @@
 //! [`Fused`] on Burn's CPU backend: tensors to slices and back.
 
 use burn::backend::flex::FlexTensor;
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
 
 use super::flex_products::attended;
-use super::{AdamW, Fused, Inference, Targets, head, kernels};
+use super::{AdamW, Fused, Inference, Targets, flex_products, head, kernels};
 use crate::ops::MASKED;
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
@@ -141,7 +140,7 @@ impl Fused for Flex {
     }
 
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(a, b)
+        flex_products::matmul(a, b)
     }
 
     fn cross_entropy_backward(

@@ -3,12 +3,13 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
+use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::Attended;
 use super::flex::{Rows, last, made};
-use super::{CpuFused, CpuInference, Stores, Targets, head, product, stored, stored_back, stored_many};
+use super::{CpuFused, CpuInference, Stores, Targets, head, many, product, stored, stored_back, stored_many};
 use crate::ops::frozen::Frozen;
 
 /// Whether the loops for few rows take it: few rows, and weights that lie in rows.
@@ -22,12 +23,66 @@ fn is_few(x: &FlexTensor, weights: &[&FlexTensor]) -> bool {
 fn products<const P: usize>(x: FlexTensor, weights: [FlexTensor; P]) -> [FlexTensor; P] {
     let columns = weights.each_ref().map(|w| last(&w.shape()));
     if !is_few(&x, &weights.each_ref()) {
-        return weights.map(|w| <Flex as ModuleOps<Flex>>::linear(x.clone(), w, None));
+        return weights.map(|w| linear_of_many(x.clone(), w));
     }
     let shapes = columns.map(|columns| flat(&x, columns).1);
     let (depth, x, weights) = (last(&x.shape()), Rows::new(x), weights.map(Rows));
     let mut outs = product::rows_times(x.get(), weights.each_ref().map(Rows::get), depth).into_iter();
     shapes.map(|shape| made(outs.next().unwrap_or_default(), shape))
+}
+
+/// `[.., K]` · `[K, N]`.
+fn linear_of_many(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
+    if !many::is_used() {
+        return <Flex as ModuleOps<Flex>>::linear(x, weight, None);
+    }
+    let ((rows, shape), depth) = (flat(&x, weight.shape()[1]), last(&x.shape()));
+    Flex::float_reshape(matmul(Flex::float_reshape(x, Shape::new([rows, depth])), weight), shape)
+}
+
+/// `[.., M, K]` · `[.., K, N]`, whose other axes are equal or 1.
+pub(super) fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
+    let rank = a.shape().num_dims();
+    if !many::is_used() || a.dtype() != DType::F32 || b.shape().num_dims() != rank {
+        return Flex::float_matmul(a, b);
+    }
+    let (a, b) = (dense(a), dense(b));
+    let mut shape = a.shape();
+    let (m, k, n) = (shape[rank - 2], shape[rank - 1], b.shape()[rank - 1]);
+    shape[rank - 1] = n;
+    (0..rank - 2).for_each(|axis| shape[axis] = shape[axis].max(b.shape()[axis]));
+    let mut out = vec![0.0; shape.num_elements()];
+    let each =
+        |(at, out): (usize, &mut [f32])| many::product(side(&a, &shape, at), side(&b, &shape, at), [m, k, n], out);
+    match (m * n).max(1) {
+        one if one < out.len() => out.par_chunks_mut(one).enumerate().for_each(each),
+        one => out.chunks_mut(one).enumerate().for_each(each),
+    }
+    made(out, shape)
+}
+
+/// The tensor, or a copy where neither rows nor columns of its matrices are dense.
+fn dense(x: FlexTensor) -> FlexTensor {
+    let (shape, strides) = (x.shape(), x.layout().strides());
+    let [row, column] = [strides.len() - 2, strides.len() - 1].map(|axis| strides[axis]);
+    let wide = shape[strides.len() - 1] as isize;
+    let tall = shape[strides.len() - 2] as isize;
+    let fits = column == 1 && row >= wide || row == 1 && column >= tall;
+    if fits && strides.iter().all(|&step| step >= 0) { x } else { x.to_contiguous() }
+}
+
+/// Matrix `at` of a product of this shape, in row-major order of the other axes.
+fn side<'a>(x: &'a FlexTensor, product: &Shape, mut at: usize) -> many::Side<'a> {
+    let (own, rank) = (x.shape(), product.num_dims());
+    let step = |axis: usize| x.layout().strides()[axis].unsigned_abs();
+    let mut start = x.layout().start_offset();
+    for axis in (0..rank - 2).rev() {
+        start += if own[axis] > 1 { at % product[axis] * step(axis) } else { 0 };
+        at /= product[axis];
+    }
+    let columns = step(rank - 1) != 1 || step(rank - 2) < own[rank - 1];
+    let step = if columns { step(rank - 1) } else { step(rank - 2) };
+    many::Side { values: &x.storage()[start..], step, columns }
 }
 
 /// The same of weights `[N, K]` kept as stored.
@@ -81,7 +136,7 @@ impl CpuFused for Flex {
 
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
         if !is_few(&x, &[&table]) {
-            return <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None);
+            return linear_of_many(x, Self::float_transpose(table));
         }
         let [columns, depth] = table.shape().dims();
         let (_, shape) = flat(&x, columns);

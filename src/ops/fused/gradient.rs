@@ -7,7 +7,7 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Shape;
 
-use super::{CpuFused, Fused, Stores, Targets, head, parts};
+use super::{CpuFused, Fused, Stores, Targets, head, many, parts};
 use crate::ops::frozen::Frozen;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
@@ -341,11 +341,18 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
 
 impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, weight, None)
+        if !many::is_used() {
+            return <Self as ModuleOps<Self>>::linear(x, weight, None);
+        }
+        let mut shape = x.shape();
+        let (last, depth) = (shape.num_dims() - 1, weight.shape()[0]);
+        let flat = Shape::new([shape.num_elements() / depth, depth]);
+        shape[last] = weight.shape()[1];
+        Self::float_reshape(<Self as Fused>::matmul(Self::float_reshape(x, flat), weight), shape)
     }
 
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as ModuleOps<Self>>::linear(x, Self::float_transpose(table), None)
+        <Self as CpuFused>::linear(x, Self::float_transpose(table))
     }
 
     fn attend(

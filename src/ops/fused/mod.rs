@@ -15,7 +15,10 @@ mod flex_products;
 mod gradient;
 mod head;
 mod kernels;
+mod many;
 mod parts;
+#[cfg(test)]
+mod paths;
 mod product;
 mod simd;
 mod stored;
@@ -236,6 +239,11 @@ pub(super) fn rounds_products<const R: usize>(x: &Tensor<R>) -> bool {
 #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
 pub(super) fn rounds_products<const R: usize>(_x: &Tensor<R>) -> bool {
     false
+}
+
+/// Whether products of such tensors are ours, and not Burn's.
+pub(super) fn own_products<const R: usize>(x: &Tensor<R>) -> bool {
+    is_cpu_fused(x) && many::is_used()
 }
 
 /// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it does so without being asked.

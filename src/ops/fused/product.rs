@@ -7,8 +7,10 @@
 use std::array::from_fn;
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
+
+use crate::ops::cpu::dispatch;
 
 /// Rows up to which these loops are used: beyond, the copy pays.
 pub(super) const FEW: usize = 32;
@@ -48,7 +50,7 @@ pub(super) struct Transposed<'a>(pub Matrix<'a>);
 
 /// Adds x `[M, K]` · w `[K, N]` to the M pieces of `out`, which are N values long.
 pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]]) {
-    Arch::new().dispatch(Times { x, w, depth, out });
+    dispatch(Times { x, w, depth, out });
 }
 
 /// The left side of a product, `[M, K]`.
@@ -122,7 +124,7 @@ pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: 
     let rows = x.len() / depth;
     let mut outs = [vec![0.0; rows * columns]];
     deal(&mut outs, [columns], [rows, depth], |_, from, out| {
-        Arch::new().dispatch(Dots { x, table, depth, from, out });
+        dispatch(Dots { x, table, depth, from, out });
     });
     let [out] = outs;
     out
@@ -204,6 +206,9 @@ impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
 /// Rows of the output that are held in registers together.
 const ROWS: usize = 6;
 
+/// Values that memory hands over at once.
+const LINE: usize = 16;
+
 /// Some rows of the weights.
 struct Panel<'a> {
     w: &'a [f32],
@@ -268,18 +273,22 @@ impl Panel<'_> {
     ) {
         let width = T * S::F32_LANES;
         let held = at..at + width;
+        let depth = x.depth();
+        assert!(depth == 0 || (depth - 1) * self.step + held.end <= self.w.len(), "a row of weights for every input");
         let mut acc: [[S::f32s; T]; R] = from_fn(|r| {
             let (held, _) = S::as_simd_f32s(&out[r][held.clone()]);
             from_fn(|t| held[t])
         });
-        for k in 0..x.depth() {
-            let (w, next) = self.w[k * self.step + at..].split_at(width);
+        for k in 0..depth {
+            #[allow(unsafe_code)]
+            // SAFETY: the last row ends within, as was just asked.
+            let w = unsafe { self.w.get_unchecked(k * self.step + at..k * self.step + held.end) };
+            // The next tile's part of this row lies far from its neighbours above and below: no hardware expects it.
+            for line in (0..width).step_by(LINE) {
+                soon(w, width + line);
+            }
             let (w, _) = S::as_simd_f32s(w);
             let w: [S::f32s; T] = from_fn(|t| w[t]);
-            // The next tile's part of this row lies far from its neighbours above and below: no hardware expects it.
-            for t in 0..T {
-                soon(next, t * S::F32_LANES);
-            }
             let x = x.column(k);
             for r in 0..R {
                 let x = simd.splat_f32s(x[r]);
@@ -382,7 +391,7 @@ pub(super) fn products<S: Simd, const T: usize>(
     let mut first = 0;
     while first < out.len() {
         let x = |r: usize| &x[(first + r) * depth..][..depth];
-        let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 3 });
+        let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 2 });
         let out = &mut out[first..first + rows];
         match rows {
             4 => dots::<S, 4, T>(simd, from_fn(x), table, at, out),
@@ -410,8 +419,10 @@ fn dots<S: Simd, const R: usize, const T: usize>(
     let mut acc = [[simd.splat_f32s(0.0); T]; R];
     for i in 0..vectors {
         let entries: [S::f32s; T] = from_fn(|t| entries[t][i]);
-        for row in rows {
-            soon(row, T * depth + i * S::F32_LANES);
+        if i.is_multiple_of((LINE / S::F32_LANES).max(1)) {
+            for row in rows {
+                soon(row, T * depth + i * S::F32_LANES);
+            }
         }
         for r in 0..R {
             let x = whole[r][i];

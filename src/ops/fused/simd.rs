@@ -19,15 +19,14 @@ macro_rules! vectorised {
                 fn wide($($arg: $type),*) {
                     body($($arg),*);
                 }
-                if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512dq") {
+                match $crate::ops::cpu::cpu() {
                     #[allow(unsafe_code)]
                     // SAFETY: the processor has AVX-512.
-                    return unsafe { widest($($arg),*) };
-                }
-                if std::arch::is_x86_feature_detected!("avx2") {
+                    $crate::ops::Cpu::Avx512 => return unsafe { widest($($arg),*) },
                     #[allow(unsafe_code)]
                     // SAFETY: the processor has AVX2.
-                    return unsafe { wide($($arg),*) };
+                    $crate::ops::Cpu::Avx2 => return unsafe { wide($($arg),*) },
+                    _ => {}
                 }
             }
             body($($arg),*);

@@ -5,10 +5,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::product::{deal, products, soon};
 use super::stored_bf16;
+use crate::ops::cpu::dispatch;
 use crate::ops::stored::formats::{Layout, PIECE, cut_short, with_layout};
 use crate::ops::stored::{Part, Stored};
 
@@ -42,7 +43,7 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]
                 let at = rows.start - from;
                 let rows = rows.start - start..rows.end - start;
                 with_layout!(part.format, L => {
-                    Arch::new().dispatch(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
+                    dispatch(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
                 });
             }
         }

@@ -6,7 +6,10 @@
 use half::bf16;
 
 use super::simd::vectorised;
+#[cfg(target_arch = "x86_64")]
 use super::stored_many::VECTOR;
+#[cfg(target_arch = "x86_64")]
+use crate::ops::cpu::{Cpu, cpu};
 
 /// Bytes of a pair.
 const PAIR: usize = 4;
@@ -49,10 +52,10 @@ pub(super) fn pairs(x: &[f32], step: usize) -> Vec<u32> {
     out
 }
 
-/// Whether the processor has the instruction.
+/// Whether the instruction is there, and may be used.
 pub(super) fn is_there() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bf16");
+    return cpu() == Cpu::Avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -115,7 +118,7 @@ mod x86 {
     use std::array::from_fn;
 
     use super::{PAIR, VECTOR};
-    use crate::ops::fused::stored_many::ROWS;
+    use crate::ops::fused::many::ROWS;
 
     /// Pairs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
     const SLAB: usize = 96;

@@ -9,11 +9,13 @@ use std::array::from_fn;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::many::ROWS;
 use super::stored_bf16;
 use super::turn::turn;
+use crate::ops::cpu::dispatch;
 use crate::ops::stored::{Format, Part, Stored};
 
 /// Values of the matrix that a thread holds as floats at once: they stay in its cache.
@@ -26,9 +28,6 @@ pub(super) const VECTOR: usize = 16;
 
 /// Inputs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
 const SLAB: usize = 96;
-
-/// Rows of the matrix that are held in registers together.
-pub(super) const ROWS: usize = 6;
 
 /// Inputs that are worked on without asking where a row ends.
 const EIGHT: usize = 8;
@@ -106,7 +105,7 @@ impl Piece<'_, '_> {
                 held.fill(0.0);
                 stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
             } else {
-                Arch::new().dispatch(Product { wide, panel: &panels.floats[i], depth, out: held });
+                dispatch(Product { wide, panel: &panels.floats[i], depth, out: held });
             }
             turn(held, step, out);
         }

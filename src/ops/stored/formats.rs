@@ -7,7 +7,9 @@
 
 use std::marker::PhantomData;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
+
+use crate::ops::cpu::dispatch;
 
 /// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
 /// read in pieces of as many.
@@ -112,7 +114,8 @@ pub(crate) struct Q4K;
 pub(crate) struct Q5K;
 pub(crate) struct Q6K;
 
-/// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow).
+/// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow). Nor are most
+/// closures that make an array, which are compiled apart from the loop around them: integers first, in a loop, then floats.
 #[inline(always)]
 fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
     block.first_chunk().unwrap_or(const { &[0; N] })
@@ -141,11 +144,15 @@ fn half(h: u16) -> f32 {
     f32::from_bits((f32::from_bits((h & 0x7fff) << 13) * UP).to_bits() | special(h))
 }
 
-/// Value `i` of the 32 halves of bytes: low halves first.
+/// The 32 halves of 16 bytes: low halves first.
 #[inline(always)]
-fn nibble(packed: &[u8], i: usize) -> f32 {
-    let byte = packed[i % 16];
-    f32::from(if i < 16 { byte & 15 } else { byte >> 4 })
+fn halves(packed: &[u8]) -> [u8; PIECE] {
+    let packed = whole::<{ PIECE / 2 }>(packed);
+    let mut out = [0; PIECE];
+    let (low, high) = out.split_at_mut(PIECE / 2);
+    low.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte & 15);
+    high.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte >> 4);
+    out
 }
 
 impl Layout for F32 {
@@ -215,7 +222,11 @@ impl Layout for Q4 {
     fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4::BYTES }>(block);
         let scale = half(bits(block, 0));
-        std::array::from_fn(|i| (nibble(&block[2..], i) - 8.0) * scale)
+        let mut out = [0.0; PIECE];
+        for (out, quant) in out.iter_mut().zip(halves(&block[2..])) {
+            *out = (f32::from(quant) - 8.0) * scale;
+        }
+        out
     }
 }
 
@@ -226,15 +237,23 @@ impl Layout for Q4Offset {
     fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4Offset::BYTES }>(block);
         let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
-        std::array::from_fn(|i| nibble(&block[4..], i) * scale + offset)
+        let packed = whole::<{ PIECE / 2 }>(&block[4..]);
+        std::array::from_fn(|i| {
+            let byte = packed[i % 16];
+            f32::from(if i < 16 { byte & 15 } else { byte >> 4 }) * scale + offset
+        })
     }
 }
 
-/// Value `i` of 32 whose low four bits are packed as [`nibble`] says, and whose fifth is bit `i` of the four bytes before them.
+/// 32 values whose low four bits are packed as [`halves`] says, and whose fifth is bit `i` of the four bytes before them.
 #[inline(always)]
-fn five_bits(packed: &[u8], i: usize) -> f32 {
-    let high = u32::from_le_bytes([packed[0], packed[1], packed[2], packed[3]]) >> i & 1;
-    nibble(&packed[4..], i) + (high << 4) as f32
+fn five_bits(packed: &[u8]) -> [u32; PIECE] {
+    let high = u32::from_le_bytes([packed[0], packed[1], packed[2], packed[3]]);
+    let mut out = [0; PIECE];
+    for (i, (out, low)) in out.iter_mut().zip(halves(&packed[4..])).enumerate() {
+        *out = u32::from(low) | (high >> i & 1) << 4;
+    }
+    out
 }
 
 impl Layout for Q5 {
@@ -244,7 +263,11 @@ impl Layout for Q5 {
     fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5::BYTES }>(block);
         let scale = half(bits(block, 0));
-        std::array::from_fn(|i| (five_bits(&block[2..], i) - 16.0) * scale)
+        let mut out = [0.0; PIECE];
+        for (out, quant) in out.iter_mut().zip(five_bits(&block[2..])) {
+            *out = (quant as f32 - 16.0) * scale;
+        }
+        out
     }
 }
 
@@ -255,7 +278,11 @@ impl Layout for Q5Offset {
     fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5Offset::BYTES }>(block);
         let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
-        std::array::from_fn(|i| five_bits(&block[4..], i) * scale + offset)
+        let mut out = [0.0; PIECE];
+        for (out, quant) in out.iter_mut().zip(five_bits(&block[4..])) {
+            *out = quant as f32 * scale + offset;
+        }
+        out
     }
 }
 
@@ -280,8 +307,22 @@ fn scale_and_offset(block: &[u8], piece: usize) -> [f32; 2] {
 #[inline(always)]
 fn nibbles(packed: &[u8], piece: usize) -> [u8; PIECE] {
     let packed = whole::<PIECE>(&packed[piece / 2 * PIECE..]);
-    let shift = 4 * (piece % 2);
-    packed.map(|byte| byte >> shift & 15)
+    let mut out = [0; PIECE];
+    match piece % 2 {
+        0 => out.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte & 15),
+        _ => out.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte >> 4),
+    }
+    out
+}
+
+/// `quant · scale − offset` of a piece.
+#[inline(always)]
+fn scaled(quants: &[u8; PIECE], [scale, offset]: [f32; 2]) -> [f32; PIECE] {
+    let mut out = [0.0; PIECE];
+    for (out, quant) in out.iter_mut().zip(quants) {
+        *out = f32::from(*quant) * scale - offset;
+    }
+    out
 }
 
 impl Layout for Q4K {
@@ -291,8 +332,7 @@ impl Layout for Q4K {
     #[inline(always)]
     fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4K::BYTES }>(block);
-        let [scale, offset] = scale_and_offset(block, piece);
-        nibbles(&block[16..], piece).map(|quant| f32::from(quant) * scale - offset)
+        scaled(&nibbles(&block[16..], piece), scale_and_offset(block, piece))
     }
 }
 
@@ -304,9 +344,12 @@ impl Layout for Q5K {
     #[inline(always)]
     fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5K::BYTES }>(block);
-        let [scale, offset] = scale_and_offset(block, piece);
-        let (high, low) = (whole::<PIECE>(&block[16..]), nibbles(&block[16 + PIECE..], piece));
-        std::array::from_fn(|i| f32::from(low[i] | (high[i] >> piece & 1) << 4) * scale - offset)
+        let mut quants = nibbles(&block[16 + PIECE..], piece);
+        let bit = 1 << piece;
+        for (quant, high) in quants.iter_mut().zip(whole::<PIECE>(&block[16..])) {
+            *quant |= if high & bit == 0 { 0 } else { 16 };
+        }
+        scaled(&quants, scale_and_offset(block, piece))
     }
 }
 
@@ -323,11 +366,28 @@ impl Layout for Q6K {
         let low = whole::<PIECE>(&block[2 * at + quarter % 2 * PIECE..]);
         let high = whole::<PIECE>(&block[EIGHT * PIECE / 2 + at..]);
         let scales = &block[EIGHT * PIECE * 3 / 4..];
-        let scale = [0, 1].map(|part| half(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8));
-        std::array::from_fn(|i| {
-            let quant = low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4;
-            (f32::from(quant) - 32.0) * scale[i / 16]
-        })
+        let mut quants = [0; PIECE];
+        match quarter / 2 {
+            0 => quants.iter_mut().zip(low).for_each(|(quant, low)| *quant = low & 15),
+            _ => quants.iter_mut().zip(low).for_each(|(quant, low)| *quant = low >> 4),
+        }
+        let upper = |shift: fn(u8) -> u8, quants: &mut [u8; PIECE]| {
+            quants.iter_mut().zip(high).for_each(|(quant, high)| *quant |= shift(*high));
+        };
+        match quarter {
+            0 => upper(|high| (high & 3) << 4, &mut quants),
+            1 => upper(|high| (high & 12) << 2, &mut quants),
+            2 => upper(|high| high & 48, &mut quants),
+            _ => upper(|high| (high & 192) >> 2, &mut quants),
+        }
+        let mut out = [0.0; PIECE];
+        for part in 0..2 {
+            let scale = half(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8);
+            for (out, quant) in out[16 * part..][..16].iter_mut().zip(&quants[16 * part..]) {
+                *out = (f32::from(*quant) - 32.0) * scale;
+            }
+        }
+        out
     }
 }
 
@@ -359,7 +419,7 @@ impl Format {
 
     /// A row to floats. What `bytes` does not reach is left as it is.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
-        with_layout!(self, L => Arch::new().dispatch(Widen::<L> { bytes, out, layout: PhantomData }));
+        with_layout!(self, L => dispatch(Widen::<L> { bytes, out, layout: PhantomData }));
     }
 }
 

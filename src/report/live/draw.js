@@ -138,7 +138,7 @@ function trace(subject, row, options) {
 /** A place in words. */
 function describe(subject, position) {
   const parts = [
-    position.kind === 'latent' ? `latent step ${position.step + 1} of block ${position.block + 1}` : `“${wordOf(subject.words, position)}”`,
+    position.kind === 'swi_end_forced' ? '/swi forced: the block may be no longer' : position.kind === 'latent' ? `latent step ${position.step + 1} of block ${position.block + 1}` : `“${wordOf(subject.words, position)}”`,
   ];
   if (position.kind === 'latent' && position.next)
     parts.push(

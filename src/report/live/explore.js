@@ -95,8 +95,10 @@ class Explorer {
     if (runs.length) this.draw();
   }
 
-  place({ row }) {
-    return Math.min(this.at ?? row.positions.length - 1, row.positions.length - 1);
+  /** The chosen place; the one before the last word where none is chosen. */
+  place({ row, told }) {
+    const last = row.positions.length - (told.trace.end === 'stop' ? 3 : 2);
+    return Math.max(0, Math.min(this.at ?? last, row.positions.length - 1));
   }
 
   draw() {
@@ -129,7 +131,8 @@ class Explorer {
         ),
       ),
     );
-    redraw(this.inside, el('p', { class: 'note' }, 'Choose a place by clicking a word above.'), this.runs.map((run) => this.view(run)));
+    const note = el('p', { class: 'note' }, 'Choose a place by clicking a word above.');
+    redraw(this.inside, el('div', { class: 'lab-views' }, note, this.runs.map((run) => this.view(run))));
     redraw(this.take, el('pre', {}, this.command()));
   }
 

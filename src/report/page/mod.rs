@@ -199,7 +199,9 @@ fn facts(r: &Rendered<'_>) -> String {
     let models: Vec<String> = r.folder.models().iter().map(|name| format!("<code>{}</code>", text(name))).collect();
     let n = r.folder.problems().map_or_else(String::new, |n| format!(", {n} problems"));
     let data = text(&r.folder.dataset());
-    format!("<p class=\"facts\">Models {}; data <code>{data}</code>{n}</p>\n", models.join(", "))
+    let untrained: String =
+        r.folder.untrained().iter().map(|why| format!("<p class=\"facts\"><b>{}</b></p>\n", text(why))).collect();
+    format!("<p class=\"facts\">Models {}; data <code>{data}</code>{n}</p>\n{untrained}", models.join(", "))
 }
 
 /// What to run for a table or figure that has no rows.

@@ -310,6 +310,11 @@ impl KnownValueRow {
         self.above_chance.is_above(0.0)
     }
 
+    /// The verdict that they follow it less often than by chance.
+    pub fn avoids(&self) -> bool {
+        self.above_chance.scaled(-1.0).is_above(0.0)
+    }
+
     /// As in an observation's `mode`.
     pub(crate) const MODE: &'static str = "known_value";
 }

@@ -5,7 +5,7 @@
 //! after the last block at one position is read by the *latent input* of the next one. Here: names and their order, and the weights
 //! on the host.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, s};
 
 use super::readout::{host, matrix, writes};
@@ -209,12 +209,15 @@ pub struct Weights {
 
 impl Weights {
     /// # Errors
-    /// A device that cannot hand its data over.
+    /// Blocks without norms before attention and MLP, and a device that cannot hand its data over.
     pub fn of(model: &Decoder) -> Result<Self> {
         let config = model.config();
         let layers = 0..model.layers.len();
         let all = |of: fn(&Attention) -> &Linear| {
             layers.clone().map(|l| Projection::of(model, of(&model.layers[l].self_attn))).collect::<Result<Vec<_>>>()
+        };
+        let before = |l: usize, place: usize| {
+            model.layers[l].norms()[place].context("the blocks of this model have no norms before what they do")
         };
         let norms = |f: &dyn Fn(usize) -> Result<Norm>| (0..model.layers.len()).map(f).collect::<Result<Vec<_>>>();
         Ok(Self {
@@ -225,8 +228,8 @@ impl Weights {
             key: all(|attention| &attention.k_proj)?,
             value: all(|attention| &attention.v_proj)?,
             write: layers.clone().map(|l| writes(model, l)).collect::<Result<_>>()?,
-            before_attention: norms(&|l| Norm::of(&model.layers[l].input_layernorm))?,
-            before_mlp: norms(&|l| Norm::of(&model.layers[l].post_attention_layernorm))?,
+            before_attention: norms(&|l| Norm::of(before(l, 0)?))?,
+            before_mlp: norms(&|l| Norm::of(before(l, 2)?))?,
             last: Norm::of(&model.norm)?,
         })
     }

@@ -84,6 +84,11 @@ fn row(study: &Study, text: &str) -> Result<Sequence> {
     let named: Vec<String> = unknown.iter().take(5).map(|word| cut(word)).collect();
     ensure!(unknown.is_empty(), "words that the model has no token for: {}", named.join(", "));
     let ids = vocabulary.encode_row(text)?;
+    let rows = study.model.config().vocab_size;
+    if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
+        let token = vocabulary.token(*id).unwrap_or_else(|| id.to_string());
+        anyhow::bail!("{token} is no token of this model, which has no latent steps");
+    }
     let prompt = ids.len();
     Sequence::new(0, ids, prompt, Some(study.corpus.switch.latent))
 }

@@ -60,12 +60,13 @@ impl Solution {
 /// No span in any of them: there is no boundary to look at.
 pub(crate) fn stage(study: &Study, tagged: &[Tagged]) -> Result<Staged> {
     let (ids, latent) = (study.corpus.switch, &study.recipe.latent);
+    let snapped = study.recipe.annotate.spans.snap_to_clause;
     let (mut sequences, mut solutions) = (vec![], vec![]);
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
         let response = staged(&sample.response, spans, &[], At::end(latent), latent, ids);
         let row: Vec<u32> = sample.prompt.iter().chain(&response).copied().collect();
         let prompt = sample.prompt.len();
-        solutions.push(lay_out(&row, prompt, spans, &clause_starts(sample), ids));
+        solutions.push(lay_out(&row, prompt, spans, &clause_starts(sample, snapped), ids));
         sequences.push(Sequence::new(problem, row, prompt, Some(ids.latent))?);
     }
     ensure!(
@@ -75,7 +76,7 @@ pub(crate) fn stage(study: &Study, tagged: &[Tagged]) -> Result<Staged> {
             study.name
         ))
     );
-    let named_clauses = tagged.iter().any(|(sample, _)| !sample.clauses.is_empty());
+    let named_clauses = tagged.iter().any(|(sample, _)| sample.names_clauses(snapped));
     Ok(Staged { sequences, solutions, named_clauses })
 }
 

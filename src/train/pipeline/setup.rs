@@ -16,7 +16,7 @@ use crate::method::Phase;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::{Checkpoint, EMBED, HEAD, ModelRef};
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::{Extras, Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
@@ -241,6 +241,7 @@ impl Run {
                     bos_token_id: None,
                     eos_token_ids: vec![],
                     pad_token_id: None,
+                    extras: Extras::default(),
                 };
                 Decoder::random(&config, self.recipe.seed, &self.device.clone().inner())
             }

@@ -9,7 +9,7 @@ use crate::method::Phase;
 use crate::progress::show;
 use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
-use crate::store::RowWriter;
+use crate::store::{RowWriter, program};
 use crate::store::write_atomic;
 use crate::train::state::Trained;
 
@@ -156,10 +156,11 @@ pub(super) fn write(run: &Run, phases: &[Phase], results: &[PhaseResult]) -> Res
     show(&format!("{text}\n{notes}"));
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "sft");
     if let Some(last) = last {
+        let probe = program("probe");
         let (root, folder) = (run.root.display(), run.root.join(&last.phase).join("checkpoint"));
         show(&format!(
-            "Next:\n  cargo run --bin probe -- {root}\n  cargo run --bin intervene -- {root}\n  \
-             cargo run --bin probe -- generate --model {} --prompt '…'",
+            "Next:\n  {probe} {root}\n  {} {root}\n  {probe} generate --model {} --prompt '…'",
+            program("intervene"),
             folder.display()
         ));
     }

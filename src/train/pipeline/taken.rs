@@ -116,7 +116,7 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
         if let Some((_, why)) = why_not.iter().find(|(name, _)| *name == until) {
             bail!("{}: phase `{until}` cannot be taken over: {why}", at());
         }
-        let line = line_of(last, phases);
+        let line = line_of(last, phases, recipe);
         planned.retain(|planned| line.contains(&planned.name));
     }
     if let (true, Some((name, why))) = (planned.is_empty(), why_not.first()) {
@@ -126,12 +126,12 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
 }
 
 /// A phase with those that it starts from.
-fn line_of(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
+fn line_of(phase: &Phase, phases: &[Phase], recipe: &Recipe) -> Vec<&'static str> {
     let mut line = vec![phase.name];
-    let mut at = phase.reads().parent;
+    let mut at = phase.reads(recipe).parent;
     while let Some(name) = at {
         line.push(name);
-        at = phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.reads().parent);
+        at = phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.reads(recipe).parent);
     }
     line
 }
@@ -144,7 +144,7 @@ fn admitted(
     run: &Path,
     planned: &[Planned],
 ) -> Result<bool, String> {
-    let reads = phase.reads();
+    let reads = phase.reads(recipe);
     let folder = run.join(phase.name);
     let last = if matches!(phase.work, Work::Annotate) { "sample.txt" } else { "result.json" };
     if !folder.join(last).is_file() {

@@ -1,7 +1,7 @@
-//! GGUF files of the llama, qwen2 and qwen3 families: settings, weights under Hugging Face names, tokenizer.
+//! GGUF files of the families that llama.cpp has too: settings, weights under Hugging Face names, tokenizer.
 //!
-//! Two things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`), and for
-//! the llama family the rows of q and k are stored permuted for interleaved RoPE; both are undone here.
+//! Three things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`); for
+//! the llama family the rows of q and k are stored permuted for interleaved RoPE; for Gemma norms have their 1 added. All is undone here.
 
 mod parse;
 pub(super) mod parts;
@@ -12,11 +12,13 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use memmap2::Mmap;
 
-use super::params::{EMBED, HEAD, NORM};
+use super::layout::FUSED;
+use super::params::{EMBED, HEAD, NORM, NORM_BIAS, POSITIONS};
 use super::{HostTensor, Weights, release};
 use crate::model::config::{Family, ModelConfig};
 use crate::ops::stored::{Format, Stored};
@@ -129,23 +131,36 @@ impl GgufFile {
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// Tensors outside the blocks: llama.cpp's name, and Hugging Face's.
-const OUTSIDE: [(&str, &str); 3] =
-    [("token_embd.weight", EMBED), ("output_norm.weight", NORM), ("output.weight", HEAD)];
+const OUTSIDE: [(&str, &str); 5] = [
+    ("token_embd.weight", EMBED),
+    ("position_embd.weight", POSITIONS),
+    ("output_norm.weight", NORM),
+    ("output_norm.bias", NORM_BIAS),
+    ("output.weight", HEAD),
+];
 
 /// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
-const IN_BLOCK: [(&str, &str); 11] = [
-    ("attn_norm", "input_layernorm"),
+const IN_BLOCK: [(&str, &str); 10] = [
+    ("attn_qkv", FUSED),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
     ("attn_output", "self_attn.o_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
+
+/// The norms before and behind attention, before and behind the feed-forward: as in [`NormPlace::names`](crate::model::config::NormPlace::names).
+const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
+
+/// llama.cpp's name of a module of a block, and Hugging Face's.
+fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let norms = NORMS.into_iter().zip(family.norm_place().names());
+    IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
+}
 
 /// What of a block has a bias in a family where q, k and v have one.
 const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
@@ -158,19 +173,20 @@ fn hf_name(family: Family, name: &str) -> Option<String> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: usize = layer.parse().ok()?;
     let (part, kind) = part.split_once('.')?;
-    let has = kind == "weight" || (kind == "bias" && family.qkv_bias() && BIASED.contains(&part));
-    let (_, hf) = IN_BLOCK.iter().find(|(gguf, _)| has && *gguf == part)?;
+    let has_bias = family.other_biases() || family.qkv_bias() && BIASED.contains(&part);
+    let has = kind == "weight" || kind == "bias" && has_bias;
+    let (_, hf) = in_block(family).find(|(gguf, _)| has && *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
 
 /// Hugging Face's name to llama.cpp's.
-fn gguf_name(name: &str) -> Option<String> {
+fn gguf_name(family: Family, name: &str) -> Option<String> {
     if let Some((gguf, _)) = OUTSIDE.iter().find(|(_, hf)| *hf == name) {
         return Some((*gguf).to_owned());
     }
     let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let (part, kind) = part.rsplit_once('.')?;
-    let (gguf, _) = IN_BLOCK.iter().find(|(_, hf)| *hf == part)?;
+    let (gguf, _) = in_block(family).find(|(_, hf)| *hf == part)?;
     Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
@@ -181,7 +197,7 @@ fn stored_row(row: usize, dh: usize) -> usize {
     head * dh + 2 * freq + half
 }
 
-impl Weights for GgufFile {
+impl Weights for Arc<GgufFile> {
     fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
     }
@@ -194,7 +210,11 @@ impl Weights for GgufFile {
         let (info, row) = self.find(name)?;
         let width = info.shape.last().copied().unwrap_or(1);
         let map = &self.maps[info.part];
-        let data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        let mut data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        if name.ends_with("norm.weight") {
+            let offset = self.config.family.norm_offset() as f32;
+            data.iter_mut().for_each(|x| *x -= offset);
+        }
         release(map, &info.range);
         HostTensor::new(info.shape.clone(), data)
     }

@@ -1,4 +1,4 @@
-//! A model's configuration from GGUF metadata (`llama.*`, `qwen2.*`, `qwen3.*`), refusing by name what the decoder does not do.
+//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`, …), refusing by name what the decoder does not do.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::model::config::{Family, Llama3Scaling, ModelConfig, RopeScaling};
+use crate::model::config::{Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, Sliding};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -101,21 +101,12 @@ pub fn config<'d>(
     let family = Family::named(arch)
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
     ensure!(
-        family != Family::Gemma,
-        "{origin}: metadata `general.architecture` is \"gemma\", whose norms this format stores with 1 added, which is not \
-         undone here: take the Hugging Face folder"
-    );
-    ensure!(
         family != Family::Mistral,
         "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
     );
     ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
-    ensure!(
-        family != Family::Gpt2,
-        "{origin}: metadata `general.architecture` is \"gpt2\", which is read from Hugging Face folders only: take the folder"
-    );
     let key = |name: &str| format!("{arch}.{name}");
-    refuse_unsupported(keys, &key)?;
+    refuse_unsupported(keys, family, &key)?;
 
     let hidden_size = keys.need(&key("embedding_length"))?;
     let heads = keys.need(&key("attention.head_count"))?;
@@ -147,7 +138,10 @@ pub fn config<'d>(
         num_attention_heads: heads,
         num_key_value_heads: keys.usize(&key("attention.head_count_kv"))?.unwrap_or(heads),
         head_dim,
-        rms_norm_eps: keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
+        rms_norm_eps: match family.layer_norm() {
+            true => keys.number(&key("attention.layer_norm_epsilon"))?.unwrap_or(1e-5),
+            false => keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
+        },
         rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
         rope_scaling: None,
         qk_norm: family.qk_norm(),
@@ -156,7 +150,11 @@ pub fn config<'d>(
         bos_token_id: keys.token_id("bos")?,
         eos_token_ids: stops(keys)?,
         pad_token_id: keys.token_id("padding")?,
+        extras: Extras::default(),
     };
+    if family == Family::Gemma2 {
+        config.extras = gemma2(keys, &config)?;
+    }
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
         let divisors = quant::dequantise(info.kind, data(info), info.shape.last().copied().unwrap_or(1), |row| row);
@@ -166,7 +164,27 @@ pub fn config<'d>(
     Ok(config)
 }
 
-fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
+/// What Gemma 2 has beyond the rest, with llama.cpp's defaults. Which layers slide, and the scale of queries, the format does not say:
+/// every other layer, and the head width but in the model of 27B (46 layers), which takes `D / H`.
+fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
+    const LAYERS_OF_27B: usize = 46;
+    let number =
+        |name: &str, default: f64| Ok::<_, anyhow::Error>(keys.number(&format!("gemma2.{name}"))?.unwrap_or(default));
+    let large = config.num_hidden_layers == LAYERS_OF_27B;
+    let scalar = if large { config.hidden_size / config.num_attention_heads } else { config.head_dim };
+    Ok(Extras {
+        sliding: Some(Sliding {
+            window: keys.usize("gemma2.attention.sliding_window")?.unwrap_or(4096),
+            layers: (0..config.num_hidden_layers).map(|layer| layer % 2 == 0).collect(),
+        }),
+        query_pre_attn_scalar: Some(scalar as f64),
+        attention_cap: Some(number("attn_logit_softcapping", 50.0)?),
+        logit_cap: Some(number("final_logit_softcapping", 30.0)?),
+        experts: None,
+    })
+}
+
+fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String) -> Result<()> {
     let origin = keys.origin;
     for (name, neutral, what) in [
         ("expert_count", 0.0, "no mixture of experts"),
@@ -178,6 +196,9 @@ fn refuse_unsupported(keys: &Keys, key: &dyn Fn(&str) -> String) -> Result<()> {
         ("residual_scale", 1.0, "unscaled residuals"),
         ("attention.scale", 0.0, "the usual attention scale"),
     ] {
+        if family == Family::Gemma2 && name == "attention.sliding_window" {
+            continue;
+        }
         let name = key(name);
         let found = keys.number(&name)?.unwrap_or(neutral);
         ensure!(found == neutral, "{origin}: metadata `{name}` is not supported: expected {what}, found {found}");

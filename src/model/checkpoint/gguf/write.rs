@@ -31,7 +31,7 @@ pub fn write_q8_0(
 ) -> Result<()> {
     ensure!(config.rope_scaling.is_none(), "rope_scaling is not written to GGUF: write a folder instead");
     ensure!(
-        !matches!(config.family, Family::Gemma | Family::Gpt2 | Family::Mistral),
+        !config.family.is_gemma() && !matches!(config.family, Family::Gpt2 | Family::Mistral | Family::Qwen3Moe),
         "a {} is not written to GGUF: write a folder instead",
         config.family.model_type()
     );
@@ -46,7 +46,7 @@ pub fn write_q8_0(
     let mut head = Head::new(config);
     let mut offset = 0;
     for (name, shape) in shapes {
-        let gguf = gguf_name(name).with_context(|| format!("GGUF has no name for `{name}`"))?;
+        let gguf = gguf_name(config.family, name).with_context(|| format!("GGUF has no name for `{name}`"))?;
         head.tensor(&gguf, shape, kind(shape).0, offset);
         offset += size(shape).next_multiple_of(ALIGNMENT) as u64;
     }

@@ -10,7 +10,7 @@ use ndarray::{Array2, ArrayView2, Axis, s};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::params::{EMBED, HEAD};
+use super::super::params::{EMBED, HEAD, POSITIONS};
 use super::super::{Checkpoint, HostTensor, expected_parameters};
 use super::{AdapterWeights, Factors};
 use crate::random::normal;
@@ -65,7 +65,7 @@ pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<D
             }
         }
         ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter holds no biases");
-        if shape.len() != 2 || name == EMBED || name == HEAD {
+        if shape.len() != 2 || [EMBED, HEAD, POSITIONS].contains(&name.as_str()) {
             replaced.insert(name, new);
             continue;
         }

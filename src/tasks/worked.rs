@@ -1,0 +1,341 @@
+//! Worked solutions whose steps are calculations that a file wrote: `16-3-4`, `s1*2`. What the answer would be had a step another
+//! value. Knows numbers and expressions, not where they stand in a text.
+//!
+//! A number of an expression is an earlier step's result where it equals exactly one of them and neither the question nor a
+//! calendar has it; where it could be either, nothing is predicted. `s1` names the first step and is never in doubt.
+
+use std::collections::BTreeSet;
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::{One, ToPrimitive, Zero};
+
+use super::{Known, StepValue};
+
+/// What an expression is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operand {
+    Number(BigRational),
+    /// An earlier step, from 0.
+    Step(usize),
+}
+
+/// Longest expression that is read, in bytes: it bounds the parser's recursion.
+const LONGEST: usize = 256;
+
+/// The value of `+ - * / ( )` over numbers (`1,500`, `.5`, `20%`, `$3`) and steps (`s1`). `operand` gives the value of each in the
+/// order of the text. `None` for what is no such expression, for a division by 0, and where `operand` has none.
+pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(Operand) -> Option<BigRational>) -> Option<BigRational> {
+    let bytes = text.bytes().filter(|b| !b.is_ascii_whitespace() && *b != b'$');
+    let plain = || text.replace(['×', '·'], "*").replace('÷', "/");
+    let text: Vec<u8> = if text.is_ascii() { bytes.collect() } else { plain().replace([' ', '$'], "").into_bytes() };
+    if text.len() > LONGEST {
+        return None;
+    }
+    let mut parser = Parser { text: &text, at: 0, operand };
+    let value = parser.sum()?;
+    (parser.at == text.len()).then_some(value)
+}
+
+struct Parser<'a> {
+    text: &'a [u8],
+    at: usize,
+    operand: &'a mut dyn FnMut(Operand) -> Option<BigRational>,
+}
+
+impl Parser<'_> {
+    fn next(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn sum(&mut self) -> Option<BigRational> {
+        let mut value = self.product()?;
+        while let Some(op @ (b'+' | b'-')) = self.next() {
+            self.at += 1;
+            let right = self.product()?;
+            value = if op == b'+' { value + right } else { value - right };
+        }
+        Some(value)
+    }
+
+    fn product(&mut self) -> Option<BigRational> {
+        let mut value = self.factor()?;
+        loop {
+            match self.next() {
+                Some(b'*' | b'x') => {
+                    self.at += 1;
+                    value *= self.factor()?;
+                }
+                Some(b'/') => {
+                    self.at += 1;
+                    let right = self.factor()?;
+                    value = (!right.is_zero()).then(|| value / right)?;
+                }
+                Some(b'(') => value *= self.factor()?,
+                _ => return Some(value),
+            }
+        }
+    }
+
+    fn factor(&mut self) -> Option<BigRational> {
+        let value = match self.next()? {
+            b'-' => {
+                self.at += 1;
+                return Some(-self.factor()?);
+            }
+            b'(' => {
+                self.at += 1;
+                let value = self.sum()?;
+                (self.next()? == b')').then_some(())?;
+                self.at += 1;
+                value
+            }
+            b's' => {
+                self.at += 1;
+                let number = self.while_of(|b| b.is_ascii_digit());
+                let step = number.parse::<usize>().ok()?.checked_sub(1)?;
+                (self.operand)(Operand::Step(step))?
+            }
+            _ => {
+                let number = number(&self.while_of(|b| b.is_ascii_digit() || matches!(b, b'.' | b',')))?;
+                (self.operand)(Operand::Number(number))?
+            }
+        };
+        if self.next() == Some(b'%') {
+            self.at += 1;
+            return Some(value / BigRational::from(BigInt::from(100)));
+        }
+        Some(value)
+    }
+
+    fn while_of(&mut self, is: impl Fn(u8) -> bool) -> String {
+        let from = self.at;
+        while self.next().is_some_and(&is) {
+            self.at += 1;
+        }
+        String::from_utf8_lossy(&self.text[from..self.at]).into_owned()
+    }
+}
+
+/// A number as solutions write it: `12`, `1,500`, `4.50`, `.5`.
+pub(crate) fn number(text: &str) -> Option<BigRational> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let groups: Vec<&str> = whole.split(',').collect();
+    let grouped = groups.len() == 1 || !groups[0].is_empty() && groups[1..].iter().all(|group| group.len() == 3);
+    let digits: String = groups.concat() + fraction;
+    if !grouped || digits.is_empty() || digits.len() > LONGEST || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(BigRational::new(digits.parse().ok()?, BigInt::from(10).pow(fraction.len() as u32)))
+}
+
+/// Numbers that turn up without being any step's result: units, calendars, twice and half.
+const UNITS: [i64; 11] = [1, 2, 7, 12, 24, 30, 52, 60, 100, 365, 1000];
+const WORDS: [&str; 13] =
+    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
+
+/// The numbers that a text states, in digits or as words up to twelve.
+fn stated(text: &str) -> BTreeSet<BigRational> {
+    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',');
+    let digits = text.split(|c: char| !is_number(c)).filter_map(|part| number(part.trim_matches(['.', ','])));
+    let lower = text.to_lowercase();
+    let words = lower.split(|c: char| !c.is_alphabetic()).filter_map(|word| WORDS.iter().position(|w| *w == word));
+    digits.chain(words.map(|n| BigRational::from(BigInt::from(n)))).collect()
+}
+
+/// One step.
+struct Calculation {
+    /// `None` where the file has no expression, or one that does not make the value: then nothing is known of what it reads.
+    expression: Option<String>,
+    value: BigRational,
+    /// For each operand, the earlier steps that it may be the result of, and whether it must be.
+    reads: Vec<(Vec<usize>, bool)>,
+}
+
+/// A solution's steps as calculations that end in its answer.
+pub(crate) struct Worked {
+    steps: Vec<Calculation>,
+    /// The step whose value is the answer.
+    result: usize,
+    answer: String,
+}
+
+impl Worked {
+    /// `None` where steps bring no expressions, or none makes the answer.
+    pub fn of(question: &str, steps: &[StepValue], answer: &str) -> Option<Self> {
+        let mut given = stated(question);
+        given.extend(UNITS.map(|n| BigRational::from(BigInt::from(n))));
+        let mut out: Vec<Calculation> = vec![];
+        for step in steps {
+            let value = match &step.value {
+                Known::Number(value) => Some(BigRational::from(BigInt::from(*value))),
+                Known::Text(text) => number(text),
+                Known::Set(_) => None,
+            }?;
+            let mut reads = vec![];
+            let made = step.expression.as_ref().and_then(|expression| {
+                evaluate(expression, &mut |operand| match operand {
+                    Operand::Step(k) => {
+                        reads.push((vec![k], true));
+                        out.get(k).map(|earlier| earlier.value.clone())
+                    }
+                    Operand::Number(n) => {
+                        let same: Vec<usize> = (0..out.len()).filter(|&k| out[k].value == n).collect();
+                        let sure = same.len() == 1 && !given.contains(&n);
+                        reads.push((same, sure));
+                        Some(n)
+                    }
+                })
+            });
+            let expression = step.expression.clone().filter(|_| made.as_ref() == Some(&value));
+            out.push(Calculation { expression, value, reads });
+        }
+        let gold = number(answer.trim().trim_start_matches('$'))?;
+        let result = out.iter().rposition(|step| step.value == gold)?;
+        out[result].expression.as_ref()?;
+        Some(Self { steps: out, result, answer: answer.to_owned() })
+    }
+
+    /// What the answer would be had step `step` (from 0) made `value`. `None` where a later step may or may not read it, and where
+    /// the answer would be no whole number.
+    pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let mut changed: Vec<Option<BigRational>> = vec![None; self.steps.len()];
+        *changed.get_mut(step)? = Some(BigRational::from(BigInt::from(value)));
+        for j in step + 1..=self.result {
+            let Calculation { expression, reads, .. } = &self.steps[j];
+            let expression = expression.as_ref()?;
+            let touched = |(from, _): &&(Vec<usize>, bool)| from.iter().any(|&k| changed[k].is_some());
+            if reads.iter().filter(touched).any(|(_, sure)| !sure) {
+                return None;
+            }
+            if reads.iter().any(|read| touched(&read)) {
+                changed[j] = Some(self.made(j, expression, &|k| changed[k].clone())?);
+            }
+        }
+        match &changed[self.result] {
+            Some(now) if *now != self.steps[self.result].value => {
+                let whole = now.is_integer().then(|| now.to_integer().to_string())?;
+                Some(if self.answer.contains(',') { grouped(&whole) } else { whole })
+            }
+            _ => Some(self.answer.clone()),
+        }
+    }
+
+    /// What a step's expression makes where `other` gives steps another value.
+    fn made(&self, step: usize, expression: &str, other: &dyn Fn(usize) -> Option<BigRational>) -> Option<BigRational> {
+        let mut reads = self.steps[step].reads.iter();
+        evaluate(expression, &mut |operand| {
+            let (from, sure) = reads.next()?;
+            let replaced = from.first().filter(|_| *sure).and_then(|&k| other(k));
+            replaced.or(match operand {
+                Operand::Number(n) => Some(n),
+                Operand::Step(k) => Some(self.steps.get(k)?.value.clone()),
+            })
+        })
+    }
+
+    /// The one earlier step whose result a step reads.
+    fn reads(&self, step: usize) -> Option<usize> {
+        let reads = &self.steps.get(step)?.reads;
+        let read: BTreeSet<usize> = reads.iter().flat_map(|(from, _)| from.clone()).collect();
+        let sure = reads.iter().all(|(from, sure)| *sure || from.is_empty());
+        read.first().copied().filter(|_| sure && read.len() == 1)
+    }
+
+    /// The earlier result that step `step` works on; `None` where it reads none, several, or perhaps one.
+    pub fn operand(&self, step: usize) -> Option<i64> {
+        whole(&self.steps[self.reads(step)?].value)
+    }
+
+    /// What step `step` would make of another such operand.
+    pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let read = self.reads(step)?;
+        let expression = self.steps[step].expression.as_ref()?;
+        let other = BigRational::from(BigInt::from(operand));
+        whole(&self.made(step, expression, &|k| (k == read).then(|| other.clone()))?)
+    }
+}
+
+fn whole(value: &BigRational) -> Option<i64> {
+    if value.denom().is_one() { value.numer().to_i64() } else { None }
+}
+
+/// `1500` as `1,500`.
+fn grouped(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = sign.to_owned();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(text: &str) -> Option<String> {
+        evaluate(text, &mut |operand| match operand {
+            Operand::Number(n) => Some(n),
+            Operand::Step(_) => None,
+        })
+        .map(|value| value.to_string())
+    }
+
+    fn step(expression: &str, value: i64) -> StepValue {
+        StepValue {
+            value: Known::Number(value),
+            clause: String::new(),
+            words: 0..1,
+            value_words: 0..1,
+            expression: Some(expression.to_owned()),
+        }
+    }
+
+    #[test]
+    fn expressions_are_those_of_solutions() {
+        for (text, value) in [
+            ("16-3-4", "9"),
+            ("1,500 * 2", "3000"),
+            ("$80,000+$50,000", "130000"),
+            ("20%*50", "10"),
+            ("3/4*120000", "90000"),
+            (".5x(2+-4)", "-1"),
+            ("2(3+1)", "8"),
+            ("7 × 3 ÷ 2", "21/2"),
+        ] {
+            assert_eq!(plain(text).as_deref(), Some(value), "{text}");
+        }
+        for wrong in ["", "3 apples", "1/0", "(2", "2)", "1,50", "s1", "x", "2**3", "3..4", &"(".repeat(300)] {
+            assert_eq!(plain(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_follows_from_a_steps_value_where_it_is_sure_to() {
+        // 9 eggs are left of 16; each costs 5.
+        let steps = [step("16-3-4", 9), step("9*5", 45)];
+        let worked = Worked::of("16 eggs, three eaten, 4 baked, 5 dollars each", &steps, "45").expect("arithmetic");
+        assert_eq!(worked.answer_if(0, 10).as_deref(), Some("50"));
+        assert_eq!((worked.answer_if(0, 9).as_deref(), worked.answer_if(1, 8).as_deref()), (Some("45"), Some("8")));
+        assert_eq!((worked.operand(0), worked.operand(1), worked.apply(1, 7)), (None, Some(9), Some(35)));
+        assert_eq!(worked.answer_if(2, 1), None);
+        // The question has the number too: it may be either.
+        let doubtful = Worked::of("9 shops and 16 eggs", &steps, "45").expect("arithmetic");
+        assert_eq!((doubtful.answer_if(0, 10), doubtful.operand(1)), (None, None));
+        let named =
+            Worked::of("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45").expect("arithmetic");
+        assert_eq!(named.answer_if(0, 10).as_deref(), Some("50"));
+        // A half is no prediction, and thousands are written as the answer has them.
+        let thousands = Worked::of("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
+        assert_eq!((thousands.answer_if(0, 901), thousands.answer_if(0, 1200).as_deref()), (None, Some("2,000")));
+        // A step that does not make its value tells nothing of those before it.
+        let wrong = [step("16-3-4", 9), step("9*5", 46), step("46+1", 47)];
+        let wrong = Worked::of("", &wrong, "47").expect("arithmetic");
+        assert_eq!((wrong.answer_if(0, 10), wrong.answer_if(1, 3).as_deref()), (None, Some("4")));
+        assert!(Worked::of("", &steps, "44").is_none() && Worked::of("", &[step("9*5", 46)], "46").is_none());
+    }
+}
