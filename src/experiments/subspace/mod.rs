@@ -69,14 +69,14 @@ impl Default for Config {
         Self {
             layers: vec![],
             steps: vec![],
-            ranks: vec![1, 2, 4, 8, 16],
-            pairs: 200,
-            judged: 200,
+            ranks: vec![1, 2, 4, 8],
+            pairs: 128,
+            judged: 100,
             unseen: 0.25,
-            updates: 120,
-            batch: 32,
+            updates: 80,
+            batch: 16,
             learning_rate: 0.03,
-            draws: 5,
+            draws: 3,
         }
     }
 }
