@@ -38,11 +38,11 @@ fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
 #[test]
 fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
     for blocks in [Blocks::AfterPrompt { steps: 3 }, Blocks::Pause { steps: 3 }, Blocks::Thinking { limit: 3 }] {
-        let mut study = micro(1);
+        let mut study = Study::open(Path::new("fixtures/micro"), "sft", Some(6), 0).expect("micro");
         study.reasoning.blocks = blocks.clone();
         let found = rows(&study, &Config::default()).expect("rows");
         for row in &found {
-            assert_eq!((row.of, row.identity.n), (3, 24), "{blocks:?}");
+            assert_eq!((row.of, row.identity.n), (3, 6), "{blocks:?}");
             let kept = row.latent_calls.expect("latents").value;
             assert!(
                 kept <= row.k as f64 && (kept == row.k as f64 || blocks == Blocks::Thinking { limit: 3 }),

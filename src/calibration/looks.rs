@@ -320,7 +320,7 @@ fn stops(built: &Built, study: &Study) -> Result<Said> {
     Ok(said)
 }
 
-/// One rank that holds every value, learnt in half the updates of a default run: each model has seven values.
+/// One rank that holds every value, learnt in fewer updates than by default: each model has seven values.
 fn subspaces(built: &Built, study: &Study) -> Result<Said> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
