@@ -12,6 +12,7 @@ use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::report::recipes::all;
 use tempfile::TempDir;
+use tokenizers::AddedToken;
 
 const PROGRAMS: [(&str, &str); 4] = [
     ("probe", env!("CARGO_BIN_EXE_probe")),
@@ -171,7 +172,9 @@ fn at_hand(line: &str) -> TempDir {
         std::fs::copy(&gguf, at("SmolLM2.gguf")).expect("copied");
     }
     if line.contains("Qwen/Qwen3-8B") {
-        stranger(&gguf, &at("Qwen/Qwen3-8B"));
+        // What the adapter is trained over has its tokens.
+        let also = if line.contains("switch-adapter") { &["<swi>", "</swi>", "<latent>"][..] } else { &[] };
+        stranger(&gguf, &at("Qwen/Qwen3-8B"), also);
     }
     if line.starts_with("probe import") && line.contains("checkpoint_33") {
         std::fs::copy(repository("fixtures/reasoners/coconut/checkpoint_3"), at("checkpoint_33")).expect("copied");
@@ -273,9 +276,10 @@ fn pairs() -> String {
 }
 
 /// A model of the family Qwen3 as a Hugging Face folder.
-fn stranger(gguf: &Path, folder: &Path) {
+fn stranger(gguf: &Path, folder: &Path, also: &[&str]) {
     let opened = Checkpoint::open_gguf(gguf).expect("opens");
-    let tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
+    let mut tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
+    tokenizer.add_special_tokens(also.iter().map(|token| AddedToken::from(*token, true))).expect("tokens");
     let config = ModelConfig {
         vocab_size: tokenizer.get_vocab_size(true),
         eos_token_ids: vec![2],

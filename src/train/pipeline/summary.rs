@@ -9,8 +9,8 @@ use crate::method::Phase;
 use crate::progress::show;
 use crate::schema::{Identity, Named, PhaseRow};
 use crate::stats::{Bootstrap, LEVEL, wilson};
-use crate::store::{RowWriter, program};
 use crate::store::write_atomic;
+use crate::store::{RowWriter, program};
 use crate::train::state::Trained;
 
 /// What a note begins with that says that a phase is no result.
