@@ -66,7 +66,7 @@ impl AdapterArgs {
             "{}\n{} matrices of rank {}, {} token rows, {} whole weights; the rank leaves out {:.2e} of the squared change\n",
             self.out.display(),
             adapter.factors.len(),
-            self.rank,
+            adapter.config.r,
             adapter.config.token_rows.len(),
             adapter.replaced.len(),
             lost

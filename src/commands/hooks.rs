@@ -124,7 +124,7 @@ pub(crate) fn list(opened: &Opened) -> Result<()> {
             PointKind::Result => "  only where it is named",
             _ => "",
         };
-        out += format!("{name:<32}{:<18}{where_}", point.kind.shape(config)).trim_end();
+        out += format!("{name:<31} {:<18}{where_}", point.kind.shape(config)).trim_end();
         out.push('\n');
     }
     print(&out)
