@@ -77,7 +77,7 @@ pub(crate) struct Noise {
 
 impl Noise {
     /// The mixture at a place, and its log-density.
-    fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Drawn, f64) {
+    pub fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Drawn, f64) {
         let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
         let order = self.order(&log_probs);
         let base: Vec<f64> = match self.density {
@@ -282,7 +282,7 @@ pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Dra
 }
 
 /// The same of log-probabilities `[n, V]`.
-fn densities(log_probs: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
+pub(crate) fn densities(log_probs: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
     let (n, device) = (mixtures.len(), log_probs.device());
     let k = mixtures.iter().map(|mixture| mixture.tokens.len()).max().unwrap_or(0);
     let density = mixtures.first().map_or(Density::default(), |mixture| mixture.density);
@@ -371,34 +371,6 @@ mod tests {
         assert!((mean + 1.52).abs() < 0.05, "{mean}");
         let two = Noise { top_p: 0.7, ..noise(4, 0.1, Density::Mean) };
         assert_eq!(two.draw(&logits, seed, key(0)).0.tokens, [0, 1], "the first that have .7 together");
-    }
-
-    /// What a rollout remembers is what its replay computes, for mixtures of different sizes; beyond the clamp there is no gradient.
-    #[test]
-    fn a_replayed_density_is_the_one_that_was_drawn() {
-        let device = crate::machine::Machine::default().device.autodiff();
-        let logits = log_probs([0.6, 0.3, 0.08, 0.02]);
-        for density in [Density::Mean, Density::Sum] {
-            let drawn: Vec<(Drawn, f64)> = (0..40)
-                .map(|i| {
-                    let noise = Noise { top_p: if i % 2 == 0 { 1.0 } else { 0.7 }, ..noise(3, 0.5, density) };
-                    noise.draw(&logits, 5, Key { problem: i, rollout: 0, position: 9 })
-                })
-                .collect();
-            let mixtures: Vec<&Drawn> = drawn.iter().map(|(drawn, _)| drawn).collect();
-            let row = Tensor::<1>::from_floats(logits.as_slice(), &device).unsqueeze_dim::<2>(0);
-            let again = densities(row.clone().repeat_dim(0, mixtures.len()), &mixtures).expect("densities");
-            let values = again.without_autodiff().try_into_vec_as::<f32>().expect("values");
-            for (value, (_, drawn)) in values.iter().zip(&drawn) {
-                assert!((f64::from(*value) - drawn).abs() < 1e-4, "{density:?}: {value}, drawn with {drawn}");
-            }
-            // Far away the noise that would have been needed is beyond the clamp.
-            let far = Drawn { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
-            let policy = row.require_grad();
-            let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
-            let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();
-            assert_eq!(grad > 0.0, density == Density::Sum, "{density:?}: {grad}");
-        }
     }
 
     #[test]

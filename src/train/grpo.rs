@@ -317,6 +317,8 @@ pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b
 mod tests {
     use super::super::rollouts::tests::unread;
     use super::*;
+    use crate::latent::gumbel::{Density, Drawn, Noise, densities};
+    use crate::latent::sampling::Key;
 
     #[test]
     fn a_rollout_that_cannot_be_replayed_is_left_out_of_the_gradient() {
@@ -383,6 +385,35 @@ mod tests {
         let terms = kl_terms(Anchor::Reference, tensor(policy).log(), tensor(policy).log(), tensor(reference).log());
         let mean = (terms * tensor(policy)).sum().into_scalar::<f32>();
         assert!((mean - 0.98 * 99_f32.ln()).abs() < 1e-3, "{mean}");
+    }
+
+    /// What a rollout remembers is what its replay computes, for mixtures of different sizes; beyond the clamp there is no gradient.
+    #[test]
+    fn a_replayed_density_is_the_one_that_was_drawn() {
+        let device = crate::machine::Machine::default().device.autodiff();
+        let logits = [0.6_f32, 0.3, 0.08, 0.02].map(f32::ln);
+        for density in [Density::Mean, Density::Sum] {
+            let drawn: Vec<(Drawn, f64)> = (0..40)
+                .map(|i| {
+                    let top_p = if i % 2 == 0 { 1.0 } else { 0.7 };
+                    let noise = Noise { top_k: 3, top_p, temperature: 1.0, gumbel: 0.5, density };
+                    noise.draw(&logits, 5, Key { problem: i, rollout: 0, position: 9 })
+                })
+                .collect();
+            let mixtures: Vec<&Drawn> = drawn.iter().map(|(drawn, _)| drawn).collect();
+            let row = Tensor::<1>::from_floats(logits.as_slice(), &device).unsqueeze_dim::<2>(0);
+            let again = densities(row.clone().repeat_dim(0, mixtures.len()), &mixtures).expect("densities");
+            let values = again.without_autodiff().try_into_vec_as::<f32>().expect("values");
+            for (value, (_, drawn)) in values.iter().zip(&drawn) {
+                assert!((f64::from(*value) - drawn).abs() < 1e-4, "{density:?}: {value}, drawn with {drawn}");
+            }
+            // Far away the noise that would have been needed is beyond the clamp.
+            let far = Drawn { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
+            let policy = row.require_grad();
+            let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
+            let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();
+            assert_eq!(grad > 0.0, density == Density::Sum, "{density:?}: {grad}");
+        }
     }
 
     #[test]
