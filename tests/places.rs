@@ -317,3 +317,12 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
     }
     assert!(seen > 300, "{seen} columns");
 }
+
+#[test]
+fn what_is_no_model_and_no_folder_of_rows_is_named() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("empty")).expect("a folder");
+    std::fs::write(home.path("file"), "text").expect("a file");
+    home.refused("probe", &["empty"], &["empty: an empty folder"]);
+    home.refused("probe", &[&SMALL[..], &["--out", "file"]].concat(), &["file: a file", "--out"]);
+}

@@ -102,6 +102,8 @@ impl Targets {
                 }
                 continue;
             }
+            let empty = std::fs::read_dir(run).is_ok_and(|mut entries| entries.next().is_none());
+            ensure!(!empty, "{target}: an empty folder: neither a run of `train` nor a model");
             ensure!(
                 self.phase.is_empty() || named.iter().any(|other| is_run(Path::new(other))),
                 "{target}: --phase names checkpoints of a run, this is no run folder"

@@ -38,6 +38,9 @@ impl Manifest {
         let held: Map<String, Value> = match read_text(&path) {
             Ok(text) => json::from_str(&text).with_context(failed)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                bail!("{}: a file; rows go into a folder: name one with --out", folder.display())
+            }
             Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
         };
         let entries = held.into_iter().map(|(name, entry)| Ok((Inside::parse(&name)?, entry)));
