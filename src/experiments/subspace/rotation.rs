@@ -58,7 +58,7 @@ impl Columns {
 
     /// What is exchanged by it.
     pub fn within(&self, model: &Decoder) -> Within {
-        Within::Span(self.tensor(model))
+        Within::Span(Box::new(self.tensor(model)))
     }
 
     /// Learns from exchanges at a point and the tokens that they must give; those of an update are drawn.
@@ -83,7 +83,7 @@ impl Columns {
             let ids = drawn.iter().map(|&i| says[i]).collect();
             let targets = Targets { ids, banned: masked.to_vec(), unrestricted: vec![] };
             let leaf = columns.tensor(model).autodiff().require_grad();
-            let finals = interchange.finals(point, &given, &Within::Span(leaf.clone()))?;
+            let finals = interchange.finals(point, &given, &Within::Span(Box::new(leaf.clone())))?;
             let logits = model.unembed(finals.unsqueeze_dim(0)).squeeze_dim::<2>(0);
             let gradients = loss_of_logits(logits, targets).0.mean().backward();
             let slope = leaf.grad(&gradients).context("a rotation that no answer depends on")?;

@@ -263,10 +263,11 @@ fn mix<S: Simd, const Q: usize, const V: usize>(
     let fours = split[0].0.len();
     let pattern = split.map(|(pattern, _)| &pattern[..fours]);
     for t in 0..fours {
+        let of = pattern.map(|pattern| pattern[t]);
         for i in 0..4 {
             let row = row(4 * t + i);
             for q in 0..Q {
-                let p = simd.splat_f32s(pattern[q][t][i]);
+                let p = simd.splat_f32s(of[q][i]);
                 for j in 0..V {
                     sums[q][i][j] = simd.mul_add_f32s(p, row[j], sums[q][i][j]);
                 }

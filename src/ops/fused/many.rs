@@ -272,12 +272,12 @@ fn tile<S: Simd, const T: usize, const STEP: usize>(
     for w in panel {
         let w = S::as_simd_f32s(w).0;
         let w: [S::f32s; T] = from_fn(|t| w[t]);
-        for r in 0..ROWS {
+        for (r, acc) in acc.iter_mut().enumerate() {
             #[allow(unsafe_code)]
             // SAFETY: the last is within, as was just asked.
             let x = simd.splat_f32s(unsafe { *values.get_unchecked(at + r * far) });
             for t in 0..T {
-                acc[r][t] = simd.mul_add_f32s(x, w[t], acc[r][t]);
+                acc[t] = simd.mul_add_f32s(x, w[t], acc[t]);
             }
         }
         at += near;
@@ -301,10 +301,10 @@ mod tests {
         let (far, near) = if turned { (columns, rows) } else { (rows, columns) };
         let step = near + 3;
         let mut out = vec![f32::NAN; far * step];
-        for i in 0..rows * columns {
+        for (i, value) in x.iter().enumerate() {
             let (row, column) = (i / columns, i % columns);
             let (far, near) = if turned { (column, row) } else { (row, column) };
-            out[far * step + near] = x[i];
+            out[far * step + near] = *value;
         }
         out.truncate(far * step - 3);
         (out, step)

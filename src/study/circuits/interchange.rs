@@ -26,7 +26,7 @@ pub(crate) enum Within {
     /// All of it.
     Whole,
     /// Its part in the span of these orthonormal columns, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`.
-    Span(Tensor<2>),
+    Span(Box<Tensor<2>>),
 }
 
 /// Rows up to the position that decides their answer, ready to be continued from one latent of each.
@@ -106,8 +106,8 @@ fn exchanged(site: &Site, value: Activation, given: &[Given], within: &Within) -
     let new = match within {
         Within::Whole => other,
         Within::Span(columns) => {
-            let along = matmul(other - own.clone(), columns.clone());
-            own + matmul(along, columns.clone().transpose())
+            let along = matmul(other - own.clone(), (**columns).clone());
+            own + matmul(along, (**columns).clone().transpose())
         }
     };
     let new = new.unsqueeze_dim::<3>(1);
