@@ -31,6 +31,7 @@ fn a_value_that_is_read_moves_within_a_learnt_subspace_and_no_placebo_moves_it()
     for (rotation, rank) in [(Rotation::Trained, 1), (Rotation::Random, 8), (Rotation::Shuffled, 8)] {
         assert!(best(Rotation::Trained, 8) > best(rotation, rank) + 0.15, "{rotation:?} {rank}");
     }
+    assert!(table(&rows).contains("learning has not ended"), "{}", table(&rows));
     assert!(rows.iter().any(|r| (r.rotation, r.rank, r.donors) == (Rotation::Trained, 8, Donors::Seen) && r.carries()));
     assert_eq!(SubspaceRow::dimensions(&rows, Variable::Value, 0.2), Some(8));
     assert!(rows.iter().all(|r| (r.trained_on > 0) == matches!(r.rotation, Rotation::Trained | Rotation::Shuffled)));

@@ -415,7 +415,23 @@ pub fn table(rows: &[SubspaceRow]) -> String {
     out + &match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
         Some(rank) => format!("\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does.\n"),
         None => format!("\nNo learnt subspace does {MOST_OF_IT} of what the whole state does to the value.\n"),
+    } + &unlearnt(rows)
+}
+
+/// That a search did not even learn its own pairs, where the whole state does.
+fn unlearnt(rows: &[SubspaceRow]) -> String {
+    let most = |rotation| {
+        let of = rows.iter().filter(|r| r.variable == Variable::Value && r.rotation == rotation);
+        of.filter_map(|r| r.fitted).fold(0.0, f64::max)
+    };
+    let (learnt, whole) = (most(Rotation::Trained), most(Rotation::Whole));
+    if learnt >= MOST_OF_IT * whole {
+        return String::new();
     }
+    format!(
+        "The best learnt subspace gives {learnt:.2} of its own training pairs, the whole state {whole:.2}: learning has not ended, and no rank \
+         is ruled out. More `subspace.updates` or another `subspace.learning_rate` may.\n"
+    )
 }
 
 /// Share of what the whole state does that a subspace must do to be called enough.
