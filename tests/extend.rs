@@ -45,7 +45,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     // Always the same folder: cargo would keep the build of every new one.
     let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
     // What is compiled in stands beside the sources.
-    for folder in ["src", "experiments", "fixtures/fonts", "fixtures/micro"] {
+    for folder in ["src", "experiments", "fixtures/fonts", "fixtures/micro", "reports/calibration"] {
         copy(&ours.join(folder), &copied.join(folder));
     }
     for file in ["Cargo.lock", "fixtures/paper_tables.toml"] {
