@@ -4,7 +4,7 @@
 //! without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -264,7 +264,7 @@ impl Explorer {
 
     fn file(&self) -> PathBuf {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        Path::new(self.files.path()).join(format!("thoughts-{number}.safetensors"))
+        self.files.path().join(format!("thoughts-{number}.safetensors"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Products of many rows in f32 where the crate `gemm`, which Burn uses, cannot be taken: it picks the widest vectors that the
-//! processor has, whatever was asked for. Else it is: it has 166 GFLOP/s with AVX-512 where this has 158, and 86 with AVX2 where this has
-//! 82 (docs/speed.md). Every output is one chain of operations in the order of the inputs, whatever the number of rows, threads and lanes.
+//! processor has, whatever was asked for. Else it is taken.
+//! Every output is one chain of operations in the order of the inputs, whatever the number of rows, threads and lanes.
 //!
 //! The right side is brought into panels of a few vectors' width; of the left side a few rows at a time are used where they lie, or
 //! brought together where the values of a column lie side by side.
@@ -246,7 +246,7 @@ impl<'a> Strided<'a> {
 }
 
 /// Adds the products of six rows with a panel to six pieces of the output, or writes them. All are held in registers: how a row is
-/// reached decides the speed, and with slices and an index the compiler put sums into memory (71 instead of 84 GFLOP/s with AVX2).
+/// reached decides the speed, and with slices and an index the compiler put sums into memory.
 #[inline(always)]
 fn tile<S: Simd, const T: usize, const STEP: usize>(
     simd: S,

@@ -1,22 +1,18 @@
 //! The page of `probe explore`: the laboratory's pieces, with a program on this machine in the place of `decoder.js`.
 
-use sha2::{Digest, Sha256};
-
-use super::weights::base64;
 use crate::report::figures::fonts::font_face_css;
-use crate::report::page::escape::text;
+use crate::report::page::{self, escape::text};
 
 const SCRIPTS: [&str; 2] = [include_str!("draw.js"), include_str!("explore.js")];
 
 /// The page for a model of this name. A browser runs this one script and asks nobody but the program.
 pub(crate) fn html(model: &str) -> String {
     let script = format!("(() => {{\n{}}})();\n", SCRIPTS.concat());
-    let style = format!("{}{}{}", font_face_css(), crate::report::page::STYLE, super::STYLE);
-    let hash = base64(&Sha256::digest(script.as_bytes()));
+    let style = format!("{}{}{}", font_face_css(), page::STYLE, super::STYLE);
+    let policy = page::policy(&script, "connect-src 'self'; ");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; \
-         font-src data:; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'\">\n\
+         {policy}\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Switchyard: explore</title>\n\
          <style>\n{style}</style>\n</head>\n<body>\n<header><p class=\"brand\">Switchyard</p></header>\n<main id=\"main\">\n\
          <section class=\"lab\" aria-labelledby=\"title\"><h1 id=\"title\">Explore {}</h1>\n\

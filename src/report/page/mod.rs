@@ -90,17 +90,17 @@ pub(crate) fn html(
          <style>\n{style}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">To the results</a>\n\
          <header><p class=\"brand\">Switchyard</p>{nav}</header>\n<main id=\"main\">\n{INTRODUCTION}\n{invitation}{body}</main>\n\
          {data}<script>{script}</script>\n</body>\n</html>\n",
-        policy(&script),
+        policy(&script, ""),
     ))
 }
 
-/// What a browser may do with this page: run this one script, read what stands in it, and ask nothing of anyone. Values of rows reach
-/// the page as text; were one read as a script all the same, it would not run.
-fn policy(script: &str) -> String {
+/// What a browser may do with a page: run this one script, read what stands in it, and ask nothing of anyone but what `more` allows.
+/// Values of rows reach the page as text; were one read as a script all the same, it would not run.
+pub(super) fn policy(script: &str, more: &str) -> String {
     let hash = live::base64(&Sha256::digest(script.as_bytes()));
     format!(
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; \
-         font-src data:; img-src data:; base-uri 'none'; form-action 'none'\">"
+         font-src data:; img-src data:; {more}base-uri 'none'; form-action 'none'\">"
     )
 }
 
