@@ -12,9 +12,6 @@ mod capture;
 #[path = "../examples/patch.rs"]
 mod patch;
 #[allow(dead_code)]
-#[path = "../examples/rl_fate.rs"]
-mod rl_fate;
-#[allow(dead_code)]
 #[path = "../examples/steer.rs"]
 mod steer;
 
@@ -183,13 +180,4 @@ fn one_file_is_all_four_programs() {
     );
     let (code, out, error) = said(all, &["prob", "check"]);
     assert!(code == Some(2) && out.is_empty() && error.contains("probe"), "{error}");
-}
-
-/// The study's tests as its page has them are those of its rows.
-#[test]
-fn the_tests_of_rl_fate_follow_from_its_rows() {
-    let folder = std::path::Path::new("reports").join("rl-fate");
-    let page = std::fs::read_to_string(folder.join("README.md")).expect("the study's page");
-    let found = rl_fate::found(&folder).expect("its rows");
-    assert!(page.contains(found.trim()), "{found}");
 }

@@ -284,3 +284,44 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
     }
     assert_eq!(seen, 3 * 5);
 }
+
+#[test]
+fn a_swapped_part_brings_back_what_its_weights_do() {
+    use switchyard::experiments::part_swap;
+    use switchyard::model::Decoder;
+    use switchyard::schema::Host;
+
+    let whole = study(Purpose::Working, 40, 11);
+    let weights: std::collections::HashMap<_, _> = whole.model.export().expect("weights").into_iter().collect();
+    let without = |layer: usize| {
+        let mut broken = study(Purpose::Working, 40, 11);
+        let of = format!("layers.{layer}.mlp.");
+        broken.model = Decoder::from_weights(whole.model.config(), &whole.device, |name| {
+            let mut tensor = weights[name].clone();
+            if name.contains(&of) {
+                tensor.data.fill(0.0);
+            }
+            Ok(tensor)
+        })
+        .expect("a decoder");
+        broken
+    };
+    let layers = 0..whole.model.config().num_hidden_layers;
+    let broken = layers.map(|layer| (layer, without(layer)));
+    let accuracy = |study: &Study| study.decoded().expect("decoded").0.accuracy.value;
+    let (layer, broken) = broken.into_iter().find(|(_, study)| accuracy(study) < 0.9).expect("a layer that is needed");
+    let lost = 1.0 - accuracy(&broken);
+    let rows = part_swap::rows(&broken, &whole).expect("rows");
+    assert_eq!(rows.len(), 2 * (3 * whole.model.config().num_hidden_layers + 3));
+    let carriers = [format!("blocks.{layer}.mlp"), format!("blocks.{layer}"), "all".to_owned()];
+    for row in rows {
+        let carries = carriers.contains(&row.part);
+        let wanted = match row.host {
+            _ if !carries => 0.0,
+            Host::Earlier => lost,
+            Host::Later => -lost,
+        };
+        assert!((row.accuracy_change.value - wanted).abs() < 1e-9, "{row:?}");
+        assert_eq!(row.weight_change > 0.0, carries, "{row:?}");
+    }
+}

@@ -53,8 +53,8 @@ fn peak(work: impl FnOnce()) -> usize {
     PEAK.load(Ordering::Relaxed) - before
 }
 
-/// One response: `blocks` blocks of two latents, each after `text` text tokens.
-fn rollout(blocks: usize, text: usize) -> Rollout {
+/// One response: `blocks` blocks of so many `latents`, each after `text` text tokens.
+fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
     let sampled = |token, kind| Position {
         token,
         kind,
@@ -68,7 +68,7 @@ fn rollout(blocks: usize, text: usize) -> Rollout {
     for _ in 0..blocks {
         positions.extend((0..text).map(|t| sampled(t as u32 % 20, PositionRole::Text)));
         positions.push(sampled(IDS.swi, PositionRole::Swi));
-        positions.extend([sampled(IDS.latent, PositionRole::Latent), sampled(IDS.latent, PositionRole::Latent)]);
+        positions.extend((0..latents).map(|_| sampled(IDS.latent, PositionRole::Latent)));
         positions.push(sampled(IDS.swi_end, PositionRole::SwiEndSampled));
     }
     let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
@@ -78,13 +78,16 @@ fn rollout(blocks: usize, text: usize) -> Rollout {
 }
 
 fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usize {
+    replay_of(model, mode, &vec![rollout(blocks, 2, text); 4])
+}
+
+fn replay_of(model: &Decoder, mode: ReplayMode, rollouts: &[Rollout]) -> usize {
     let settings = DecodeSettings { k_min: 2, ..DecodeSettings::default() };
     let reasoning = Reasoning::default();
     let behaviour = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let grpo = Grpo { replay: mode, ..Grpo::default() };
-    let rollouts = vec![rollout(blocks, text); 4];
     peak(|| {
-        gradients(model, behaviour, &rollouts, &grpo, 1).expect("gradients");
+        gradients(model, behaviour, rollouts, &grpo, 1).expect("gradients");
     })
 }
 
@@ -116,6 +119,52 @@ fn replay_does_not_hold_what_it_need_not() {
     let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
     println!("frozen latents, 240 text tokens: 1 block {one} B, 12 blocks {twelve} B ({:.2} x)", growth(one, twelve));
     assert!(growth(one, twelve) < 1.6, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
+}
+
+/// What the gradient through the recurrence costs beside frozen latents: 48 text tokens, and so many latents in blocks of six.
+#[test]
+#[ignore = "a measurement"]
+fn what_the_gradient_through_latents_costs() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = ModelConfig {
+        hidden_size: 64,
+        intermediate_size: 192,
+        num_hidden_layers: 4,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 16,
+        ..tiny_config(Family::Qwen3, true)
+    };
+    let model = Decoder::random(&config, 0, &Device::flex().autodiff()).expect("a model");
+    replay(&model, ReplayMode::FullBptt, 2, 24);
+    println!(
+        "| latents | replay | peak, MB | over segmented | ms | over segmented |\n| --- | --- | --- | --- | --- | --- |"
+    );
+    for blocks in [1, 2, 4, 8] {
+        let rollouts = vec![rollout(blocks, 6, 48 / blocks); 8];
+        let mut least = [None; 3];
+        for _ in 0..5 {
+            for (mode, least) in
+                [ReplayMode::Segmented, ReplayMode::TextGraph, ReplayMode::FullBptt].into_iter().zip(&mut least)
+            {
+                let start = std::time::Instant::now();
+                let bytes = replay_of(&model, mode, &rollouts) as f64;
+                let took = start.elapsed().as_secs_f64();
+                let (_, before) = least.unwrap_or((bytes, took));
+                *least = Some((bytes, took.min(before)));
+            }
+        }
+        let of = least.map(|of| of.expect("measured"));
+        for (name, (bytes, took)) in ["segmented", "text_graph", "full_bptt"].into_iter().zip(of) {
+            let (mb, ms) = (bytes / 1e6, took * 1e3);
+            println!(
+                "| {} | {name} | {mb:.1} | {:.2} | {ms:.1} | {:.2} |",
+                6 * blocks,
+                bytes / of[0].0,
+                took / of[0].1
+            );
+        }
+    }
 }
 
 /// A model of 26 MB in bf16: no matrix is a tenth of it.

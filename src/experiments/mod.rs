@@ -232,8 +232,8 @@ macro_rules! experiments {
 
 experiments! {
     one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
-        direct_logit, attention_to_latents, patterns, token_lens, jacobian_lens, early_stop, subspace;
-    pair: phases;
+        direct_logit, attention_to_latents, patterns, token_lens, jacobian_lens, early_stop, subspace, pass_at_k;
+    pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run
 }

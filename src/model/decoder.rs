@@ -31,6 +31,13 @@ pub struct Block {
     norm_place: NormPlace,
 }
 
+/// One half of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    Attention,
+    FeedForward,
+}
+
 /// A decoder-only transformer. Field names follow Hugging Face's parameter names.
 #[derive(Module, Debug)]
 pub struct Decoder {
@@ -89,6 +96,26 @@ impl Block {
             "pre_feedforward_layernorm" => self.pre_feedforward_layernorm.as_ref(),
             _ => self.post_feedforward_layernorm.as_ref(),
         })
+    }
+
+    /// Takes a half of another block of this shape, with the norms before and behind it.
+    pub(crate) fn take(&mut self, half: Half, other: &Self) {
+        let places = match half {
+            Half::Attention => 0..2,
+            Half::FeedForward => 2..4,
+        };
+        for name in self.norm_place.names()[places].iter().flatten() {
+            match *name {
+                "input_layernorm" => self.input_layernorm = other.input_layernorm.clone(),
+                "post_attention_layernorm" => self.post_attention_layernorm = other.post_attention_layernorm.clone(),
+                "pre_feedforward_layernorm" => self.pre_feedforward_layernorm = other.pre_feedforward_layernorm.clone(),
+                _ => self.post_feedforward_layernorm = other.post_feedforward_layernorm.clone(),
+            }
+        }
+        match half {
+            Half::Attention => self.self_attn = other.self_attn.clone(),
+            Half::FeedForward => self.mlp = other.mlp.clone(),
+        }
     }
 
     /// Through the norm at one of these four places, where there is one: `[B, L, D]` → `[B, L, D]`.

@@ -19,6 +19,7 @@ mod weights;
 pub use attention::Attention;
 pub use cache::KvCache;
 pub use config::ModelConfig;
+pub(crate) use decoder::Half;
 pub use decoder::{Block, Decoder};
 pub use hooks::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select, Site};
 pub use kept::Kept;

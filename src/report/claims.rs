@@ -43,8 +43,6 @@ pub enum Scale {
     /// Only on the paper's model and data.
     #[serde(rename = "8b")]
     EightB,
-    /// Nothing to measure.
-    None,
 }
 
 /// `left op times · right + plus`, within `tolerance`.

@@ -37,11 +37,14 @@ mod circuits;
 mod early_stop;
 mod entropy;
 mod exits;
+mod fate;
 pub mod glossary;
 mod identity;
 mod intervention;
 mod lens;
 mod outcomes;
+mod part_swap;
+mod pass_at_k;
 mod patching;
 mod patterns;
 mod probe;
@@ -72,6 +75,7 @@ pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
+pub use fate::{Compared, FateRow, FateTest, changes, fate_tests};
 pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
@@ -79,6 +83,8 @@ pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, L
 pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 pub use lens::{JacobianLensRow, Lens, LensRow, Opened, Transport};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
+pub use part_swap::{Host, PartSwapRow};
+pub use pass_at_k::PassRow;
 pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use patterns::{PatternRow, TokenLensRow};
@@ -173,6 +179,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<LensRow>(LensRow::NAME),
     known::<JacobianLensRow>(JacobianLensRow::NAME),
     known::<EarlyStopRow>(EarlyStopRow::NAME),
+    known::<PassRow>(PassRow::NAME),
     known::<PatternRow>(PatternRow::NAME),
     known::<TokenLensRow>(TokenLensRow::NAME),
     known::<TeacherForcedRow>(TeacherForcedRow::NAME),
@@ -180,6 +187,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<ExitRow>(ExitRow::NAME),
     known::<ProbeRow>(ProbeRow::NAME),
     known::<PhaseChangeRow>(PhaseChangeRow::NAME),
+    known::<PartSwapRow>(PartSwapRow::NAME),
     known::<InterventionRow>(InterventionRow::NAME),
     known::<InterventionRow>(InterventionRow::STEPS),
     known::<KnownValueRow>(KnownValueRow::NAME),
@@ -199,6 +207,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<SteeringRow>(SteeringRow::NAME),
     known::<SubspaceRow>(SubspaceRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
+    known::<FateRow>(FateRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),
 ];
 

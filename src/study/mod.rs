@@ -376,6 +376,19 @@ impl Study {
         Ok((score(&traces, &self.corpus)?, traces))
     }
 
+    /// Greedy decoding of every held-out problem by another model of its shape.
+    ///
+    /// # Errors
+    /// As the decoder's.
+    pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
+        let Self { corpus, recipe, reasoning, .. } = self;
+        let requests = requests(corpus);
+        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
+        let evaluated =
+            Evaluated { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
+        score(&decode_batches(&evaluated, &batches, self.threads, &|_| Ok(()))?, corpus)
+    }
+
     /// The same of some of the problems, in batches that are the caller's and not those of a number of threads: threads round
     /// nothing another way. `done` hears of each batch.
     ///

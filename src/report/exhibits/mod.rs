@@ -26,6 +26,8 @@ pub(crate) struct Exhibit {
     pub covers: bool,
     /// Whether its cells are of one checkpoint that the paper's rows and columns do not name.
     pub per_checkpoint: bool,
+    /// Whether its cells are over runs: their `n` counts runs, not problems.
+    pub over_runs: bool,
     /// Our number for a row and a column of the paper's.
     pub cell: fn(&Cells<'_>, &str, &str) -> Option<Estimate>,
     /// How the paper's table is shown with ours beside it.
@@ -74,6 +76,7 @@ impl Exhibit {
             sources,
             covers: false,
             per_checkpoint: false,
+            over_runs: false,
             cell: |_, _, _| None,
             beside: Layout::PLAIN,
             table: |_, _| Ok(None),
@@ -133,7 +136,7 @@ macro_rules! exhibits {
 exhibits! {
     main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, value_probe, switching, lens, early_stop, subspaces,
-    patching, circuit, training, versus, seeds, dependence, of_rows,
+    patching, circuit, training, fate, versus, seeds, dependence, of_rows,
 }
 
 /// Every exhibit.

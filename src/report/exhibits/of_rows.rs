@@ -9,8 +9,8 @@ use crate::report::generic::{Of, table};
 use crate::report::tables::Table;
 use crate::schema::{
     AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, JacobianLensRow,
-    KnownValueRow, Named, PatternRow, PhaseChangeRow, PositionRow, SwitchProblemRow, TeacherForcedRow, TokenLensRow,
-    columns,
+    KnownValueRow, Named, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, SwitchProblemRow,
+    TeacherForcedRow, TokenLensRow, columns,
 };
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -27,6 +27,20 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "What Switch-GRPO changes at the same positions (paired, second minus first)",
         |_: &PhaseChangeRow| true,
         columns!(PhaseChangeRow: event, positions, d_p_swi, d_entropy, d_margin, d_rank),
+    ),
+    rows_table!(
+        "tab:pass-at-k",
+        &[PassRow::NAME],
+        "In how many tries is a problem solved? Sampled answers",
+        |_: &PassRow| true,
+        columns!(PassRow: k, samples, pass_at_k, majority, distinct, switch_rate),
+    ),
+    rows_table!(
+        "tab:part-swap",
+        &[PartSwapRow::NAME],
+        "Which part of the weights carries what a later phase changed? Each put into the other phase",
+        |_: &PartSwapRow| true,
+        columns!(PartSwapRow: part, host, weight_change, accuracy, accuracy_change, switch_rate, switch_change, p_holm),
     ),
     rows_table!(
         "tab:pair-patching",

@@ -59,7 +59,8 @@ pub(crate) fn compare(
         None if c.shared => return Err(format!("{}: needs `outcomes` of both checkpoints", left.name)),
         None => Contrast::independent(left.value, right.value.scaled(c.times)),
     };
-    if let Some(why) = contrast.too_few() {
+    let over_runs = of_exhibit(&[&c.left, &c.right], |exhibit| exhibit.over_runs);
+    if let Some(why) = contrast.too_few(over_runs) {
         return Err(format!("{} against {}: {why}", left.name, right.name));
     }
     let n = contrast.difference.n;
@@ -71,7 +72,11 @@ pub(crate) fn compare(
     }
     let right_of = |shown: &str| format!("{}{shown}{}", times(c.times), plus(c.plus));
     let ours = format!("{} {} {}", rounded(left.value), symbol(c.op), right_of(&rounded(right.value)));
-    let ours = if left.value.n > 0 { format!("{ours} (n = {})", contrast.difference.n) } else { ours };
+    let ours = match contrast.difference.n {
+        _ if left.value.n == 0 => ours,
+        n if over_runs => format!("{ours} ({n} runs)"),
+        n => format!("{ours} (n = {n})"),
+    };
     let slack = if c.tolerance == 0.0 { String::new() } else { format!(" (± {})", c.tolerance) };
     let text = format!(
         "{} {} {}{slack}: difference {} ({}): {}, {}",
@@ -110,6 +115,11 @@ impl Tried {
     }
 }
 
+/// Whether one of these cells is of such an exhibit.
+fn of_exhibit(terms: &[&Term], is: fn(&exhibits::Exhibit) -> bool) -> bool {
+    terms.iter().filter_map(|term| term.label()).any(|label| exhibits::of(label).is_some_and(is))
+}
+
 /// Whether a cell is one that the paper has after SFT.
 fn says_sft(term: &Term) -> bool {
     let mut keys = term.cell().into_iter().flat_map(|name| name.split('/').skip(1));
@@ -119,6 +129,9 @@ fn says_sft(term: &Term) -> bool {
 /// The checkpoint that answers a cell.
 fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     let label = term.label()?;
+    if of_exhibit(&[term], |exhibit| exhibit.over_runs) {
+        return None;
+    }
     Some(match says_sft(term) || label == "ours:sweep" {
         true => cells.sft,
         false if exhibits::of(label).is_some_and(|e| e.per_checkpoint) => cells.checkpoint,

@@ -7,6 +7,9 @@
 use crate::report::claims::Op;
 use crate::stats::{Estimate, FEWEST, Flips, LEVEL};
 
+/// Fewest runs behind a verdict: Student's interval over two is as wide as any effect.
+const FEWEST_RUNS: usize = 3;
+
 /// A difference in the paper's unit.
 pub(crate) struct Contrast {
     pub difference: Estimate,
@@ -66,11 +69,11 @@ impl Contrast {
         Self { difference, how: how.into(), test: Test::Interval }
     }
 
-    /// Why nothing can be said, where too few problems stand behind it.
-    pub(crate) fn too_few(&self) -> Option<String> {
+    /// Why nothing can be said, where too few problems, or runs, stand behind it.
+    pub(crate) fn too_few(&self, over_runs: bool) -> Option<String> {
         let n = self.difference.n;
-        (n < FEWEST)
-            .then(|| format!("n = {n}: a verdict needs {FEWEST} problems (below it a 95 % interval is not one)"))
+        let (fewest, of) = if over_runs { (FEWEST_RUNS, "runs") } else { (FEWEST, "problems") };
+        (n < fewest).then(|| format!("n = {n}: a verdict needs {fewest} {of} (below it a 95 % interval is not one)"))
     }
 
     /// What it says of `difference op line`, with this slack in favour of the claim.

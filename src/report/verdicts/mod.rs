@@ -75,7 +75,7 @@ impl Tested<'_> {
 /// How verdicts are to be read; printed under them.
 pub(crate) const READING: &str = "Each comparison has a two-sided p-value of its own. A claim with several is reproduced if all of \
     them hold, not reproduced if one fails (corrected for their number); the claim's p is Holm-adjusted over all verdicts of \
-    this table. Undecided: p > .05. In part: what is not tested stands below. A verdict needs 20 problems. Claims about RL \
+    this table. Undecided: p > .05. In part: what is not tested stands below. A verdict needs 20 problems, or three runs. Claims about RL \
     compare the checkpoint that Switch-GRPO started from with the one that it ended in.";
 
 /// What a claim says on one checkpoint, before the correction.
@@ -111,7 +111,6 @@ fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option
     let said = |what: &str| if claim.note.is_empty() { what.to_owned() } else { format!("{what}: {}", claim.note) };
     let steps = folder.flat(METRICS, &folder.grpo).len();
     match claim.scale {
-        Scale::None => Some(said("nothing to measure")),
         Scale::EightB => {
             let command = claim.rests_on.iter().find_map(|label| at_scale(label));
             let command = command.map_or_else(String::new, |c| format!("; on Qwen3-8B: `{c}`"));

@@ -1,0 +1,167 @@
+//! Which part of the weights carries what a later phase changed: each part of one phase put into the other, and all problems
+//! decoded again.
+//!
+//! A part that is enough raises the earlier phase when the later one's is put in; a part that is needed lowers the later phase
+//! when the earlier one's is. Parts work together: changes of parts need not add up to that of `all`, and a layer may do what neither
+//! of its halves does.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{About, Journal};
+use crate::evaluation::Scores;
+use crate::model::{Decoder, Half};
+
+use crate::schema::{Host, Named, PartSwapRow};
+use crate::stats::{Flips, LEVEL, holm};
+use crate::study::{DoesNotApply, Study};
+
+/// What it asks.
+pub const ABOUT: About =
+    About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
+
+/// No settings: problems and decoding are the evaluation's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// Runs the experiment on two checkpoints.
+///
+/// # Errors
+/// As [`rows`], and rows that cannot be written.
+pub fn run(first: &Study, second: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
+    let rows = rows(first, second)?;
+    journal.save(PartSwapRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// A part of the weights.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Embed,
+    Half(usize, Half),
+    Block(usize),
+    Head,
+    All,
+}
+
+impl Part {
+    fn all(layers: usize) -> Vec<Self> {
+        let of = |layer| [Self::Half(layer, Half::Attention), Self::Half(layer, Half::FeedForward), Self::Block(layer)];
+        let blocks = (0..layers).flat_map(of);
+        [Self::Embed].into_iter().chain(blocks).chain([Self::Head, Self::All]).collect()
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Embed => "embed".into(),
+            Self::Half(layer, Half::Attention) => format!("blocks.{layer}.attn"),
+            Self::Half(layer, Half::FeedForward) => format!("blocks.{layer}.mlp"),
+            Self::Block(layer) => format!("blocks.{layer}"),
+            Self::Head => "head".into(),
+            Self::All => "all".into(),
+        }
+    }
+
+    /// `model` with this part of `other`.
+    fn put(self, model: &Decoder, other: &Decoder) -> Decoder {
+        let mut model = model.clone();
+        match self {
+            Self::Embed => {
+                model.embed_tokens = other.embed_tokens.clone();
+                model.embed_positions = other.embed_positions.clone();
+            }
+            Self::Half(layer, half) => model.layers[layer].take(half, &other.layers[layer]),
+            Self::Block(layer) => model.layers[layer] = other.layers[layer].clone(),
+            Self::Head => {
+                model.norm = other.norm.clone();
+                model.lm_head = other.lm_head.clone();
+            }
+            Self::All => model = other.clone(),
+        }
+        model
+    }
+}
+
+/// One row a part and a phase that it is put into.
+///
+/// # Errors
+/// [`DoesNotApply`] to phases of other shapes or problems, and whatever the models return.
+pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
+    let (a, b) = (first.model.config(), second.model.config());
+    let same = a == b && first.corpus.test.len() == second.corpus.test.len();
+    let differ = || DoesNotApply::because(format!("{} and {} have other shapes or problems", first.name, second.name));
+    ensure!(same, differ());
+    let parts = Part::all(a.num_hidden_layers);
+    let counted = second.counted("parts swapped", 2 * parts.len());
+    let (mut rows, mut p) = (vec![], vec![]);
+    for part in parts {
+        let weight_change = change(&first.model, &part.put(&first.model, &second.model))?;
+        for (host, study, other) in [(Host::Earlier, first, second), (Host::Later, second, first)] {
+            let before = study.decoded()?.0;
+            let after = study.decode_as(&part.put(&study.model, &other.model))?;
+            let flips = |of: fn(&crate::evaluation::Outcome) -> bool| {
+                let of = |scores: &Scores| scores.outcomes.iter().map(of).collect::<Vec<bool>>();
+                Flips::count(&of(before), &of(&after))
+            };
+            let (right, switched) = (flips(|o| o.correct)?, flips(|o| o.switched)?);
+            p.push(right.p_value());
+            rows.push(PartSwapRow {
+                identity: second.identity(after.outcomes.len()),
+                against: first.name.clone(),
+                part: part.name(),
+                host,
+                weight_change,
+                accuracy: after.accuracy,
+                accuracy_change: right.change(LEVEL)?,
+                switch_rate: after.switch_rate,
+                switch_change: switched.change(LEVEL)?,
+                p_holm: 1.0,
+            });
+            counted.one();
+        }
+    }
+    for (row, p) in rows.iter_mut().zip(holm(&p)?) {
+        row.p_holm = p;
+    }
+    Ok(rows)
+}
+
+/// Frobenius norm of what differs over that of the tensors in which something does; 0 where nothing does.
+fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
+    let before: HashMap<_, _> = model.export()?.into_iter().collect();
+    let (mut moved, mut whole) = (0.0_f64, 0.0_f64);
+    for (name, after) in swapped.export()? {
+        let Some(before) = before.get(&name).filter(|before| before.data != after.data) else { continue };
+        for (x, y) in before.data.iter().zip(&after.data) {
+            moved += f64::from(y - x).powi(2);
+            whole += f64::from(*x).powi(2);
+        }
+    }
+    Ok(if moved == 0.0 { 0.0 } else { (moved / whole).sqrt() })
+}
+
+/// Markdown, one row a part and phase.
+pub fn table(rows: &[PartSwapRow]) -> String {
+    let mut out = String::from(
+        "| part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let into = if r.host == Host::Earlier { &r.against } else { &r.identity.checkpoint };
+        out += &format!(
+            "| {} | {into} | {:.4} | {:.3} | {:.3} | {:.3} | {:.3} | {:.1e} | {} |\n",
+            r.part,
+            r.weight_change,
+            r.accuracy,
+            r.accuracy_change,
+            r.switch_rate,
+            r.switch_change,
+            r.p_holm,
+            r.verdict()
+        );
+    }
+    out
+}

@@ -1,0 +1,206 @@
+//! What a model can do in several tries: each problem is answered many times at a temperature.
+//!
+//! `pass_at_k` is the chance that one of k answers is right, estimated without bias from all samples: 1 − C(n−c, k) / C(n, k) with
+//! c right ones of n (Chen et al. 2021). `majority` is right where the most frequent answer of the first k samples is. Compared
+//! between phases they say whether training taught something or made one answer of many more likely: a model that only became surer
+//! gains at k = 1 and not, or loses, at large k (Yue et al. 2025).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{About, Journal};
+use crate::evaluation::requests;
+use crate::latent::{Decode, DecodeSettings, Decoded, Request, Sampling, Trace, decode};
+use crate::model::Hooks;
+use crate::parallel;
+use crate::schema::{Named, PassRow};
+use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
+use crate::study::Study;
+use crate::study::answers::outcome;
+use crate::study::sweep::not_stopped;
+
+/// What it asks.
+pub const ABOUT: About =
+    About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
+        .on_request();
+
+/// Settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Answers drawn of each problem.
+    pub samples: usize,
+    /// Of the draws; as rollouts of GRPO by default.
+    pub temperature: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { samples: 16, temperature: 1.0 }
+    }
+}
+
+/// The draws of one problem, in order.
+struct Draws {
+    right: Vec<bool>,
+    answers: Vec<Option<String>>,
+    switched: usize,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// As [`rows`].
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let rows = rows(study, config)?;
+    journal.save(PassRow::NAME, &rows)?;
+    Ok(table(&rows))
+}
+
+/// One row a power of two up to the number of samples, and one for all of them.
+///
+/// # Errors
+/// No samples, a temperature of 0 (all samples would be one), and as the decoder's.
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
+    let &Config { samples, temperature } = config;
+    ensure!(samples > 0, "pass_at_k.samples: 0 answers of a problem; draw at least 1");
+    ensure!(temperature > 0.0, "pass_at_k.temperature: at {temperature} all samples are one; draw above 0");
+    let draws = drawn(study, config)?;
+    let n = draws.len();
+    let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < samples);
+    let mean = |values: Vec<f64>| mean_of_problems(study.seed, &values);
+    let row = |k: usize| {
+        let majority = draws.iter().filter(|of| of.majority(k)).count();
+        Ok(PassRow {
+            identity: study.identity(n),
+            k,
+            samples,
+            temperature,
+            pass_at_k: mean(
+                draws.iter().map(|of| pass(samples, of.right.iter().filter(|right| **right).count(), k)).collect(),
+            )?,
+            majority: wilson(majority, n, LEVEL)?,
+            distinct: Bootstrap::seeded(study.seed)
+                .mean(&draws.iter().map(|of| of.distinct(k) as f64).collect::<Vec<_>>())?,
+            switch_rate: mean(draws.iter().map(|of| of.switched as f64 / samples as f64).collect())?,
+        })
+    };
+    powers.chain([samples]).map(row).collect()
+}
+
+/// 1 − C(n−c, k) / C(n, k) with c right ones of n.
+fn pass(n: usize, right: usize, k: usize) -> f64 {
+    let missed: f64 = (0..k).map(|i| (n - right).saturating_sub(i) as f64 / (n - i) as f64).product();
+    1.0 - missed
+}
+
+/// Mean of a number in [0, 1] a problem; where all are 0, or all 1, Wilson's interval.
+fn mean_of_problems(seed: u64, values: &[f64]) -> Result<Estimate> {
+    let whole = values.iter().filter(|x| **x == 1.0).count();
+    if whole == values.len() || values.iter().all(|x| *x == 0.0) {
+        return wilson(whole, values.len(), LEVEL);
+    }
+    Ok(Bootstrap::seeded(seed).mean(values)?.share())
+}
+
+impl Draws {
+    /// Whether the most frequent answer of the first `k` is right; of equally frequent ones the earliest.
+    fn majority(&self, k: usize) -> bool {
+        let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (at, answer) in self.answers[..k].iter().enumerate() {
+            let Some(answer) = answer else { continue };
+            counts.entry(answer).or_insert((0, at)).0 += 1;
+        }
+        let most = counts.values().max_by_key(|(count, at)| (*count, std::cmp::Reverse(*at)));
+        most.is_some_and(|(_, at)| self.right[*at])
+    }
+
+    /// Distinct answers among the first `k`.
+    fn distinct(&self, k: usize) -> usize {
+        let answers: std::collections::BTreeSet<&str> =
+            self.answers[..k].iter().flatten().map(String::as_str).collect();
+        answers.len()
+    }
+}
+
+/// All draws of every problem.
+fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
+    let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
+    sampling.check()?;
+    let settings = DecodeSettings { sampling, ..study.settings() };
+    let asked = requests(&study.corpus);
+    let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
+    let counted = study.counted("batches sampled", batches.len());
+    let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
+        let how: Decode = study.decoding(&settings);
+        let sampled = |batch: &&[Request]| {
+            let traces = decode(how, batch, config.samples, &mut Hooks::none())?;
+            traces.iter().try_for_each(Trace::ensure_finite)?;
+            counted.one();
+            Ok(traces)
+        };
+        Ok(part.iter().map(sampled).collect::<Result<Vec<_>>>()?.concat())
+    })?;
+    not_stopped()?;
+    let all: Vec<Trace> = traces.concat();
+    let of_problem = |traces: &[Trace]| {
+        let mut draws = Draws { right: vec![], answers: vec![], switched: 0 };
+        for trace in traces {
+            draws.switched += usize::from(trace.switched());
+            let outcome = outcome(&study.corpus, &Decoded { trace: trace.clone(), margins: vec![] }, None)?;
+            draws.right.push(outcome.correct);
+            draws.answers.push(outcome.answer);
+        }
+        Ok(draws)
+    };
+    all.chunks(config.samples).map(of_problem).collect()
+}
+
+/// Markdown, one row a k.
+pub fn table(rows: &[PassRow]) -> String {
+    let mut out = String::from(
+        "| k | right in one of k [95 %] | majority of k | distinct answers | samples that switch |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let (pass, majority, distinct, switched) = (r.pass_at_k, r.majority, r.distinct, r.switch_rate);
+        out += &format!("| {} of {} | {pass:.3} | {majority:.3} | {distinct:.2} | {switched:.3} |\n", r.k, r.samples);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By counting every choice of k of n.
+    fn counted(right: &[bool], k: usize) -> f64 {
+        let (mut all, mut hit) = (0, 0);
+        for choice in 0u32..1 << right.len() {
+            if choice.count_ones() as usize == k {
+                all += 1;
+                hit += u32::from(right.iter().enumerate().any(|(i, right)| *right && choice >> i & 1 == 1));
+            }
+        }
+        f64::from(hit) / f64::from(all)
+    }
+
+    #[test]
+    fn pass_at_k_is_the_share_of_all_choices() {
+        for c in 0..=7 {
+            let right: Vec<bool> = (0..7).map(|i| i < c).collect();
+            for k in 1..=7 {
+                assert!((pass(7, c, k) - counted(&right, k)).abs() < 1e-12, "{c} of 7, k {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_majority_is_of_the_first_k() {
+        let answers = ["3", "4", "4", "3", "3"].map(|answer| Some(answer.to_owned()));
+        let draws = Draws { right: vec![true, false, false, true, true], answers: answers.into(), switched: 0 };
+        assert_eq!([1, 2, 3, 4, 5].map(|k| draws.majority(k)), [true, true, false, true, true]);
+        assert_eq!([1, 2, 5].map(|k| draws.distinct(k)), [1, 2, 2]);
+    }
+}

@@ -1,0 +1,146 @@
+//! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
+//! `experiments/rl-fate.toml`: cells, tests, and the law that they ask for. Measures nothing.
+
+use anyhow::Result;
+
+use super::{Drawing, Exhibit};
+use crate::report::cells::Cells;
+use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
+use crate::report::folder::Folder;
+use crate::report::paper::Paper;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::verdicts::shown_p;
+use crate::schema::{Compared, FateRow, FateTest, Named, changes, fate_tests};
+use crate::stats::{Estimate, holm, mean_of_runs, sign_flip};
+
+const SOURCES: &[&str] = &[FateRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit { cell, over_runs: true, ..Exhibit::of("ours:rl-fate", SOURCES) },
+    Exhibit { table: runs, covers: true, ..Exhibit::of("tab:rl-fate", SOURCES) },
+    Exhibit { table: tests, ..Exhibit::of("tab:rl-fate-tests", SOURCES) },
+    Exhibit { draw, ..Exhibit::of("fig:rl-fate", SOURCES) },
+];
+
+const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented` freezes the latents in the gradient, as the \
+    paper's code does; `full_bptt` lets the gradient through the recurrence. Budget: visible tokens. Right with a block, and \
+    without: a block forced, and `<swi>` forbidden. kl: nats a token against the start. Mean over seeds with Student's 95 % \
+    interval; n: seeds.";
+
+const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
+    hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
+    seed the one that went farther is taken at the kept step whose kl is nearest to the other's.";
+
+const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
+    160 steps. Two budgets of one start: the twelve cells that the law was written for were not run.";
+
+/// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
+fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
+    let compared = match column {
+        "end" => Compared::AtTheEnd,
+        "equal" => Compared::AtEqualDistance,
+        _ => return None,
+    };
+    let place = ["with_block", "switch_rate", "accuracy"].iter().position(|name| *name == row)?;
+    fate_tests(cells.folder.rows(""), compared).ok()?.get(place)?.estimate().ok()
+}
+
+/// The runs of a mode and a budget.
+fn groups() -> impl Iterator<Item = (usize, &'static str)> {
+    FateRow::BUDGETS.into_iter().flat_map(|budget| FateRow::MODES.map(|mode| (budget, mode)))
+}
+
+fn runs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Count, Measured, Text};
+    let columns = [
+        ("budget", Count),
+        ("replay", Text),
+        ("step", Count),
+        ("accuracy", Measured(3)),
+        ("switch rate", Measured(3)),
+        ("right with a block", Measured(3)),
+        ("without", Measured(3)),
+        ("kl", Measured(3)),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
+    let mut table = Table::new(exhibit.label, "Does reinforcement learning keep the latents?", columns);
+    table.note = RUNS.to_owned();
+    for ((budget, mode), step) in groups().flat_map(|group| [0, FateRow::STEPS].map(|step| (group, step))) {
+        let here = |row: &&FateRow| (row.budget, row.replay.as_str(), row.step) == (budget, mode, step);
+        let of: Vec<&FateRow> = folder.rows::<FateRow>("").iter().filter(here).collect();
+        if of.len() < 2 {
+            continue;
+        }
+        let mean = |value: fn(&FateRow) -> f64| mean_of_runs(&of.iter().map(|row| value(row)).collect::<Vec<_>>()).ok();
+        let share = |value: fn(&FateRow) -> f64| Cell::measured(mean(value).map(|e| e.share()));
+        let kl = if step == 0 { Cell::nothing() } else { Cell::measured(mean(|row| row.kl)) };
+        table.push(vec![
+            Cell::Count(budget as i64),
+            Cell::Text(mode.into()),
+            Cell::Count(step as i64),
+            share(|row| row.accuracy),
+            share(|row| row.switch_rate),
+            share(|row| row.with_block),
+            share(|row| row.without_block),
+            kl,
+        ])?;
+    }
+    Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Measured, Text};
+    let rows = folder.rows::<FateRow>("");
+    let Some(problems) = rows.first().map(|row| row.n) else { return Ok(None) };
+    let columns = [
+        ("hypothesis", Text),
+        ("compared", Text),
+        ("mean over seeds", Measured(3)),
+        ("by seed", Text),
+        ("p", Text),
+        ("p (Holm)", Text),
+        ("p (sign flips)", Text),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
+    let mut table = Table::new(exhibit.label, "What the study was written to test", columns);
+    table.note = TESTS.to_owned();
+    for (compared, at) in [(Compared::AtTheEnd, "at the end"), (Compared::AtEqualDistance, "at equal distance")] {
+        // Rows of other seeds or modes have no such test.
+        let Ok(tests) = fate_tests(rows, compared) else { continue };
+        let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
+        for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
+            let flips: Vec<i64> = test.values.iter().map(|x| (x * problems as f64).round() as i64).collect();
+            let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+            let words = [test.name.to_owned(), at.to_owned()].map(Cell::Text);
+            let of = [each.join(", "), shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))].map(Cell::Text);
+            table.push(words.into_iter().chain([Cell::measured(test.estimate().ok())]).chain(of).collect())?;
+        }
+    }
+    Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+/// The change of the switch rate against what a block is worth at the start.
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let rows = folder.rows::<FateRow>("");
+    let line = |(budget, mode): (usize, &str)| {
+        let moved = changes(rows, Compared::AtTheEnd, (mode, budget), |row| row.switch_rate).ok()?;
+        let start =
+            |seed: u64| rows.iter().find(|r| (r.seed, r.budget, r.replay.as_str(), r.step) == (seed, budget, mode, 0));
+        let marks = moved.into_iter().filter_map(|(seed, change)| Some(Point::bare(start(seed)?.benefit(), change)));
+        Some(Line::scatter(&format!("{mode}, budget {budget}"), marks.collect()))
+    };
+    let panel = Figure::lines(LineChart {
+        title: "By run".into(),
+        x: Axis::new("benefit of a block at the start"),
+        y: Axis::new("change of the switch rate"),
+        lines: groups().filter_map(line).collect(),
+        levels: vec![0.0],
+        marks: vec![0.0],
+    });
+    exhibit.drawing(
+        "What switching is worth, and what reinforcement learning makes of it (ours)",
+        1,
+        panel.into_iter().collect(),
+        LAW,
+    )
+}

@@ -1,0 +1,188 @@
+//! What reinforcement learning does to latents, by the gradient it has: the runs of `experiments/rl-fate.toml`, and its tests
+//! H1 to H4 as they were written before the runs. The unit of every test is a seed.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::Named;
+use crate::stats::special::t_cdf;
+use crate::stats::{Estimate, mean_of_runs};
+
+/// A checkpoint of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FateRow {
+    /// Replay mode of Switch-GRPO.
+    pub replay: String,
+    /// Of visible tokens, in rollouts and in evaluation.
+    pub budget: usize,
+    pub seed: u64,
+    /// Steps of reinforcement learning; 0 is its start.
+    pub step: usize,
+    /// Whether the two modes are compared here at equal distance from their start.
+    pub equal: bool,
+    /// Held-out problems.
+    pub n: usize,
+    pub accuracy: f64,
+    pub switch_rate: f64,
+    /// Right with a forced block, and with none (`switch_benefit`, all problems).
+    pub with_block: f64,
+    pub without_block: f64,
+    /// Mean over the last five steps, in nats a token against the start; 0 there.
+    pub kl: f64,
+}
+
+impl Named for FateRow {
+    const NAME: &'static str = "rl_fate";
+}
+
+/// Which checkpoint of a run is compared with its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    AtTheEnd,
+    /// The kept step at which the two modes of a seed are as far from their start (`kl`).
+    AtEqualDistance,
+}
+
+impl FateRow {
+    /// The paper's replay, with frozen latents, and the gradient that its abstract has.
+    pub const MODES: [&'static str; 2] = ["segmented", "full_bptt"];
+    /// Of the primary block; text of four and five steps does not fit the first.
+    pub const BUDGETS: [usize; 2] = [30, 80];
+    /// Steps of a run.
+    pub const STEPS: usize = 160;
+
+    /// Accuracy that a block gives over none.
+    pub fn benefit(&self) -> f64 {
+        self.with_block - self.without_block
+    }
+}
+
+/// A hypothesis: one value a seed.
+#[derive(Clone, Debug)]
+pub struct FateTest {
+    pub name: &'static str,
+    pub compared: Compared,
+    pub values: Vec<f64>,
+}
+
+impl FateTest {
+    /// Mean over seeds with Student's 95 % interval; `n` counts seeds.
+    ///
+    /// # Errors
+    /// Fewer than two seeds.
+    pub fn estimate(&self) -> Result<Estimate> {
+        mean_of_runs(&self.values)
+    }
+
+    /// Two-sided p of Student's t test of no change.
+    ///
+    /// # Errors
+    /// Fewer than two seeds.
+    pub fn p(&self) -> Result<f64> {
+        let n = self.values.len() as f64;
+        let mean = self.estimate()?.value;
+        let variance = self.values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        Ok(2.0 * t_cdf(-mean.abs() / (variance / n).sqrt(), n - 1.0))
+    }
+}
+
+/// What reinforcement learning changed in `value` under a mode and a budget: one number a seed, in order of seeds.
+///
+/// # Errors
+/// A seed without its start or its end.
+pub fn changes(
+    rows: &[FateRow],
+    compared: Compared,
+    (mode, budget): (&str, usize),
+    value: fn(&FateRow) -> f64,
+) -> Result<Vec<(u64, f64)>> {
+    let here = |row: &&FateRow| row.replay == mode && row.budget == budget;
+    let mut starts: Vec<&FateRow> = rows.iter().filter(here).filter(|row| row.step == 0).collect();
+    starts.sort_by_key(|row| row.seed);
+    ensure!(!starts.is_empty(), "{mode}, budget {budget}: no runs");
+    let ends = |row: &&FateRow| match compared {
+        Compared::AtTheEnd => row.step == FateRow::STEPS,
+        Compared::AtEqualDistance => row.equal,
+    };
+    let change = |start: &&FateRow| {
+        let end = rows.iter().filter(here).filter(ends).find(|row| row.seed == start.seed);
+        let end = end.with_context(|| format!("{mode}, budget {budget}, seed {}: no end", start.seed))?;
+        Ok((start.seed, value(end) - value(start)))
+    };
+    starts.iter().map(change).collect()
+}
+
+/// H1 to H3 are the change under `full_bptt` less that under `segmented` at the small budget; H4 is the change of the switch rate
+/// under `segmented` at the large one.
+///
+/// # Errors
+/// Seeds that not all modes have.
+pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>> {
+    let [frozen, full] = FateRow::MODES;
+    let [small, large] = FateRow::BUDGETS;
+    let more = |name, value: fn(&FateRow) -> f64| -> Result<FateTest> {
+        let of = |mode| changes(rows, compared, (mode, small), value);
+        let (frozen, full) = (of(frozen)?, of(full)?);
+        let seeds = |of: &[(u64, f64)]| of.iter().map(|(seed, _)| *seed).collect::<Vec<_>>();
+        ensure!(seeds(&frozen) == seeds(&full), "budget {small}: the modes have other seeds");
+        Ok(FateTest { name, compared, values: full.iter().zip(&frozen).map(|((_, a), (_, b))| a - b).collect() })
+    };
+    let mut tests = vec![
+        more("H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| row.with_block)?,
+        more("H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate)?,
+        more("H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy)?,
+    ];
+    if compared == Compared::AtTheEnd {
+        let values = changes(rows, compared, (frozen, large), |row| row.switch_rate)?;
+        let values = values.into_iter().map(|(_, change)| change).collect();
+        tests.push(FateTest { name: "H4: switch rate, budget 80, segmented", compared, values });
+    }
+    Ok(tests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(replay: &str, budget: usize, seed: u64, step: usize, with_block: f64) -> FateRow {
+        FateRow {
+            replay: replay.to_owned(),
+            budget,
+            seed,
+            step,
+            equal: step == FateRow::STEPS,
+            n: 500,
+            accuracy: with_block,
+            switch_rate: with_block,
+            with_block,
+            without_block: 0.5,
+            kl: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_tests_are_scipys_over_seeds() {
+        let mut rows = vec![];
+        for (seed, gain) in [(4, 0.3), (2, 0.1), (3, 0.2)] {
+            for (mode, gain) in [("segmented", 0.05), ("full_bptt", gain)] {
+                for budget in FateRow::BUDGETS {
+                    rows.extend([row(mode, budget, seed, 0, 0.4), row(mode, budget, seed, FateRow::STEPS, 0.4 + gain)]);
+                }
+            }
+        }
+        let tests = fate_tests(&rows, Compared::AtTheEnd).expect("all runs");
+        // scipy.stats.ttest_1samp([.05, .15, .25], 0): t = 2.598, p = .12169.
+        let (h1, p) = (tests[0].estimate().expect("seeds"), tests[0].p().expect("seeds"));
+        assert!((h1.value - 0.15).abs() < 1e-12 && h1.n == 3, "{h1:?}");
+        assert!((p - 0.121_69).abs() < 1e-5, "{p}");
+        assert!(
+            tests[0].values.iter().zip([0.05, 0.15, 0.25]).all(|(a, b)| (a - b).abs() < 1e-12),
+            "in order of seeds"
+        );
+        assert_eq!(tests.len(), 4);
+        rows.retain(|row| row.seed != 3 || row.replay == "segmented");
+        assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "a seed that one mode lacks");
+        rows.retain(|row| row.step == 0);
+        assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "runs without an end");
+    }
+}

@@ -1,0 +1,48 @@
+//! Which part of the weights carries what a later phase changed.
+
+use serde::{Deserialize, Serialize};
+
+use super::verdict::verdict;
+use super::{Identity, Named};
+use crate::stats::Estimate;
+
+/// One part of the weights put from one phase into the other. Changes are against the model that it is put into, on the same problems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartSwapRow {
+    /// Of the later phase.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// The earlier phase.
+    pub against: String,
+    /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and behind it), `blocks.<l>`, `head`, `all`.
+    pub part: String,
+    /// The phase that the part is put into.
+    pub host: Host,
+    /// Frobenius norm of the part's change over that of the part, as the earlier phase has it.
+    pub weight_change: f64,
+    pub accuracy: Estimate,
+    pub accuracy_change: Estimate,
+    pub switch_rate: Estimate,
+    pub switch_change: Estimate,
+    /// Exact McNemar of accuracy, Holm over the table.
+    pub p_holm: f64,
+}
+
+/// Which phase keeps the rest of its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Host {
+    Earlier,
+    Later,
+}
+
+impl PartSwapRow {
+    /// `lowers`, `raises`, or that neither is seen.
+    pub fn verdict(&self) -> &'static str {
+        verdict(self.identity.n, self.accuracy_change.value, self.p_holm, ["lowers", "raises"])
+    }
+}
+
+impl Named for PartSwapRow {
+    const NAME: &'static str = "part_swap";
+}
