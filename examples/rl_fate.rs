@@ -1,5 +1,6 @@
-//! The rows of `experiments/rl-fate.toml`: `cargo run --example rl_fate -- runs/rl-fate OUT` reads the runs of the primary block and
-//! writes a row a checkpoint to OUT. `report` draws tables, tests and figure where they stand in a folder of rows.
+//! The rows of `experiments/rl-fate.toml`: `cargo run --example rl_fate -- runs/rl-fate OUT` reads the runs of the primary block and of
+//! the grid, and writes a row a checkpoint to OUT; rows of a block that has no runs stay as OUT has them. `report` draws tables,
+//! tests and figure where they stand in a folder of rows.
 
 use std::path::{Path, PathBuf};
 
@@ -8,34 +9,56 @@ use switchyard::schema::{AccuracyRow, FateRow, Named, PhaseRow, SwitchBenefitRow
 use switchyard::store::{RowWriter, read, read_flat};
 
 const SEEDS: [u64; 5] = [2, 3, 4, 5, 6];
-/// Steps at which weights are kept.
+/// Steps of the primary block at which weights are kept.
 const KEPT: [usize; 4] = [40, 80, 120, FateRow::STEPS];
+/// Of the grid.
+const STARTS: [usize; 4] = [25, 50, 100, 300];
+const BUDGETS: [usize; 3] = [80, 30, 24];
 
-/// A run of the primary block.
-struct Run {
-    folder: PathBuf,
+/// A run, by what it was trained under.
+#[derive(Clone, Copy)]
+struct Cell {
     replay: &'static str,
     budget: usize,
+    from_step: usize,
     seed: u64,
+}
+
+impl Cell {
+    fn primary(replay: &'static str, budget: usize, seed: u64) -> Self {
+        Self { replay, budget, from_step: FateRow::FROM_STEP, seed }
+    }
+}
+
+struct Run {
+    of: Cell,
+    folder: PathBuf,
     /// By step.
     kl: Vec<f64>,
 }
 
 impl Run {
-    fn open(root: &Path, replay: &'static str, budget: usize, seed: u64) -> Result<Self> {
-        let name = format!("evaluation.max_new_tokens={budget}+seed={seed}");
-        let folder = root.join(format!("primary-{replay}")).join(name);
+    fn primary(root: &Path, of: Cell) -> Result<Self> {
+        let name = format!("evaluation.max_new_tokens={}+seed={}", of.budget, of.seed);
+        Self::open(root.join(format!("primary-{}", of.replay)).join(name), of, FateRow::STEPS)
+    }
+
+    fn of_grid(root: &Path, of: Cell) -> Result<Self> {
+        let name = format!("evaluation.max_new_tokens={}+grpo.from_step={}", of.budget, of.from_step);
+        let seed = root.join(format!("grid-{}", of.replay)).join(format!("seed={}", of.seed));
+        Self::open(seed.join(name), of, FateRow::GRID_STEPS)
+    }
+
+    fn open(folder: PathBuf, of: Cell, planned: usize) -> Result<Self> {
         let steps = read_flat(&folder.join("grpo/metrics.parquet"))?;
         let kl: Option<Vec<f64>> = steps.iter().map(|row| row.get("kl")?.as_f64()).collect();
         let kl = kl.with_context(|| format!("{}: a step without kl", folder.display()))?;
-        ensure!(
-            kl.len() == FateRow::STEPS,
-            "{}: {} steps, {} were planned",
-            folder.display(),
-            kl.len(),
-            FateRow::STEPS
-        );
-        Ok(Self { folder, replay, budget, seed, kl })
+        ensure!(kl.len() == planned, "{}: {} steps, {planned} were planned", folder.display(), kl.len());
+        Ok(Self { of, folder, kl })
+    }
+
+    fn last(&self) -> usize {
+        self.kl.len()
     }
 
     /// Mean of the five steps before `step`.
@@ -52,12 +75,22 @@ impl Run {
     fn row(&self, step: usize, equal: bool) -> Result<FateRow> {
         let phase = match step {
             0 => "grpo_start".to_owned(),
-            step if step == FateRow::STEPS => "grpo".to_owned(),
+            step if step == self.last() => "grpo".to_owned(),
             step => format!("grpo_step{step}"),
         };
-        let reports = self.folder.join("reports");
-        let worth: Vec<SwitchBenefitRow> = read(&reports.join(format!("switch_benefit-{phase}.parquet")))?;
-        let all = worth.iter().find(|row| row.group == "all").context("no group of all problems")?;
+        // The start of a cell of the grid is the same under both modes, and was measured once.
+        let measured = match (step, self.last()) {
+            (0, FateRow::GRID_STEPS) => Self::of_grid_folder(&self.folder, self.of.replay),
+            _ => self.folder.clone(),
+        };
+        let reports = measured.join("reports");
+        let all = match (step, self.last()) {
+            (FateRow::GRID_STEPS, FateRow::GRID_STEPS) => None,
+            _ => {
+                let worth: Vec<SwitchBenefitRow> = read(&reports.join(format!("switch_benefit-{phase}.parquet")))?;
+                Some(worth.into_iter().find(|row| row.group == "all").context("no group of all problems")?)
+            }
+        };
         let (accuracy, switch_rate) = if phase.starts_with("grpo_step") {
             let rows: Vec<AccuracyRow> = read(&reports.join(format!("accuracy-{phase}.parquet")))?;
             let free = rows.iter().find(|row| row.group == "all").context("no group of all problems")?;
@@ -68,27 +101,35 @@ impl Run {
             (free.accuracy, free.switch_rate)
         };
         Ok(FateRow {
-            replay: self.replay.to_owned(),
-            budget: self.budget,
-            seed: self.seed,
+            replay: self.of.replay.to_owned(),
+            budget: self.of.budget,
+            from_step: self.of.from_step,
+            seed: self.of.seed,
+            of: self.last(),
             step,
             equal,
-            n: all.identity.n,
+            n: accuracy.n,
             accuracy: accuracy.value,
             switch_rate: switch_rate.value,
-            with_block: all.with_block.value,
-            without_block: all.without_block.value,
+            with_block: all.as_ref().map(|row| row.with_block.value),
+            without_block: all.as_ref().map(|row| row.without_block.value),
             kl: if step == 0 { 0.0 } else { self.kl(step) },
         })
     }
+
+    /// The folder of the same cell under the paper's replay.
+    fn of_grid_folder(folder: &Path, replay: &str) -> PathBuf {
+        let text = folder.to_string_lossy().replace(&format!("grid-{replay}"), &format!("grid-{}", FateRow::MODES[0]));
+        PathBuf::from(text)
+    }
 }
 
-/// The rows of the runs below `root`. Of the two modes the one that went farther is also read where it was as far as the other.
-fn collect(root: &Path) -> Result<Vec<FateRow>> {
+/// The rows of the primary block. Of the two modes the one that went farther is also read where it was as far as the other.
+fn primary(root: &Path) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for (budget, seed) in FateRow::BUDGETS.into_iter().flat_map(|budget| SEEDS.map(|seed| (budget, seed))) {
-        let [frozen, full] = FateRow::MODES;
-        let runs = [Run::open(root, frozen, budget, seed)?, Run::open(root, full, budget, seed)?];
+        let [frozen, full] = FateRow::MODES.map(|mode| Run::primary(root, Cell::primary(mode, budget, seed)));
+        let runs = [frozen?, full?];
         let last = runs.each_ref().map(|run| run.kl(FateRow::STEPS));
         for (run, other) in runs.iter().zip([1, 0]) {
             rows.push(run.row(0, false)?);
@@ -103,13 +144,42 @@ fn collect(root: &Path) -> Result<Vec<FateRow>> {
     Ok(rows)
 }
 
+/// The rows of the grid, of the seeds that have all cells under both modes.
+fn grid(root: &Path) -> Result<Vec<FateRow>> {
+    let mut rows = vec![];
+    for seed in SEEDS {
+        let cells = FateRow::MODES.into_iter().flat_map(|replay| {
+            BUDGETS.into_iter().flat_map(move |budget| STARTS.map(|from_step| Cell { replay, budget, from_step, seed }))
+        });
+        let runs: Result<Vec<Run>> = cells.map(|cell| Run::of_grid(root, cell)).collect();
+        match runs {
+            Ok(runs) => {
+                for run in runs {
+                    rows.extend([run.row(0, false)?, run.row(FateRow::GRID_STEPS, false)?]);
+                }
+            }
+            Err(why) => eprintln!("seed {seed} is left out: {why:#}"),
+        }
+    }
+    Ok(rows)
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [runs, out] = arguments.as_slice() else { bail!("name the folder of the runs, and one for the rows") };
-    let mut rows = RowWriter::create(Path::new(out), FateRow::NAME)?;
-    for row in collect(Path::new(runs))? {
-        rows.push(&row)?;
+    let (runs, out) = (Path::new(runs), Path::new(out));
+    let file = out.join(format!("{}.parquet", FateRow::NAME));
+    let before: Vec<FateRow> = if file.is_file() { read(&file)? } else { vec![] };
+    let mut all = vec![];
+    for (block, of, collect) in
+        [("primary", FateRow::STEPS, primary as fn(&Path) -> Result<Vec<FateRow>>), ("grid", FateRow::GRID_STEPS, grid)]
+    {
+        let there = FateRow::MODES.iter().all(|mode| runs.join(format!("{block}-{mode}")).is_dir());
+        let kept = before.iter().filter(|row| row.of == of).cloned();
+        all.extend(if there { collect(runs)? } else { kept.collect() });
     }
+    let mut rows = RowWriter::create(out, FateRow::NAME)?;
+    all.iter().try_for_each(|row| rows.push(row))?;
     rows.finish()?;
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! What reinforcement learning does to latents, by the gradient it has: the runs of `experiments/rl-fate.toml`, and its tests
-//! H1 to H4 as they were written before the runs. The unit of every test is a seed.
+//! H1 to H6 as they were written before the runs. The unit of every test is a seed.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Named;
 use crate::stats::special::t_cdf;
-use crate::stats::{Estimate, mean_of_runs};
+use crate::stats::{Bootstrap, Estimate, mean_of_runs, spearman};
 
 /// A checkpoint of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,8 +17,12 @@ pub struct FateRow {
     pub replay: String,
     /// Of visible tokens, in rollouts and in evaluation.
     pub budget: usize,
+    /// Step of stage 5 of phase 2 that it starts from.
+    pub from_step: usize,
     pub seed: u64,
-    /// Steps of reinforcement learning; 0 is its start.
+    /// Steps of reinforcement learning that the run has: [`Self::STEPS`] in the primary block, [`Self::GRID_STEPS`] in the grid.
+    pub of: usize,
+    /// Steps done; 0 is the start.
     pub step: usize,
     /// Whether the two modes are compared here at equal distance from their start.
     pub equal: bool,
@@ -24,9 +30,9 @@ pub struct FateRow {
     pub n: usize,
     pub accuracy: f64,
     pub switch_rate: f64,
-    /// Right with a forced block, and with none (`switch_benefit`, all problems).
-    pub with_block: f64,
-    pub without_block: f64,
+    /// Right with a forced block, and with none (`switch_benefit`, all problems); absent at the end of a run of the grid.
+    pub with_block: Option<f64>,
+    pub without_block: Option<f64>,
     /// Mean over the last five steps, in nats a token against the start; 0 there.
     pub kl: f64,
 }
@@ -48,12 +54,15 @@ impl FateRow {
     pub const MODES: [&'static str; 2] = ["segmented", "full_bptt"];
     /// Of the primary block; text of four and five steps does not fit the first.
     pub const BUDGETS: [usize; 2] = [30, 80];
-    /// Steps of a run.
+    /// Steps of a run of the primary block, which starts from step 50.
     pub const STEPS: usize = 160;
+    pub const FROM_STEP: usize = 50;
+    /// Steps of a run of the grid.
+    pub const GRID_STEPS: usize = 80;
 
     /// Accuracy that a block gives over none.
-    pub fn benefit(&self) -> f64 {
-        self.with_block - self.without_block
+    pub fn benefit(&self) -> Option<f64> {
+        Some(self.with_block? - self.without_block?)
     }
 }
 
@@ -96,12 +105,12 @@ pub fn changes(
     (mode, budget): (&str, usize),
     value: fn(&FateRow) -> f64,
 ) -> Result<Vec<(u64, f64)>> {
-    let here = |row: &&FateRow| row.replay == mode && row.budget == budget;
+    let here = |row: &&FateRow| row.of == FateRow::STEPS && row.replay == mode && row.budget == budget;
     let mut starts: Vec<&FateRow> = rows.iter().filter(here).filter(|row| row.step == 0).collect();
     starts.sort_by_key(|row| row.seed);
     ensure!(!starts.is_empty(), "{mode}, budget {budget}: no runs");
     let ends = |row: &&FateRow| match compared {
-        Compared::AtTheEnd => row.step == FateRow::STEPS,
+        Compared::AtTheEnd => row.step == row.of,
         Compared::AtEqualDistance => row.equal,
     };
     let change = |start: &&FateRow| {
@@ -128,7 +137,9 @@ pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>>
         Ok(FateTest { name, compared, values: full.iter().zip(&frozen).map(|((_, a), (_, b))| a - b).collect() })
     };
     let mut tests = vec![
-        more("H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| row.with_block)?,
+        more("H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| {
+            row.with_block.unwrap_or(f64::NAN)
+        })?,
         more("H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate)?,
         more("H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy)?,
     ];
@@ -140,6 +151,78 @@ pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>>
     Ok(tests)
 }
 
+/// A cell of the grid: one start and one budget under a mode, over seeds.
+#[derive(Clone, Debug)]
+pub struct FateCell {
+    pub from_step: usize,
+    pub budget: usize,
+    /// By seed: what a block is worth at the start, and the change of the switch rate.
+    pub runs: BTreeMap<u64, (f64, f64)>,
+}
+
+/// The law under a mode, over the seeds that have every cell.
+#[derive(Clone, Debug)]
+pub struct Law {
+    pub cells: Vec<FateCell>,
+    pub seeds: Vec<u64>,
+    /// H5: Spearman's correlation of benefit and change over the cells' means, bootstrap over seeds.
+    pub correlation: Estimate,
+    /// H6: for each seed the change at a benefit of 0, by a least-squares line over its cells.
+    pub intercepts: Vec<f64>,
+}
+
+/// The grid under a mode; `None` where fewer than two seeds have all of its cells.
+///
+/// # Errors
+/// Changes or benefits that are all equal.
+pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
+    let mut cells: BTreeMap<(usize, usize), BTreeMap<u64, [Option<&FateRow>; 2]>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.of == FateRow::GRID_STEPS && row.replay == mode) {
+        let run = cells.entry((row.from_step, row.budget)).or_default().entry(row.seed).or_default();
+        run[usize::from(row.step > 0)] = Some(row);
+    }
+    let cells: Vec<FateCell> = cells
+        .into_iter()
+        .map(|((from_step, budget), runs)| {
+            let whole = |(seed, [start, end]): (u64, [Option<&FateRow>; 2])| {
+                Some((seed, (start?.benefit()?, end?.switch_rate - start?.switch_rate)))
+            };
+            FateCell { from_step, budget, runs: runs.into_iter().filter_map(whole).collect() }
+        })
+        .collect();
+    let Some(first) = cells.first() else { return Ok(None) };
+    let seeds: Vec<u64> =
+        first.runs.keys().copied().filter(|seed| cells.iter().all(|cell| cell.runs.contains_key(seed))).collect();
+    if seeds.len() < 2 {
+        return Ok(None);
+    }
+    let of_seeds = |weights: &[u32]| {
+        let total = f64::from(weights.iter().sum::<u32>());
+        let mean = |value: fn((f64, f64)) -> f64| -> Vec<f64> {
+            let of = |cell: &FateCell| {
+                let sum: f64 = seeds.iter().zip(weights).map(|(seed, w)| f64::from(*w) * value(cell.runs[seed])).sum();
+                sum / total
+            };
+            cells.iter().map(of).collect()
+        };
+        spearman(&mean(|run| run.0), &mean(|run| run.1))
+    };
+    let correlation = Bootstrap::default().units(seeds.len(), of_seeds)?;
+    let intercept = |seed: &u64| at_zero(&cells.iter().map(|cell| cell.runs[seed]).collect::<Vec<_>>());
+    let intercepts = seeds.iter().map(intercept).collect();
+    Ok(Some(Law { cells, seeds, correlation, intercepts }))
+}
+
+/// The least-squares line of these points at x = 0.
+fn at_zero(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let covariance: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let variance: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    y - x * covariance / variance
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,14 +231,16 @@ mod tests {
         FateRow {
             replay: replay.to_owned(),
             budget,
+            from_step: FateRow::FROM_STEP,
             seed,
+            of: FateRow::STEPS,
             step,
             equal: step == FateRow::STEPS,
             n: 500,
             accuracy: with_block,
             switch_rate: with_block,
-            with_block,
-            without_block: 0.5,
+            with_block: Some(with_block),
+            without_block: Some(0.5),
             kl: 0.0,
         }
     }
@@ -184,5 +269,27 @@ mod tests {
         assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "a seed that one mode lacks");
         rows.retain(|row| row.step == 0);
         assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "runs without an end");
+    }
+
+    #[test]
+    fn the_law_is_a_correlation_over_cells_and_a_line_a_seed() {
+        let mut rows = vec![];
+        for (cell, benefit) in [-0.2, -0.1, 0.1, 0.3].into_iter().enumerate() {
+            for seed in [2, 3, 4] {
+                let start = FateRow { without_block: Some(0.4 - benefit), ..row("segmented", 30, seed, 0, 0.4) };
+                let start = FateRow { from_step: 25 * (cell + 1), of: FateRow::GRID_STEPS, ..start };
+                // change = 0.05 seed + 0.5 benefit
+                let switch_rate = 0.4 + 0.05 * seed as f64 + 0.5 * benefit;
+                rows.push(FateRow { step: FateRow::GRID_STEPS, switch_rate, ..start.clone() });
+                rows.push(start);
+            }
+        }
+        let of = law(&rows, "segmented").expect("a law").expect("seeds");
+        assert_eq!((of.correlation.value, of.correlation.n, of.cells.len()), (1.0, 3, 4));
+        let wanted = of.seeds.iter().map(|seed| 0.05 * *seed as f64);
+        assert!(of.intercepts.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{of:?}");
+        assert!(law(&rows, "full_bptt").expect("nothing").is_none());
+        rows.retain(|row| row.seed == 2 || row.from_step == 25);
+        assert!(law(&rows, "segmented").expect("one seed").is_none());
     }
 }

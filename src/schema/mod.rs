@@ -75,7 +75,7 @@ pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
-pub use fate::{Compared, FateRow, FateTest, changes, fate_tests};
+pub use fate::{Compared, FateCell, FateRow, FateTest, Law, changes, fate_tests, law};
 pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};

@@ -1,6 +1,8 @@
 //! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
 //! `experiments/rl-fate.toml`: cells, tests, and the law that they ask for. Measures nothing.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 
 use super::{Drawing, Exhibit};
@@ -10,7 +12,7 @@ use crate::report::folder::Folder;
 use crate::report::paper::Paper;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::report::verdicts::shown_p;
-use crate::schema::{Compared, FateRow, FateTest, Named, changes, fate_tests};
+use crate::schema::{Compared, FateCell, FateRow, FateTest, Law, Named, changes, fate_tests, law};
 use crate::stats::{Estimate, holm, mean_of_runs, sign_flip};
 
 const SOURCES: &[&str] = &[FateRow::NAME];
@@ -29,10 +31,10 @@ const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented`
 
 const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
     hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
-    seed the one that went farther is taken at the kept step whose kl is nearest to the other's.";
+    seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds.";
 
-const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
-    160 steps. Two budgets of one start: the twelve cells that the law was written for were not run.";
+const LAW: &str = "Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after reinforcement \
+    learning. Bars: Student's 95 % interval over seeds; a mark without bars is a run.";
 
 /// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
@@ -66,7 +68,9 @@ fn runs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let mut table = Table::new(exhibit.label, "Does reinforcement learning keep the latents?", columns);
     table.note = RUNS.to_owned();
     for ((budget, mode), step) in groups().flat_map(|group| [0, FateRow::STEPS].map(|step| (group, step))) {
-        let here = |row: &&FateRow| (row.budget, row.replay.as_str(), row.step) == (budget, mode, step);
+        let here = |row: &&FateRow| {
+            (row.of, row.budget, row.replay.as_str(), row.step) == (FateRow::STEPS, budget, mode, step)
+        };
         let of: Vec<&FateRow> = folder.rows::<FateRow>("").iter().filter(here).collect();
         if of.len() < 2 {
             continue;
@@ -80,8 +84,8 @@ fn runs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
             Cell::Count(step as i64),
             share(|row| row.accuracy),
             share(|row| row.switch_rate),
-            share(|row| row.with_block),
-            share(|row| row.without_block),
+            share(|row| row.with_block.unwrap_or(f64::NAN)),
+            share(|row| row.without_block.unwrap_or(f64::NAN)),
             kl,
         ])?;
     }
@@ -116,31 +120,103 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
             table.push(words.into_iter().chain([Cell::measured(test.estimate().ok())]).chain(of).collect())?;
         }
     }
+    of_grid(rows)?.into_iter().try_for_each(|row| table.push(row))?;
     Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+/// H5 for each mode, and H6 between them, where the grid was run.
+fn of_grid(rows: &[FateRow]) -> Result<Vec<Vec<Cell>>> {
+    let of = FateRow::MODES.map(|mode| law(rows, mode));
+    let [Some(frozen), Some(full)] = of.map(|law| law.ok().flatten()) else { return Ok(vec![]) };
+    let text = |text: String| Cell::Text(text);
+    let mut out = vec![];
+    for (mode, law) in FateRow::MODES.into_iter().zip([&frozen, &full]) {
+        let seeds = law.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let (follow, all) = signs(law);
+        out.push(vec![
+            text(format!(
+                "H5: benefit of a block at the start and change of the switch rate, Spearman over {} cells, {mode}",
+                law.cells.len()
+            )),
+            text("at the end".into()),
+            Cell::Measured(law.correlation),
+            text(format!("seeds {seeds}; the sign follows in {follow} of {all} cells whose benefit is not 0")),
+            Cell::nothing(),
+            Cell::nothing(),
+            Cell::nothing(),
+        ]);
+    }
+    if frozen.seeds == full.seeds {
+        let values = full.intercepts.iter().zip(&frozen.intercepts).map(|(a, b)| a - b).collect();
+        let test = FateTest {
+            name: "H6: change of the switch rate at a benefit of 0, full_bptt less segmented",
+            compared: Compared::AtTheEnd,
+            values,
+        };
+        let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+        out.push(vec![
+            text(test.name.into()),
+            text("at the end".into()),
+            Cell::measured(test.estimate().ok()),
+            text(each.join(", ")),
+            text(shown_p(test.p()?)),
+            Cell::nothing(),
+            Cell::nothing(),
+        ]);
+    }
+    Ok(out)
+}
+
+/// In how many cells the switch rate changes in the direction of the benefit, among those whose benefit differs from 0 over seeds.
+fn signs(law: &Law) -> (usize, usize) {
+    let mean = |cell: &FateCell, of: fn(&(f64, f64)) -> f64| {
+        mean_of_runs(&cell.runs.values().map(of).collect::<Vec<_>>()).ok()
+    };
+    let clear = law.cells.iter().filter_map(|cell| {
+        let benefit = mean(cell, |run| run.0).filter(|e| !e.covers(0.0))?;
+        Some((benefit.value > 0.0) == (mean(cell, |run| run.1)?.value > 0.0))
+    });
+    clear.fold((0, 0), |(follow, all), same| (follow + usize::from(same), all + 1))
 }
 
 /// The change of the switch rate against what a block is worth at the start.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
-    let line = |(budget, mode): (usize, &str)| {
+    let run = |(budget, mode): (usize, &'static str)| {
         let moved = changes(rows, Compared::AtTheEnd, (mode, budget), |row| row.switch_rate).ok()?;
-        let start =
-            |seed: u64| rows.iter().find(|r| (r.seed, r.budget, r.replay.as_str(), r.step) == (seed, budget, mode, 0));
-        let marks = moved.into_iter().filter_map(|(seed, change)| Some(Point::bare(start(seed)?.benefit(), change)));
+        let worth = changes_at_start(rows, (mode, budget));
+        let marks = moved.into_iter().filter_map(|(seed, change)| Some(Point::bare(*worth.get(&seed)?, change)));
         Some(Line::scatter(&format!("{mode}, budget {budget}"), marks.collect()))
     };
-    let panel = Figure::lines(LineChart {
-        title: "By run".into(),
-        x: Axis::new("benefit of a block at the start"),
-        y: Axis::new("change of the switch rate"),
-        lines: groups().filter_map(line).collect(),
-        levels: vec![0.0],
-        marks: vec![0.0],
-    });
-    exhibit.drawing(
-        "What switching is worth, and what reinforcement learning makes of it (ours)",
-        1,
-        panel.into_iter().collect(),
-        LAW,
-    )
+    let cells = |mode: &'static str| {
+        let law = law(rows, mode).ok()??;
+        let point = |cell: &FateCell| {
+            let (worth, change): (Vec<f64>, Vec<f64>) = cell.runs.values().copied().unzip();
+            Some(Point::new(worth.iter().sum::<f64>() / worth.len() as f64, mean_of_runs(&change).ok()?))
+        };
+        Some(Line::scatter(mode, law.cells.iter().filter_map(point).collect()))
+    };
+    let panel = |title: &str, lines: Vec<Line>| {
+        Figure::lines(LineChart {
+            title: title.into(),
+            x: Axis::new("benefit of a block at the start"),
+            y: Axis::new("change of the switch rate"),
+            lines,
+            levels: vec![0.0],
+            marks: vec![0.0],
+        })
+    };
+    let grid =
+        panel("Starts and budgets, 80 steps, means over seeds", FateRow::MODES.into_iter().filter_map(cells).collect());
+    let primary = panel("One start, 160 steps, run by run", groups().filter_map(run).collect());
+    let panels: Vec<Figure> = [grid, primary].into_iter().flatten().collect();
+    let title = "What switching is worth, and what reinforcement learning makes of it (ours)";
+    exhibit.drawing(title, panels.len().max(1), panels, LAW)
+}
+
+/// What a block is worth at the start of each run of the primary block, by seed.
+fn changes_at_start(rows: &[FateRow], (mode, budget): (&str, usize)) -> BTreeMap<u64, f64> {
+    let starts =
+        rows.iter().filter(|r| (r.of, r.step, r.budget, r.replay.as_str()) == (FateRow::STEPS, 0, budget, mode));
+    starts.filter_map(|row| Some((row.seed, row.benefit()?))).collect()
 }
