@@ -130,7 +130,7 @@ fn says_sft(term: &Term) -> bool {
 fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     let label = term.label()?;
     if of_exhibit(&[term], |exhibit| exhibit.over_runs) {
-        return None;
+        return Some("runs over seeds");
     }
     Some(match says_sft(term) || label == "ours:sweep" {
         true => cells.sft,
