@@ -32,11 +32,12 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 10] = [
+pub(crate) const PRESETS: [(&str, &str); 11] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
     ("micro-bptt", include_str!("presets/micro-bptt.toml")),
+    ("micro-rivals", include_str!("presets/micro-rivals.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
     ("micro-graph", include_str!("presets/micro-graph.toml")),

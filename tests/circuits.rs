@@ -7,7 +7,7 @@ use crate::common::known::{Purpose, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::attention_to_latents;
 use switchyard::experiments::attribution_patching::{self, Config as Attribution};
-use switchyard::experiments::direct_logit::{self, decisions, explain};
+use switchyard::experiments::direct_logit::{self, Decision, decisions, explain};
 use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::Switching;
@@ -71,7 +71,7 @@ fn direct_attribution_sums_to_the_logit() {
         for form in Form::ALL {
             let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
             let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.corpus.switch)).collect();
-            let explained = explain(&study, &sequences, &decided, 2).expect("contributions");
+            let explained = explain(&study, &sequences, &decided, None, 2).expect("contributions");
             for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
                 for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
                     let sum = |nodes: &[[f64; 2]]| nodes.iter().map(|x| x[way]).sum::<f64>();
@@ -90,6 +90,49 @@ fn direct_attribution_sums_to_the_logit() {
         println!("{}: {seen} sums, {carried} through latents, worst {worst:e}", study.name);
         assert!(seen > 200 && carried > 50 && worst < 1e-5, "{}: off by {worst:e}", study.name);
     }
+}
+
+/// Centred, every logit is that of softmax's own making: their sum over the vocabulary is 0, and a node's share is what it was minus
+/// its mean over all tokens, each explained on its own.
+#[test]
+fn centred_attribution_takes_off_what_all_tokens_get() {
+    let study = micro("sft", 4);
+    let vocab = study.model.config().vocab_size;
+    let written = written(&study, 2).expect("solutions");
+    let sequences: Vec<_> = written.iter().map(|w| w.sequence(Form::Latents).clone()).collect();
+    let decided: Vec<_> = written.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch)).collect();
+    // The first decision at the last latent of a block, asked of every token.
+    let asked = decided[0].iter().filter(|d| d.step.is_some()).next_back().expect("a latent").clone();
+    let all = (0..vocab as u32).map(|token| Decision { token, ..asked.clone() }).collect();
+    let explained = |centre: Option<&[f64]>| {
+        explain(&study, &sequences[..1], &[Vec::clone(&all)], centre, 2).expect("contributions").remove(0)
+    };
+    let centre = direct_logit::centre(&study.model).expect("a mean");
+    let (plain, centred) = (explained(None), explained(Some(&centre)));
+    let sum: f64 = centred.iter().map(|e| e.rivals.logit).sum();
+    assert!(sum.abs() < 1e-3, "centred logits sum to {sum}");
+    let mean = |of: &dyn Fn(&direct_logit::Explained) -> f64| plain.iter().map(of).sum::<f64>() / vocab as f64;
+    let mut moved = 0.0_f64;
+    for node in 0..plain[0].own.len() {
+        let own = mean(&|e| e.own[node][0]);
+        let made_of = mean(&|e| e.carried.as_ref().expect("a latent")[node][0]);
+        moved = moved.max(own.abs());
+        for (plain, centred) in plain.iter().zip(&centred) {
+            assert!((plain.own[node][0] - own - centred.own[node][0]).abs() < 1e-4);
+            assert_eq!(plain.own[node][1], centred.own[node][1], "the lead is as it was");
+            let [plain, centred] = [plain, centred].map(|e| e.carried.as_ref().expect("a latent")[node][0]);
+            assert!((plain - made_of - centred).abs() < 1e-4);
+        }
+    }
+    assert!(moved > 0.1, "nothing to take off: {moved}");
+    // The setting reaches the rows.
+    let rows =
+        |centred| direct_logit::rows(&study, &direct_logit::Config { centred, ..Default::default() }).expect("rows");
+    let totals = |rows: &[DirectLogitRow]| -> Vec<f64> {
+        rows.iter().filter(|r| r.component == Component::Total).flat_map(|r| [r.logit.value, r.lead.value]).collect()
+    };
+    let (plain, centred) = (totals(&rows(false)), totals(&rows(true)));
+    assert!(plain.chunks(2).zip(centred.chunks(2)).all(|(a, b)| a[0] != b[0] && a[1] == b[1]));
 }
 
 fn lead(rows: &[DirectLogitRow], form: Form, target: Target, node: (Component, usize, Option<usize>)) -> Option<f64> {

@@ -223,6 +223,32 @@ fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow
 }
 
 #[test]
+fn values_are_probed_for_where_no_switch_can_be() {
+    // One clause a problem: none has a look-alike of its boundary.
+    let config = layer_probe::Config {
+        layers: layer_probe::Layers::Listed(vec![4]),
+        untrained: false,
+        ..layer_probe::Config::default()
+    };
+    let ask = |config: &layer_probe::Config| {
+        let mut rows = vec![];
+        let said = layer_probe::probe(&study(Purpose::Working, 60, 10), config, |row| {
+            rows.push(row);
+            Ok(())
+        });
+        (rows, said)
+    };
+    let (rows, said) = ask(&config);
+    assert!(said.expect("rows").is_some_and(|why| why.contains("no boundary has a look-alike")));
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.value().is_some()), "{rows:?}");
+    // Every split says its C.
+    let chosen = |row: &ProbeRow| row.chosen_c.as_ref().map(|chosen| chosen.split(' ').count());
+    assert!(rows.iter().all(|row| chosen(row) == (row.features == Features::ResidPost).then_some(5)), "{rows:?}");
+    let (rows, said) = ask(&layer_probe::Config { values: false, ..config });
+    assert!(rows.is_empty() && format!("{:#}", said.expect_err("nothing to probe for")).contains("look-alike"));
+}
+
+#[test]
 fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
     let rows = probed(Purpose::Working, 120, 10, &[1, 2, 3, 4]);
     let grouped = |r: &&ProbeRow| r.protocol == Protocol::Grouped && r.features == Features::ResidPost;

@@ -179,6 +179,7 @@ const READINGS: &[Column] = &[
     ("balanced_accuracy", "share", "mean of the classes' recalls"),
     ("auroc", "share", "area under the ROC curve"),
     ("selectivity", "share", "score minus that with permuted labels"),
+    ("chosen_c", "text", "C (inverse strength of regularisation) chosen inside the training rows of each split"),
     (
         "bits",
         "bits",
@@ -316,7 +317,11 @@ const CAUSES: &[Column] = &[
     ("component", "name", "attention head, MLP, embedding, residual or total"),
     ("head", "index from 0", "attention head of the layer"),
     ("part", "name", "own: at the deciding position; carried: what the injected state brought along"),
-    ("logit", "logits", "what the component adds to the target's logit"),
+    (
+        "logit",
+        "logits",
+        "what the component adds to the target's logit; with direct_logit.centred the mean over the vocabulary taken off (TransformerLens' default)",
+    ),
     ("lead", "logits", "the same minus what it adds to the best other token"),
     ("place", "name", "where it was patched, or what stands there; k of latent[k] and clause[k] counts from 1"),
     ("back", "blocks", "between the place and the read-out; 0 is the last"),

@@ -75,6 +75,9 @@ pub struct ProbeRow {
     pub selectivity: Option<Estimate>,
     /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
     pub chance: f64,
+    /// C chosen in each split, with blanks between; the grid stands in the manifest's settings. None where it is fixed or of shuffled
+    /// labels, and in rows of before it was told.
+    pub chosen_c: Option<String>,
     /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
     /// problems. None in rows of before it was measured.
     pub bits: Option<Estimate>,
@@ -90,6 +93,11 @@ impl ProbeRow {
 
     pub(crate) fn is_switch(&self) -> bool {
         self.target == Self::SWITCH
+    }
+
+    /// As `chosen_c` has them.
+    pub(crate) fn listed(chosen: &[f64]) -> Option<String> {
+        Some(chosen.iter().map(f64::to_string).collect::<Vec<_>>().join(" "))
     }
 
     /// The verdict that it can be read: above a probe that reads nothing, in balanced accuracy (values: in accuracy).

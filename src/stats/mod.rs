@@ -25,6 +25,7 @@ mod columns;
 mod estimate;
 mod groups;
 mod holm;
+mod lbfgs;
 mod logistic;
 mod mcnemar;
 mod paired_share;
@@ -50,7 +51,7 @@ pub use scale::Standardiser;
 pub use sign_flip::sign_flip;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
-pub use student::mean_of_runs;
+pub use student::{lie_apart, mean_of_runs};
 pub use wilson::{accuracy, wilson};
 
 /// The level of every interval unless a caller says otherwise.

@@ -13,14 +13,18 @@ pub fn wilson(successes: usize, n: usize, level: f64) -> Result<Estimate> {
     ensure!(successes <= n, "{successes} successes among {n} observations");
     ensure!(level > 0.0 && level < 1.0, "confidence level must lie between 0 and 1, got {level}");
     let z = normal_quantile(0.5 + 0.5 * level);
-    let (p, m) = (successes as f64 / n as f64, n as f64);
-    let shrink = 1.0 + z * z / m;
-    let centre = (p + z * z / (2.0 * m)) / shrink;
-    let half = z / shrink * (p * (1.0 - p) / m + z * z / (4.0 * m * m)).sqrt();
-    // At 0 and n successes the end is exact; rounding must not push it past the value.
-    let low = if successes == 0 { 0.0 } else { centre - half };
-    let high = if successes == n { 1.0 } else { centre + half };
+    let p = successes as f64 / n as f64;
+    let (low, high) = score_interval(p, n as f64, z);
     Ok(Estimate { value: p, low, high, n })
+}
+
+/// The ends for the share `p` of `n` independent observations, which need not be a whole number, and the quantile `z`.
+pub(super) fn score_interval(p: f64, n: f64, z: f64) -> (f64, f64) {
+    let shrink = 1.0 + z * z / n;
+    let centre = (p + z * z / (2.0 * n)) / shrink;
+    let half = z / shrink * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
+    // At 0 and 1 the end is exact; rounding must not push it past the value.
+    (if p == 0.0 { 0.0 } else { centre - half }, if p == 1.0 { 1.0 } else { centre + half })
 }
 
 /// Accuracy of graded answers, one per problem, with its 95 % Wilson interval.

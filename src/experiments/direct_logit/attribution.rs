@@ -55,7 +55,23 @@ struct Reading {
     along: [Vec<f64>; 2],
 }
 
-/// Explains the decisions of each sequence, in their order.
+/// The mean of all tokens' directions: taken off a token's, it centres its logit over the vocabulary.
+///
+/// # Errors
+/// A device that cannot hand its data over.
+pub fn centre(model: &Decoder) -> Result<Vec<f64>> {
+    let (vocab, width) = (model.config().vocab_size, model.config().hidden_size);
+    let mut mean = vec![0.0; width];
+    let tokens: Vec<u32> = (0..vocab as u32).collect();
+    for chunk in tokens.chunks((LOGITS_HELD / width).max(1)) {
+        for direction in directions(model, chunk)? {
+            mean.iter_mut().zip(direction).for_each(|(mean, x)| *mean += f64::from(x) / vocab as f64);
+        }
+    }
+    Ok(mean)
+}
+
+/// Explains the decisions of each sequence, in their order; with a [`centre`], logits are centred over the vocabulary.
 ///
 /// # Errors
 /// Contributions that do not sum to the model's own logit, and as the model's.
@@ -63,6 +79,7 @@ pub fn explain(
     study: &Study,
     sequences: &[Sequence],
     decisions: &[Vec<Decision>],
+    centre: Option<&[f64]>,
     threads: usize,
 ) -> Result<Vec<Vec<Explained>>> {
     let mut places: Vec<(usize, usize)> = decisions
@@ -85,8 +102,8 @@ pub fn explain(
 
     let flat: Vec<(usize, &Decision)> =
         decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
-    let rivals = rivals(model, &flat, &at, &hidden)?;
-    let run = Run { at: &at, embed: &held[0], scale: &held[1], hidden: &hidden, weight: &weight };
+    let rivals = rivals(model, &flat, &at, &hidden, centre.is_some())?;
+    let run = Run { at: &at, embed: &held[0], scale: &held[1], hidden: &hidden, weight: &weight, centre };
     let readings = run.readings(model, &flat, &rivals)?;
     let mut explained = add_up(model, &held, &readings, &flat, rivals)?;
     check(&explained)?;
@@ -99,6 +116,7 @@ fn rivals(
     decisions: &[(usize, &Decision)],
     at: &BTreeMap<(usize, usize), usize>,
     hidden: &Array2<f32>,
+    centred: bool,
 ) -> Result<Vec<Rivals>> {
     let mut out = vec![];
     for chunk in decisions.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
@@ -108,7 +126,11 @@ fn rivals(
         let states = Tensor::<2>::from_data(states, (&norm.device(), norm.dtype()));
         for ((_, decision), logits) in chunk.iter().zip(logits(model, states)?) {
             let rivals = Rivals::of(&logits, decision.token, &decision.masked);
-            out.push(rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?);
+            let mut rivals = rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?;
+            if centred {
+                rivals.logit -= logits.iter().map(|&x| f64::from(x)).sum::<f64>() / logits.len() as f64;
+            }
+            out.push(rivals);
         }
     }
     Ok(out)
@@ -121,6 +143,7 @@ struct Run<'a> {
     scale: &'a Array2<f32>,
     hidden: &'a Array2<f32>,
     weight: &'a [f32],
+    centre: Option<&'a [f64]>,
 }
 
 impl Run<'_> {
@@ -138,6 +161,9 @@ impl Run<'_> {
                 token.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(),
                 token.iter().zip(rival).map(|(&a, &b)| f64::from(a) - f64::from(b)).collect(),
             ];
+            if let Some(centre) = self.centre {
+                along[0].iter_mut().zip(centre).for_each(|(g, mean)| *g -= mean);
+            }
             let mut after: Option<usize> = None;
             for (depth, &position) in d.chain.iter().enumerate() {
                 let place = self.at[&(*i, position)];

@@ -4,7 +4,7 @@
 //! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text.
 //! The residual stream is a sum of what its nodes wrote, and the head reads it along one direction for each token once the
 //! final norm's scale is taken as it was in that run: so contributions sum to the logit exactly (tested to 1e-5).
-//! `logit` is the target's own logit; `lead` the logit minus that of the best other token that could be drawn there, which is
+//! `logit` is the target's own logit (with `centred` minus the mean of all tokens'); `lead` the logit minus that of the best other token that could be drawn there, which is
 //! what decides. At a latent step the embedding is the injected state; `carried` takes it apart in turn, into the nodes of the
 //! block's earlier steps and `<swi>`, along the recurrence.
 //!
@@ -28,7 +28,7 @@ use crate::stats::by_problem::share;
 use crate::study::circuits::{Written, written};
 use crate::study::{DoesNotApply, Study};
 
-pub use attribution::{Explained, Node, explain, nodes};
+pub use attribution::{Explained, Node, centre, explain, nodes};
 pub use sites::{Decision, decisions};
 
 /// What it asks.
@@ -45,11 +45,14 @@ const HELD: usize = 32;
 pub struct Config {
     /// Problems with a tagged span that are explained, at most.
     pub problems: usize,
+    /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what adds
+    /// the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
+    pub centred: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { problems: 200 }
+        Self { problems: 200, centred: false }
     }
 }
 
@@ -87,13 +90,14 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let written = written(study, config.problems)?;
     let columns = 2 * (2 * nodes(&study.model).len() + 1);
+    let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
     for form in Form::ALL {
         for chunk in written.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
             let of = |w: &Written| decisions(w, form, study.corpus.switch);
             let decided: Vec<_> = chunk.iter().map(of).collect();
-            let explained = explain(study, &sequences, &decided, study.threads)?;
+            let explained = explain(study, &sequences, &decided, centre.as_deref(), study.threads)?;
             for (w, (decided, explained)) in chunk.iter().zip(decided.iter().zip(&explained)) {
                 for (decision, explained) in decided.iter().zip(explained) {
                     let key = (form, decision.target, decision.step);

@@ -142,13 +142,14 @@ pub(super) fn probe(
                 auroc: Some(score.auroc),
                 selectivity: score.control.as_ref().map(|control| control.selectivity),
                 chance: 0.5,
+                chosen_c: ProbeRow::listed(&score.c),
                 bits: None,
             };
             push(row.clone())?;
             if let Some(control) = score.control {
                 let balanced_accuracy = control.balanced_accuracy;
                 let features = Features::Shuffled;
-                push(ProbeRow { features, balanced_accuracy, auroc: None, selectivity: None, ..row })?;
+                push(ProbeRow { features, balanced_accuracy, auroc: None, selectivity: None, chosen_c: None, ..row })?;
             }
         }
     }

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use super::{About, Journal};
 use crate::model::{HookPoint, PointKind};
 use crate::schema::{Named as _, ProbeRow};
-use crate::stats::probe::{GroupedProtocol, PaperProtocol, ValueProtocol, paper_layers};
-use crate::study::Study;
+use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
+use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
 pub const ABOUT: About = About::asking("at which layer the switch, and values in latents, can be read (tab:probe)")
@@ -60,7 +60,7 @@ impl Default for Config {
             values: true,
             paper: PaperProtocol::default(),
             grouped: GroupedProtocol::default(),
-            value: ValueProtocol { c_grid: vec![1e-2, 1e-1], ..ValueProtocol::default() },
+            value: ValueProtocol::default(),
         }
     }
 }
@@ -123,32 +123,57 @@ impl Layers {
 /// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let mut rows = vec![];
-    probe(study, config, |row| {
+    let without = probe(study, config, |row| {
         rows.push(row);
         Ok(())
     })?;
     journal.save(ProbeRow::NAME, &rows)?;
-    Ok(summary::tables(&rows))
+    let without = without.map_or_else(String::new, |why| format!("No probe of the switch: {why}\n\n"));
+    Ok(without + &summary::tables(&rows, config))
 }
 
-/// Hands every row to `push` as it is made.
+/// Hands every row to `push` as it is made. Where the switch cannot be probed for and values can, it says why.
 ///
 /// # Errors
 /// As [`run`].
-pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<()> {
+pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<Option<String>> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.of(study.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
     seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
+    let (mut rows, mut without) = (vec![], None);
     // Blocks that follow every prompt are not chosen: there is no switch to probe for.
     if !study.reasoning.blocks.follow_prompt() {
-        switch::probe(study, &seeded, &layers, &mut push).context("probing for the switch")?;
+        let probed = switch::probe(study, &seeded, &layers, &mut |row| {
+            rows.push(row);
+            Ok(())
+        });
+        match probed.context("probing for the switch") {
+            Err(why) if config.values && lacks_rows(&why) => (rows, without) = (vec![], Some(why)),
+            probed => probed?,
+        }
     }
+    rows.into_iter().try_for_each(&mut push)?;
     if config.values {
-        values::probe(study, &seeded, &layers, &mut push).context("probing for values")?;
+        let mut values = 0;
+        let mut count = |row| {
+            values += 1;
+            push(row)
+        };
+        values::probe(study, &seeded, &layers, &mut count).context("probing for values")?;
+        if values == 0
+            && let Some(why) = without
+        {
+            return Err(why);
+        }
     }
-    Ok(())
+    Ok(without.map(|why| format!("{why:#}")))
+}
+
+/// Whether there are too few positions, or none, of what is asked for.
+fn lacks_rows(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<DoesNotApply>().is_some() || error.downcast_ref::<TooFew>().is_some()
 }
 
 /// `resid_post` of layer `layer` (from 1), the embedding at 0.

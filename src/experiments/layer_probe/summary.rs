@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use super::Config;
 use crate::schema::{Features, ProbeRow};
 use crate::stats::Estimate;
 
 /// Markdown.
-pub fn tables(rows: &[ProbeRow]) -> String {
+pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
     let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
     let mut out = String::from(
         "| protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity |\n\
@@ -27,7 +28,33 @@ pub fn tables(rows: &[ProbeRow]) -> String {
             show(&r.selectivity)
         );
     }
-    out + &values(&shown)
+    out + &values(&shown) + &ends(&shown, config)
+}
+
+/// Where the C that was chosen is an end of its grid, and another grid might read more.
+fn ends(rows: &[&ProbeRow], config: &Config) -> String {
+    let (mut splits, mut at, mut probes) = (0, [0, 0], 0);
+    for row in rows {
+        let is_value = row.value().is_some_and(|value| !value.starts_with("frontier"));
+        let grid = if is_value { &config.value.c_grid } else { &config.grouped.c_grid };
+        let [low, high] = [f64::min, f64::max].map(|most| grid.iter().copied().reduce(most).unwrap_or(f64::NAN));
+        let chosen = row.chosen_c.iter().filter(|_| low < high).flat_map(|chosen| chosen.split(' '));
+        let mut ended = false;
+        for c in chosen.filter_map(|c| c.parse::<f64>().ok()) {
+            splits += 1;
+            at[0] += usize::from(c == low);
+            at[1] += usize::from(c == high);
+            ended |= c == high;
+        }
+        probes += usize::from(ended);
+    }
+    match at {
+        [0, 0] => String::new(),
+        [low, high] => format!(
+            "\nOf {splits} splits {high} chose the largest C of the grid (in {probes} probes) and {low} the smallest, as ties do \
+             (column chosen_c).\n"
+        ),
+    }
 }
 
 /// Accuracies by latent step.

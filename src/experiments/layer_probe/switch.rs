@@ -109,6 +109,7 @@ impl Run<'_> {
             accuracy: Some(score.accuracy_at_prevalence),
             auroc: Some(score.auroc),
             selectivity: score.control.map(|c| c.selectivity),
+            chosen_c: ProbeRow::listed(&score.c),
             ..self.row(layer, features, Protocol::Grouped, score.balanced_accuracy)
         })?;
         let Some(control) = score.control else { return Ok(()) };
@@ -133,6 +134,7 @@ impl Run<'_> {
             auroc: None,
             selectivity: None,
             chance: 0.5,
+            chosen_c: None,
             bits: None,
         }
     }

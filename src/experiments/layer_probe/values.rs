@@ -242,6 +242,7 @@ impl Probe<'_> {
             auroc: None,
             selectivity: Some(score.selectivity),
             chance: score.majority,
+            chosen_c: ProbeRow::listed(&score.c),
             bits: Some(score.bits),
         };
         push(row.clone())?;
@@ -250,6 +251,7 @@ impl Probe<'_> {
             accuracy: Some(score.control),
             balanced_accuracy: score.control_balanced,
             selectivity: None,
+            chosen_c: None,
             bits: Some(score.control_bits),
             ..row
         })

@@ -7,7 +7,8 @@ use super::Exhibit;
 use crate::report::folder::{Folder, distinct};
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::schema::{Named, PhaseRow};
-use crate::stats::{Estimate, mean_of_runs};
+use crate::stats::{Estimate, lie_apart, mean_of_runs};
+use crate::train::sweep::APART;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];
 
@@ -21,14 +22,16 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let runs = folder.runs();
     let checkpoints = distinct(runs.iter().copied().flatten().map(|row| row.phase.as_str()));
     let mut table = Table::new(exhibit.label, "Every checkpoint over seeds", headings());
-    table.note = NOTE.to_owned();
+    let mut apart = false;
     for checkpoint in checkpoints {
         let of: Vec<&PhaseRow> =
             runs.iter().filter_map(|rows| rows.iter().find(|row| row.phase == checkpoint)).collect();
         if of.len() > 1 {
+            apart |= lie_apart(&accuracies(&of));
             table.push(cells(checkpoint, &of))?;
         }
     }
+    table.note = if apart { format!("{NOTE} {APART}") } else { NOTE.to_owned() };
     Ok(Some(table).filter(|table| !table.rows().is_empty()))
 }
 
@@ -46,21 +49,31 @@ fn headings() -> Vec<Heading> {
     columns.map(|(name, kind)| Heading::new(name, kind)).into()
 }
 
+fn accuracies(runs: &[&PhaseRow]) -> Vec<f64> {
+    runs.iter().map(|row| row.accuracy.value).collect()
+}
+
 fn cells(checkpoint: &str, runs: &[&PhaseRow]) -> Vec<Cell> {
-    let mean = |of: fn(&PhaseRow) -> Option<Estimate>| {
+    let mean = |decimals: usize, of: fn(&PhaseRow) -> Option<Estimate>, cut: fn(&Estimate) -> Estimate| {
         let values: Option<Vec<f64>> = runs.iter().map(|row| of(row).map(|e| e.value)).collect();
-        values.and_then(|values| mean_of_runs(&values).ok())
+        let Some(values) = values else { return Cell::nothing() };
+        match mean_of_runs(&values) {
+            Ok(mean) => Cell::measured(Some(cut(&mean))),
+            Err(_) => Cell::Missing(format!("{:.decimals$}, all alike", values[0])),
+        }
     };
-    let share = |of: fn(&PhaseRow) -> Option<Estimate>| Cell::measured(mean(of).map(|e| e.share()));
-    let accuracies = || runs.iter().map(|row| row.accuracy.value);
-    let ends = [accuracies().fold(f64::INFINITY, f64::min), accuracies().fold(f64::NEG_INFINITY, f64::max)];
+    let share = |of| mean(3, of, Estimate::share);
+    let number = |of| mean(1, of, |e| *e);
+    let accuracies = accuracies(runs);
+    let ends = [f64::min, f64::max].map(|most| accuracies.iter().copied().reduce(most).unwrap_or(f64::NAN));
+    let mark = if lie_apart(&accuracies) { " †" } else { "" };
     vec![
         Cell::Text(checkpoint.to_owned()),
         share(|row| Some(row.accuracy)),
-        Cell::Text(format!("{:.3}, {:.3}", ends[0], ends[1])),
+        Cell::Text(format!("{:.3}, {:.3}{mark}", ends[0], ends[1])),
         share(|row| Some(row.switch_rate)),
-        Cell::measured(mean(|row| row.visible_tokens)),
-        Cell::measured(mean(|row| row.latent_calls)),
-        Cell::measured(mean(|row| row.forward_passes)),
+        number(|row| row.visible_tokens),
+        number(|row| row.latent_calls),
+        number(|row| row.forward_passes),
     ]
 }

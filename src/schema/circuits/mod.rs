@@ -124,7 +124,7 @@ pub struct DirectLogitRow {
     pub part: Part,
     /// Decisions.
     pub positions: usize,
-    /// What it adds to the target's logit.
+    /// What it adds to the target's logit, centred over the vocabulary where `direct_logit.centred` is set.
     pub logit: Estimate,
     /// What it adds to the target's logit minus that of the best other token that could be drawn there.
     pub lead: Estimate,

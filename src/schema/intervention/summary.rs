@@ -80,9 +80,8 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
     let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, d[i])));
     // Problems × draws, pooled; one draw is a plain share.
     let share = |keep: &dyn Fn(usize) -> bool, yes: &dyn Fn(usize, &Observation) -> bool| -> Result<Option<Estimate>> {
-        let (groups, values): (Vec<usize>, Vec<bool>) =
-            pairs().filter(|(i, _)| keep(*i)).map(|(i, o)| (i, yes(i, o))).unzip();
-        pooled(&bootstrap, &groups, &values, draws.len())
+        let events: Vec<(usize, bool)> = pairs().filter(|(i, _)| keep(*i)).map(|(i, o)| (i, yes(i, o))).collect();
+        pooled(first.identity.seed, &events, draws.len())
     };
     let all = |_: usize| true;
     let right = |_: usize, o: &Observation| o.correct;
@@ -149,19 +148,17 @@ fn change(before: &Draw, draws: &[Draw], flips: &Flips, bootstrap: &Bootstrap) -
     Ok((if p_value > 1.0 - LEVEL { change.reaching(0.0) } else { change }, p_value))
 }
 
-/// Wilson's interval where rows are problems, a bootstrap over problems where each has several draws.
-fn pooled(bootstrap: &Bootstrap, groups: &[usize], values: &[bool], draws: usize) -> Result<Option<Estimate>> {
-    if values.is_empty() {
+/// Wilson's interval where rows are problems, that of clustered events where each has several draws.
+fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Estimate>> {
+    if events.is_empty() {
         return Ok(None);
     }
-    let problems = values.len() / draws.max(1);
-    let agree = values.iter().all(|v| *v == values[0]);
-    if draws == 1 || agree || problems < 2 {
-        let successes = values.iter().filter(|v| **v).count() / draws.max(1);
+    let problems = events.len() / draws.max(1);
+    if draws == 1 || problems < 2 {
+        let successes = events.iter().filter(|(_, yes)| *yes).count() / draws.max(1);
         return wilson(successes, problems.max(1), LEVEL).map(Some);
     }
-    let values: Vec<f64> = values.iter().map(|v| f64::from(u8::from(*v))).collect();
-    bootstrap.clustered_mean(&values, groups).map(Some)
+    by_problem::share(seed, events)
 }
 
 /// Whether a bootstrap has at least two units.

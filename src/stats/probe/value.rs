@@ -5,7 +5,7 @@
 //! not balanced; compare with [`ValueScore::majority`] and with the control: values shuffled over all rows, the same C.
 
 use anyhow::{Context, Result, ensure};
-use ndarray::ArrayView2;
+use ndarray::{Array2, ArrayView2};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
 use super::{TooFew, check, chosen, pick};
 
-/// Mean gradient at which a fit stops, scikit-learn's default.
-const TOLERANCE: f64 = 1e-4;
+/// Mean gradient at which a fit stops.
+const TOLERANCE: f64 = 1e-5;
 
 /// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct ValueProtocol {
 
 impl Default for ValueProtocol {
     fn default() -> Self {
-        Self { folds: 5, inner_folds: 3, c_grid: vec![1e-2, 1e-1, 1.0], draws: 1000, seed: 0 }
+        Self { folds: 5, inner_folds: 3, c_grid: vec![1e-2, 1e-1, 1.0, 10.0, 100.0], draws: 1000, seed: 0 }
     }
 }
 
@@ -156,7 +156,7 @@ impl ValueProtocol {
                 Some(given) => given[i],
                 None => self.choose_c(features, values, groups, &split.train)?,
             };
-            Ok((fit_and_grade(features, values, &split.train, &split.test, c)?, c))
+            Ok((fit_and_grade(features, values, &split.train, &split.test, &[c])?.remove(0), c))
         };
         let folds: Vec<(Vec<Graded>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
         let (mut right, mut bits) = (vec![0.0; values.len()], vec![0.0; values.len()]);
@@ -178,18 +178,16 @@ impl ValueProtocol {
         let mut grid = self.c_grid.clone();
         grid.sort_by(f64::total_cmp);
         let inner = self.splits(&pick(groups, train), self.inner_folds)?;
-        let mut best = (grid[0], 0);
-        for &c in grid.iter().filter(|_| grid.len() > 1) {
-            let mut hits = 0;
-            for split in &inner {
-                let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
-                hits += fit_and_grade(features, values, &fit, &held, c)?.iter().filter(|graded| graded.right).count();
-            }
-            if hits > best.1 {
-                best = (c, hits);
+        let mut hits = vec![0; grid.len()];
+        for split in inner.iter().filter(|_| grid.len() > 1) {
+            let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
+            for (hits, graded) in hits.iter_mut().zip(fit_and_grade(features, values, &fit, &held, &grid)?) {
+                *hits += graded.iter().filter(|graded| graded.right).count();
             }
         }
-        Ok(best.0)
+        // Ties go to the smallest.
+        let best = (0..grid.len()).rev().max_by_key(|&i| hits[i]).unwrap_or(0);
+        Ok(grid[best])
     }
 
     fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
@@ -216,32 +214,35 @@ struct Graded {
     bits: f64,
 }
 
-/// A probe fitted on `train`, at each row of `test`.
+/// For each C of a grid, sorted upwards: a probe fitted on `train`, at each row of `test`.
 fn fit_and_grade<F: Copy + Into<f64>>(
     features: ArrayView2<'_, F>,
     values: &[usize],
     train: &[usize],
     test: &[usize],
-    c: f64,
-) -> Result<Vec<Graded>> {
+    grid: &[f64],
+) -> Result<Vec<Vec<Graded>>> {
     let raw = chosen(features, train);
     let scaler = Standardiser::fit(raw.view())?;
     let seen = pick(values, train);
-    let model = Softmax::fit_to(scaler.apply(raw.view()).view(), &seen, c, TOLERANCE)?;
+    let models = Softmax::path(scaler.apply(raw.view()).view(), &seen, grid, TOLERANCE)?;
     let held = scaler.apply(chosen(features, test).view());
-    let (predicted, probabilities) = (model.predict(held.view()), model.probabilities(held.view()));
     let mut classes = seen.clone();
     classes.sort_unstable();
     classes.dedup();
-    let gained = |i: usize, value: usize| {
+    let gained = |probabilities: &Array2<f64>, i: usize, value: usize| {
         let Ok(class) = classes.binary_search(&value) else { return 0.0 };
         let share = seen.iter().filter(|&&other| other == value).count() as f64 / seen.len() as f64;
         // A probability that rounds to nothing costs forty bits, not all there are.
         probabilities[[i, class]].max(1e-12).log2() - share.log2()
     };
-    let graded = |(i, (&predicted, &row)): (usize, (&usize, &usize))| Graded {
-        right: predicted == values[row],
-        bits: gained(i, values[row]),
+    let graded = |model: &Softmax| {
+        let (predicted, probabilities) = (model.predict(held.view()), model.probabilities(held.view()));
+        let of = |(i, (&predicted, &row)): (usize, (&usize, &usize))| Graded {
+            right: predicted == values[row],
+            bits: gained(&probabilities, i, values[row]),
+        };
+        predicted.iter().zip(test).enumerate().map(of).collect()
     };
-    Ok(predicted.iter().zip(test).enumerate().map(graded).collect())
+    Ok(models.iter().map(graded).collect())
 }
