@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::escape::text;
 use crate::report::folder::{Folder, called, distinct};
+use crate::report::render_table::number;
 use crate::schema::{AttentionRow, Form};
 
 const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; the stronger \
@@ -79,9 +80,9 @@ fn cell(column: &str, rows: &[&AttentionRow]) -> String {
     for row in rows {
         let class =
             if rows.len() > 1 { format!("{}, {} back: ", row.to, row.back.unwrap_or(0)) } else { String::new() };
-        let direct = row.direct.map_or_else(String::new, |nats| format!(", adds {nats:.2} nats to the answer’s lead"));
-        let e = row.mass;
-        tip.push(format!("{class}{:.3} [{:.3}, {:.3}] n={}{direct}", e.value, e.low, e.high, e.n));
+        let direct =
+            row.direct.map_or_else(String::new, |nats| format!(", adds {} nats to the answer’s lead", number(nats, 2)));
+        tip.push(format!("{class}{:.3}{direct}", row.mass));
     }
     format!(
         "<td class=\"p\" tabindex=\"0\" style=\"--s:{:.3}\" title=\"{}\">{mass:.2}</td>",
