@@ -129,7 +129,7 @@ def ours_steer(path, threads):
     hook = f"blocks.{LAYER}.hook_out"
     with sy.load(path, threads=threads) as model:
         love, hate = model.cache(["I love this", "I hate this"], f"{hook}@pos[-1]")[f"{hook}@pos[-1]"][:, 0]
-        runs = model.generate(PROMPTS[:20], hooks={hook: sy.add(2 * (love - hate))}, max_new_tokens=20)
+        runs = model.generate(PROMPTS[:20], hooks={hook: sy.add(0.5 * (love - hate))}, max_new_tokens=20)
     return [run.text for run in runs]
 
 
@@ -140,7 +140,7 @@ def theirs_steer(path, threads):
     model = TransformerBridge.boot_transformers(path, device="cpu")
     _, cache = model.run_with_cache(["I love this", "I hate this"], names_filter=hook, prepend_bos=False)
     love, hate = cache[hook][:, -1]
-    with model.hooks(fwd_hooks=[(hook, lambda state, hook: state + 2 * (love - hate))]):
+    with model.hooks(fwd_hooks=[(hook, lambda state, hook: state + 0.5 * (love - hate))]):
         texts = model.generate(PROMPTS[:20], max_new_tokens=20, do_sample=False, prepend_bos=False)
     return [text[len(prompt) :] for prompt, text in zip(PROMPTS, texts)]
 
@@ -184,19 +184,18 @@ def theirs_known(path, threads):
 
     asked = [(problem, *run(problem["question"])) for problem in problems()]
     right = [(problem, blocks) for problem, answer, blocks in asked if answer == [problem["answer"]] and len(blocks) == 2]
-    draw, hits = random.Random(0), []
-    for problem, _ in right:
-        for block in range(2):
-            value = problem["steps"][block]["value"]
-            donors = [other for other in right if other[0]["steps"][block]["value"] != value]
-            for donor, states in draw.sample(donors, min(2, len(donors))):
-                other = donor["steps"][block]["value"]
-                predicted = other if block else eval(problem["steps"][1]["expression"].replace("s1", str(other)))
-                answer, _ = run(problem["question"], block, states[block])
-                hits.append(answer == [str(predicted % 7)])
-    rate, n = np.mean(hits), len(right)
+    held = [(problem["steps"][block]["value"], states[block]) for problem, states in right for block in range(2)]
+    draw, hits, chances = random.Random(0), [], []
+    for problem, _ in 2 * right:
+        block = draw.randrange(2)
+        value, last = problem["steps"][block]["value"], problem["steps"][1]["expression"]
+        pool = [(other if block else eval(last.replace("s1", str(other))), states) for other, states in held if other != value]
+        predicted, states = draw.choice(pool)
+        chances.append(np.mean([answer == predicted for answer, _ in pool]))
+        hits.append(run(problem["question"], block, states)[0] == [str(predicted)])
+    n, rate, chance = len(right), np.mean(hits), np.mean(chances)
     middle, half = (rate + 1.92 / n) / (1 + 3.84 / n), 1.96 / (1 + 3.84 / n) * np.sqrt(rate * (1 - rate) / n + 0.96 / n**2)
-    return [rate, middle - half, middle + half]
+    return [rate, middle - half, middle + half, chance]
 
 
 TASKS = {

@@ -656,6 +656,7 @@ fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
             Value::Object(row)
         })
         .collect();
+    std::fs::remove_file(reports.path().join("outcomes-grpo.parquet")).unwrap();
     write(reports.path(), "outcomes-grpo", &math);
     report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
     assert_eq!(drawn("fig-per-subject").matches("\npaper\n").count(), 2, "by level and by subject, once each");

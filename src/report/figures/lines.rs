@@ -63,7 +63,7 @@ impl Line {
 
     /// Stretches of points that have a place on the axes.
     fn runs<'a>(&'a self, y: &'a Axis) -> impl Iterator<Item = &'a [Point]> {
-        self.points.split(|p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty())
+        self.points.split(move |p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty())
     }
 
     /// Whether there is a line between two of its points.

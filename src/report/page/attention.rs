@@ -5,7 +5,6 @@ use std::fmt::Write;
 
 use super::escape::text;
 use crate::report::folder::{Folder, called, distinct};
-use crate::report::render_table::number;
 use crate::schema::{AttentionRow, Form};
 
 const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; the stronger \
@@ -80,8 +79,7 @@ fn cell(column: &str, rows: &[&AttentionRow]) -> String {
     for row in rows {
         let class =
             if rows.len() > 1 { format!("{}, {} back: ", row.to, row.back.unwrap_or(0)) } else { String::new() };
-        let direct =
-            row.direct.map_or_else(String::new, |nats| format!(", adds {} nats to the answer’s lead", number(nats, 2)));
+        let direct = row.direct.map_or_else(String::new, |nats| format!(", adds {nats:.2} nats to the answer’s lead"));
         tip.push(format!("{class}{:.3}{direct}", row.mass));
     }
     format!(
