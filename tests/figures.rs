@@ -162,10 +162,10 @@ fn intervals_are_drawn_where_there_are_any() {
     assert_eq!(bare(0.5), bare(1.0) + 3, "a bar and two caps");
 }
 
-/// Five series at one place: the first and the last have the same marker.
+/// Six series at one place: the first and the last have the same marker.
 fn beside(x: Axis) -> (Vec<String>, String) {
     let line = |name: &str| Line::bars(name, vec![Point { x: 1.0, y: 10.0, low: 5.0, high: 15.0 }]);
-    let lines = ["a", "b", "c", "d", "e"].map(line).to_vec();
+    let lines = ["a", "b", "c", "d", "e", "f"].map(line).to_vec();
     let (svg, _) = draw("beside", &[Figure::Lines(LineChart { title: "t".into(), x, lines, ..LineChart::default() })]);
     let place = |circle: &str| circle[..circle.find('"').expect("its end")].to_owned();
     let mut places: Vec<String> = svg.split("<circle cx=\"").skip(1).map(place).collect();
@@ -326,12 +326,18 @@ fn a_legend_shows_no_line_where_none_is_drawn() {
     let coloured = |svg: &str| svg.matches("stroke=\"#0072B2\"").count();
     assert_eq!(coloured(&chart(true)), 2, "the line and its key");
     assert_eq!(coloured(&chart(false)), 0);
+    // A lone point has no line, and is seen.
+    for line in [Line::bars, Line::band] {
+        let lines = vec![line("a", vec![Point::bare(1.0, 1.0)])];
+        let (svg, _) = draw("lone", &[Figure::Lines(LineChart { lines, ..LineChart::default() })]);
+        assert_eq!((coloured(&svg), svg.matches("<circle").count()), (0, 2), "the point and its key");
+    }
 }
 
 #[test]
 fn an_axis_that_leaves_zero_out_says_so() {
-    let corner = |y: f64| {
-        let (svg, _) = draw("cut", &[lines(&["a"], y)]);
+    let corner = |figure: Figure| {
+        let (svg, _) = draw("cut", &[figure]);
         let axis = svg.rfind("<polyline").expect("the axes");
         svg[axis..]
             .split("points=\"")
@@ -341,7 +347,32 @@ fn an_axis_that_leaves_zero_out_says_so() {
             .split(' ')
             .count()
     };
-    assert!(corner(0.9) > corner(0.0), "no zigzag");
+    let zigzags = |y: f64, from: f64, x: Axis| {
+        let points = [0.0, 10.0].map(|more| Point::bare(from + more, y + more / 500.0)).to_vec();
+        (corner(Figure::Lines(LineChart { x, lines: vec![Line::bars("a", points)], ..LineChart::default() })) - 3) / 4
+    };
+    assert_eq!(zigzags(0.9, 0.0, Axis::new("x")), 1, "of y");
+    assert_eq!(zigzags(0.0, 27.0, Axis::new("x")), 1, "of x");
+    assert_eq!(zigzags(0.9, 27.0, Axis::new("x")), 2);
+    assert_eq!(zigzags(0.009, 4.0, Axis::new("x")), 0, "zero is near enough to be shown");
+    assert_eq!(zigzags(0.0, 27.0, Axis::new("x").whole()), 0, "steps are counted");
+    let samples = vec![("a".into(), vec![80.0, 90.0])];
+    let histogram = Histogram { title: "t".into(), x: Axis::new("x"), of: "problems".into(), samples, bins: 5 };
+    assert_eq!((corner(Figure::Histogram(histogram)) - 3) / 4, 1);
+}
+
+#[test]
+fn marks_stand_beside_the_axis_not_on_it() {
+    let line = |name: &str| Line::bars(name, [1.0, 2.0].map(|x| Point { x, y: 0.5, low: 0.4, high: 0.6 }).to_vec());
+    let lines = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].map(line).to_vec();
+    let x = Axis::new("latent step").whole();
+    let (svg, _) = draw("aside", &[Figure::Lines(LineChart { x, lines, ..LineChart::default() })]);
+    let axis = &svg[svg.rfind("points=\"").expect("the axes") + 8..];
+    let ends = |text: &str| text.split([' ', ',']).next().and_then(|x| x.parse::<f64>().ok()).expect("a place");
+    let marks = svg.split("<circle cx=\"").skip(1).filter_map(|c| c.split('"').next()?.parse::<f64>().ok());
+    // Legends stand left of the axis.
+    let first = marks.filter(|x| *x > ends(axis)).fold(f64::INFINITY, f64::min);
+    assert!(first > ends(axis) + 12.0, "{first} at an axis at {}", ends(axis));
 }
 
 #[test]

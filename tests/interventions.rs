@@ -11,7 +11,7 @@ use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{Later, Steps, Zero};
 use switchyard::latent::{Channel, Switching};
-use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, benefit};
+use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, PatchRow, benefit};
 use switchyard::store::Measurements;
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, What};
@@ -399,4 +399,14 @@ fn values_of_a_users_own_file_are_exchanged() {
     let known = folder.rows::<KnownValueRow>("sft");
     let row = known.iter().find(|row| row.holds == Holds::Value).expect("exchanges");
     assert!(row.hit_rate.value > 0.5 && row.identity.n > 10, "{row:?}");
+    // Of each four problems with the same names two pairs, by the value of the first step.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    command.args(["fixtures/micro", "--phase", "sft", "--only", "activation_patching", "--data"]).arg(&data);
+    let output = command.arg("--out").arg(temp.path().join("patched")).output().expect("intervene runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let folder = switchyard::report::folder::Folder::open(&temp.path().join("patched")).expect("rows");
+    let patched = folder.rows::<PatchRow>("sft");
+    assert!(patched.iter().all(|row| row.identity.n > 6 && row.identity.n <= 12), "{:?}", patched.first());
+    let most = patched.iter().filter(|row| row.axis == Axis::Step).map(|row| row.effect.value).fold(0.0, f64::max);
+    assert!(most > 0.8, "a latent step carries the value: {most}");
 }

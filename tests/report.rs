@@ -298,7 +298,9 @@ fn everything_is_drawn_from_rows_of_the_contract() {
         let found = html.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "");
         assert!(!found.contains(outside), "the page reaches out: {outside}");
     }
-    for part in ["class=\"chip\"", "value=\"tuned\"", "tab:phases", "p(&lt;/swi&gt;) 0.900", "<svg"] {
+    for part in
+        ["class=\"svg heat\"", "class=\"chip\"", "value=\"tuned\"", "tab:phases", "p(&lt;/swi&gt;) 0.900", "<svg"]
+    {
         assert!(html.contains(part), "no {part}");
     }
 }
@@ -618,15 +620,53 @@ fn two_reports_on_one_folder_end_well() {
 }
 
 #[test]
+fn bars_of_a_panel_mean_one_thing() {
+    let svg = std::fs::read_to_string("reports/micro/figures/fig-intervention.svg").unwrap();
+    let panels: Vec<&str> = svg.split("share that stays right").collect();
+    assert_eq!(panels.len(), 3, "two checkpoints");
+    // Between the name of an axis and the next title stand the names of its bars.
+    for panel in &panels[1..] {
+        let bars = panel.split("font-weight=\"bold\"").next().unwrap();
+        assert!(bars.contains("\nzero\n") && !bars.contains("predicted") && !bars.contains("known"), "{bars}");
+    }
+}
+
+#[test]
 fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
     let reports = tempfile::tempdir().unwrap();
     toy(reports.path());
     report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
-    for figure in ["fig-intervention", "fig-intervention-all", "fig-per-subject"] {
-        let svg = std::fs::read_to_string(reports.path().join("figures").join(figure).with_extension("svg")).unwrap();
+    let drawn = |figure: &str| {
+        std::fs::read_to_string(reports.path().join("figures").join(figure).with_extension("svg")).unwrap()
+    };
+    for figure in ["fig-intervention", "fig-intervention-all"] {
+        let svg = drawn(figure);
         let panels: Vec<&str> = svg.split("font-weight=\"bold\"").skip(1).collect();
         let of = |name: &str| panels.iter().filter(|panel| panel.contains(name) && panel.contains("\npaper\n")).count();
         assert_eq!(of("after SFT"), 0, "{figure}");
         assert!(of("Switch-GRPO") + of("GRPO") > 0, "{figure}");
+    }
+    // A level of other problems is not MATH's.
+    assert!(!drawn("fig-per-subject").contains("\npaper\n"));
+    let rows = Folder::open(reports.path()).unwrap().flat(OutcomeRow::NAME, "grpo").to_vec();
+    let math: Vec<Value> = rows
+        .into_iter()
+        .map(|mut row| {
+            row.insert("dataset".into(), json!("math500"));
+            Value::Object(row)
+        })
+        .collect();
+    std::fs::remove_file(reports.path().join("outcomes-grpo.parquet")).unwrap();
+    write(reports.path(), "outcomes-grpo", &math);
+    report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
+    assert_eq!(drawn("fig-per-subject").matches("\npaper\n").count(), 2, "by level and by subject, once each");
+    // Of a checkpoint that is not here nothing is drawn, in no figure.
+    assert!(drawn("fig-swi-window").contains("paper, Switch-GRPO") && drawn("fig-layer-probe").contains("paper, SFT"));
+    for file in ["switch_window-grpo.parquet", "layer_probe-grpo.parquet"] {
+        std::fs::remove_file(reports.path().join(file)).unwrap();
+    }
+    report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
+    for figure in ["fig-swi-window", "fig-layer-probe"] {
+        assert!(!drawn(figure).contains("paper, Switch-GRPO") && drawn(figure).contains("paper, SFT"), "{figure}");
     }
 }

@@ -108,6 +108,16 @@ class Notebooks(unittest.TestCase):
         names, said = self.run_cells("own_method")
         self.assertEqual(names["kept"][64], 8, said)
 
+    def test_a_live_session(self):
+        names, said = self.run_cells("live_session")
+        self.assertEqual(names["lens"].tokens[0], "<bos>")
+        self.assertAlmostEqual(names["heat"].values[0].max(), 1.0, places=2)
+        modes = {row["mode"]: row for row in names["done"]}
+        self.assertLess(modes["zero"]["accuracy.value"], modes["normal"]["accuracy.value"])
+        self.assertGreater(names["known"]["hit_rate.low"], names["known"]["chance.value"], said)
+        self.assertEqual(len(names["start"]), 4)
+        self.assertGreater(len(set(names["texts"])), 1)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,10 +1,11 @@
 //! Where the difference between two problems lives: activation patching over layer × latent step and layer × position.
 //!
-//! Pairs are problems of the same structure and names whose start value differs. Both are decoded normally; a pair is
-//! usable where the two responses agree up to some visible token (the read-out) and have opened a block before it. The
-//! corrupt row is then run again with one activation of the residual stream taken from the clean row, and
-//! `effect` is the share of the difference of logits (the clean row's token minus the corrupt row's, at the read-out) that
-//! comes back: Σ (patched − corrupt) / Σ (clean − corrupt). Latents after a patched one follow from it.
+//! Pairs are problems of the same structure and names whose start value differs; of a file with known values, two whose questions
+//! differ in their numbers alone and whose first steps make different values. Both are decoded normally; a pair is usable where the
+//! two responses agree up to some visible token (the read-out) and have opened a block before it. The corrupt row is then run again
+//! with one activation of the residual stream taken from the clean row, and `effect` is the share of the difference of logits (the
+//! clean row's token minus the corrupt row's, at the read-out) that comes back: Σ (patched − corrupt) / Σ (clean − corrupt). Latents
+//! after a patched one follow from it.
 //!
 //! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
 //! Misleads where several places carry the value: each alone may be worth nothing (a backup), or all of it.
@@ -57,23 +58,69 @@ struct Patched {
     effects: Vec<Effect>,
 }
 
-/// Makes its pairs from a generated task.
+/// Makes its pairs from a generated task, or of a file's problems with known values.
 ///
 /// # Errors
 /// None.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
-    Ok(no_twins(study, "activation_patching").into())
+    let missing = no_twins(study, "activation_patching").filter(|_| of_problems(study).len() < 2);
+    let own =
+        if study.recipe.task.is_some() { "" } else { ", or problems with known values that differ in numbers alone" };
+    Ok(missing.map(|why| why + own).into())
+}
+
+/// The prompts of the task, or of the file where there is none.
+fn prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
+    let mut own = of_problems(study);
+    own.truncate(candidates);
+    if own.is_empty() { of_task(study, candidates) } else { Ok(own) }
+}
+
+/// Pairs of a file's problems: of those that are the same but for their numbers, each of the smaller first values with one of the larger.
+fn of_problems(study: &Study) -> Vec<Prompts> {
+    let corpus = &study.corpus;
+    let mut alike: BTreeMap<(String, usize), Vec<(i64, usize)>> = BTreeMap::new();
+    for (index, problem) in corpus.test.iter().enumerate().filter(|_| study.recipe.task.is_none()) {
+        if let Some(value) = problem.steps.first().and_then(|step| step.value.number()) {
+            let structure = (without_numbers(&problem.question), problem.steps.len());
+            alike.entry(structure).or_default().push((value, index));
+        }
+    }
+    let mut out = vec![];
+    for problems in alike.values_mut() {
+        problems.sort_unstable();
+        let (smaller, larger) = problems.split_at(problems.len() / 2);
+        for ((low, clean), (high, corrupt)) in smaller.iter().zip(larger) {
+            if low != high {
+                out.push((corpus.test_prompts[*clean].clone(), corpus.test_prompts[*corrupt].clone()));
+            }
+        }
+    }
+    out
+}
+
+/// A question with one sign for each number.
+fn without_numbers(question: &str) -> String {
+    let mut out = String::with_capacity(question.len());
+    for letter in question.chars() {
+        match letter {
+            '0'..='9' if out.ends_with('#') => {}
+            '0'..='9' => out.push('#'),
+            other => out.push(other),
+        }
+    }
+    out
 }
 
 pub(crate) const FILES: &[Files] = &[(PatchedPlaceRow::NAME, PatchRow::NAME)];
 
-/// Patches pairs of the recipe's task whose places are not there yet.
+/// Patches pairs of the recipe's task or the file whose places are not there yet.
 ///
 /// # Errors
 /// A task that has no pairs; as [`run_pairs`].
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     study.say("activation patching");
-    places(study, config, &of_task(study, config.candidates)?, rows)
+    places(study, config, &prompts(study, config.candidates)?, rows)
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<PatchedPlaceRow>, journal: &mut Journal) -> Result<String> {
@@ -82,12 +129,12 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<PatchedPlaceRow>, jo
     Ok(table(&rows))
 }
 
-/// The heat maps of pairs of the recipe's task, in memory.
+/// The heat maps of those pairs, in memory.
 ///
 /// # Errors
 /// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
-    run_pairs(study, config, &of_task(study, config.candidates)?)
+    run_pairs(study, config, &prompts(study, config.candidates)?)
 }
 
 /// Those of given pairs of prompts, clean and corrupt.

@@ -265,6 +265,12 @@ impl Folder {
         self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
     }
 
+    /// The paper's checkpoints that stand beside ones of ours in rows of this kind, as its columns and as a legend name them.
+    pub(super) fn papers(&self, experiment: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let named = [(&self.sft, ("sft", "paper, SFT")), (&self.grpo, ("grpo", "paper, Switch-GRPO"))];
+        named.into_iter().filter(move |(ours, _)| self.has(experiment, ours)).map(|(_, theirs)| theirs)
+    }
+
     /// Checkpoints that an experiment has rows of.
     pub fn checkpoints(&self, experiment: &str) -> Vec<&str> {
         let mut found: Vec<&str> =

@@ -8,7 +8,7 @@ use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
 use crate::report::paper::Paper;
 use crate::schema::{GrpoStepRow, METRICS, columns};
-use crate::stats::{Estimate, FEWEST};
+use crate::stats::{Estimate, FEWEST, unsigned_zero};
 
 const SOURCES: &[&str] = &[METRICS];
 
@@ -57,7 +57,8 @@ fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         }
         let to = |y: f64| (y - low) / (high - low);
         let points = smooth.iter().map(|p| Point::bare(p.x, to(p.y))).collect();
-        lines.push(Line::band(&format!("{name} ({low:.2} to {high:.2})"), points));
+        let said = [low, high].map(|end| unsigned_zero(format!("{end:.2}")).replace('-', "−"));
+        lines.push(Line::band(&format!("{name} ({})", said.join(" to ")), points));
     }
     let figure = Figure::lines(LineChart {
         title: "Switch-GRPO, four metrics".into(),

@@ -1,6 +1,6 @@
 //! tab:intervention, fig:intervention: what other inputs at the latent steps leave of right answers.
 
-use super::{Drawing, Exhibit, Layout};
+use super::{Drawing, Exhibit, Layout, diamonds};
 use crate::report::cells::{Cells, intervention_row};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, distinct, sound};
@@ -63,13 +63,14 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let of = |checkpoint: &&str| [kept(paper, folder, checkpoint), followed(folder, checkpoint)];
     let panels: Vec<[Option<Figure>; 2]> = checkpoints.iter().map(of).collect();
     let columns = if panels.iter().flatten().all(Option::is_some) { 2 } else { 1 };
+    let panels: Vec<Figure> = panels.into_iter().flatten().flatten().collect();
     let note = format!(
         "Right answers: of those that the unchanged model gives with latents (diagnostic problems), the share that stays right. \
          Known value: the share of answers that become what arithmetic predicts from the value put in, that would by chance, and \
-         that stay. Bars: 95 % intervals. {}",
-        theirs_are("n = 21 fits them")
+         that stay. Bars: 95 % intervals.{}",
+        theirs_are(&panels, "n = 21 fits them")
     );
-    exhibit.drawing("Latent-state interventions", columns, panels.into_iter().flatten().flatten().collect(), &note)
+    exhibit.drawing("Latent-state interventions", columns, panels, &note)
 }
 
 /// Bars of one checkpoint under a title, what their height is and what they are of; none where fewer than two are known.
@@ -118,8 +119,8 @@ pub(super) fn theirs(paper: &Paper, folder: &Folder, checkpoint: &str, mode: &st
 }
 
 /// What a figure with the paper's diamonds must say.
-pub(super) fn theirs_are(n: &str) -> String {
-    format!("Diamonds: the paper's numbers, from its section on the model after Switch-GRPO ({n}).")
+pub(super) fn theirs_are(panels: &[Figure], n: &str) -> String {
+    diamonds(panels, &format!("the paper's numbers, from its section on the model after Switch-GRPO ({n})"))
 }
 
 /// `all (n=500)`; where bars differ in it, `(n=40 to 84)`.

@@ -78,9 +78,9 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             x: Axis::new("latent step").whole(),
             y: Axis::new("answers changed (share)"),
             lines: modes.iter().take(7).map(line).collect(),
-            levels: vec![0.0],
             ..LineChart::default()
         }));
     }
-    exhibit.drawing("Interventions step by step (ours)", 1, panels, "Bars: 95 % Wilson intervals.")
+    let scales = if panels.len() > 1 { " Each panel has a scale of its own." } else { "" };
+    exhibit.drawing("Interventions step by step (ours)", 1, panels, &format!("Bars: 95 % Wilson intervals.{scales}"))
 }

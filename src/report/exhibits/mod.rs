@@ -161,6 +161,11 @@ fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
     points
 }
 
+/// What a figure must say of the paper's numbers, where some of its panels have them.
+fn diamonds(panels: &[Figure], are: &str) -> String {
+    if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
+}
+
 /// A figure that can be drawn.
 pub struct Drawing {
     /// LaTeX label.

@@ -1,7 +1,7 @@
 //! tab:per-subject, fig:per-subject: accuracy by level and by subject; with and without latents where the outcomes tell.
 
 use super::sft_vs_rl::SOURCES;
-use super::{Drawing, Exhibit, Layout};
+use super::{Drawing, Exhibit, Layout, diamonds};
 use crate::report::cells::Cells;
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, distinct};
@@ -59,8 +59,9 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     }
     // Level and subject side by side, where every checkpoint has both.
     let columns = if panels.len() == 2 * folder.of::<OutcomeRow>().len() { 2 } else { 1 };
-    let note = "Bars: 95 % Wilson intervals. Diamonds: the paper's after Switch-GRPO, on MATH-500.";
-    exhibit.drawing("Accuracy by level and subject", columns, panels, note)
+    let theirs = diamonds(&panels, "the paper's after Switch-GRPO, on MATH-500");
+    let note = format!("Bars: 95 % Wilson intervals.{theirs}");
+    exhibit.drawing("Accuracy by level and subject", columns, panels, &note)
 }
 
 fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_of): Grouping) -> Option<Figure> {
@@ -83,13 +84,16 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
     };
     let theirs = |group: &String| {
         let row = key(&format!("{kind}:{group}"));
-        let value = paper.cell(&format!("tab:per-subject/{row}/acc")).ok().filter(|_| checkpoint == folder.grpo);
+        // Levels of other problems have nothing to do with MATH's.
+        let math = rows.first().is_some_and(|row| row.identity.dataset.to_lowercase().contains("math"));
+        let same = math && checkpoint == folder.grpo;
+        let value = paper.cell(&format!("tab:per-subject/{row}/acc")).ok().filter(|_| same);
         value.map(|percent| percent / 100.0)
     };
     let series = [
         series("all", None, groups.iter().map(theirs).collect()),
         series("with latents", Some(true), vec![]),
-        series("without", Some(false), vec![]),
+        series("without latents", Some(false), vec![]),
     ];
     let series: Vec<BarSeries> = series.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
     let seen = series.iter().flat_map(|s| s.values.iter().flatten()).any(|e| e.high > 0.0);

@@ -75,7 +75,7 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut lines: Vec<Line> = folder.of::<ProbeRow>().into_iter().map(ours).collect();
     lines.retain(|line| !line.points.is_empty());
     if let (false, Ok(block)) = (lines.is_empty(), paper.block("tab:probe")) {
-        for (column, name) in [("sft", "paper, SFT"), ("grpo", "paper, Switch-GRPO")] {
+        for (column, name) in folder.papers(ProbeRow::NAME) {
             let of = |row: &PaperRow| {
                 let offset = offset(&row.key)? as f64;
                 Some(Point::bare(relative(offset, PAPER_LAYERS as f64), block.value(&row.key, column).ok()?))

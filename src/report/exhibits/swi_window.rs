@@ -37,11 +37,12 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     if p.iter().all(|line| line.points.is_empty()) {
         return vec![];
     }
-    for (row, name) in [("sft", "paper, SFT"), ("grpo", "paper, Switch-GRPO")] {
-        let theirs = |column: &str| paper.cell(&format!("tab:swi-window/{row}/{column}")).ok();
-        let values = OFFSETS.iter().filter_map(|(column, x)| Some(Point::bare(*x as f64, theirs(column)?)));
+    for (row, name) in folder.papers(WindowRow::NAME) {
+        let value = |column: &str| paper.cell(&format!("tab:swi-window/{row}/{column}")).ok();
+        let values = OFFSETS.iter().filter_map(|(column, x)| Some(Point::bare(*x as f64, value(column)?)));
         p.push(Line::scatter(name, values.collect()));
     }
+    let theirs = p.iter().any(|line| !line.joined && !line.points.is_empty());
     let chart = |title: &str, y: Axis, lines: Vec<Line>| {
         let x = Axis::new("offset from the annotated position (tokens)").whole();
         Figure::lines(LineChart { title: title.into(), x, y, lines, marks: vec![0.0], levels: vec![] })
@@ -50,6 +51,7 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         chart("p(<swi>) around annotated positions", Axis::new("p(<swi>)").log(), p),
         chart("Entropy of the next token there", Axis::new("entropy (nats)"), lines(|r| r.entropy)),
     ];
-    let note = "Bands: 95 % cluster bootstrap over problems. The paper gives numbers at three offsets only.";
-    exhibit.drawing("Switch window", 1, panels.into_iter().flatten().collect(), note)
+    let three = if theirs { " The paper gives numbers at three offsets only." } else { "" };
+    let note = format!("Bands: 95 % cluster bootstrap over problems.{three}");
+    exhibit.drawing("Switch window", 1, panels.into_iter().flatten().collect(), &note)
 }

@@ -59,12 +59,28 @@ impl Axis {
             (low / room, high * room)
         } else if high - low > 1e-12 * largest && high - low > SMALLEST {
             let room = 0.04 * (high - low);
-            (low - room, high + room)
+            // Zero belongs to the axis where it takes a third of it at most.
+            match (low > 0.0, high < 0.0) {
+                _ if self.whole => (low - room, high + room),
+                (true, _) if low < 0.5 * (high - low) => (0.0, high + room),
+                (_, true) if -high < 0.5 * (high - low) => (low - room, 0.0),
+                _ => (low - room, high + room),
+            }
         } else {
             // One value, or values that no number between them tells apart.
             let room = 0.5f64.max(0.05 * largest);
             (low - room, high + room)
         })
+    }
+
+    /// Whether a linear axis leaves zero out; one of whole numbers counts and has no zero to leave out.
+    fn cut(&self, (low, high): (f64, f64)) -> bool {
+        !self.log && !self.whole && (low > 0.0 || high < 0.0)
+    }
+
+    /// The same over these data.
+    pub(super) fn is_cut(&self, data: impl Iterator<Item = f64>) -> bool {
+        self.span(data).is_ok_and(|span| self.cut(span))
     }
 
     /// Whether a value has a place on the axis: on a logarithmic one only what is above zero.
@@ -92,6 +108,8 @@ pub(super) struct Plot {
     pub bottom: f64,
     x: (f64, f64, bool),
     y: (f64, f64, bool),
+    /// Whether each of them leaves zero out.
+    cut: [bool; 2],
 }
 
 impl Plot {
@@ -124,6 +142,7 @@ impl Plot {
             bottom: top + PLOT_HEIGHT,
             x: (x0, x1, x.log),
             y: (y0, y1, y.log),
+            cut: [x.cut((x0, x1)), y.cut((y0, y1))],
         };
         for (value, text) in &ticks_y {
             let at = plot.y(*value);
@@ -174,18 +193,16 @@ impl Plot {
         end
     }
 
-    /// The two axis lines, drawn last so that they lie over the data; a zigzag where the y axis does not begin at zero.
+    /// The two axis lines, drawn last so that they lie over the data; a zigzag at the foot of one that does not begin at zero.
     pub fn finish(&self, scene: &mut Scene) {
         let Self { left, bottom, .. } = *self;
-        let (low, high, log) = self.y;
-        let foot = if cut(low, high, log) {
-            vec![(left, bottom - 36.0), (left - 9.0, bottom - 30.0), (left + 9.0, bottom - 18.0), (left, bottom - 12.0)]
-        } else {
-            vec![]
-        };
-        let corner: Vec<At> =
-            [(left, self.top)].into_iter().chain(foot).chain([(left, bottom), (self.right, bottom)]).collect();
-        scene.line(&corner, INK, 3.0, None);
+        // Along the axis, and to its side.
+        let zigzag = [(12.0, 0.0), (18.0, 9.0), (30.0, -9.0), (36.0, 0.0)];
+        let up = zigzag.into_iter().rev().map(|(along, aside)| (left - aside, bottom - along));
+        let right = zigzag.into_iter().map(|(along, aside)| (left + along, bottom - aside));
+        let [up, right]: [Vec<At>; 2] = [up.filter(|_| self.cut[1]).collect(), right.filter(|_| self.cut[0]).collect()];
+        let corner = [(left, self.top)].into_iter().chain(up).chain([(left, bottom)]).chain(right);
+        scene.line(&corner.chain([(self.right, bottom)]).collect::<Vec<At>>(), INK, 3.0, None);
     }
 
     pub fn x(&self, value: f64) -> f64 {
@@ -199,16 +216,6 @@ impl Plot {
     pub fn at(&self, x: f64, y: f64) -> At {
         (self.x(x), self.y(y))
     }
-}
-
-/// Whether a linear axis leaves zero out.
-fn cut(low: f64, high: f64, log: bool) -> bool {
-    !log && (low > 0.0 || high < 0.0)
-}
-
-/// Whether an axis over these data would leave zero out.
-pub(super) fn is_cut(axis: &Axis, data: impl Iterator<Item = f64>) -> bool {
-    axis.span(data).is_ok_and(|(low, high)| cut(low, high, axis.log))
 }
 
 /// Where a value lies in a range, 0 to 1, clipped: a band that leaves the axis ends at its edge.

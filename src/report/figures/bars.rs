@@ -28,6 +28,10 @@ pub struct BarChart {
 }
 
 impl BarChart {
+    pub(super) fn has_paper(&self) -> bool {
+        self.series.iter().any(|s| s.paper.iter().any(Option::is_some))
+    }
+
     pub(super) fn scene(&self, numbers: &Series) -> Result<Scene> {
         ensure!(!self.categories.is_empty() && !self.series.is_empty(), "bar chart '{}' is empty", self.title);
         for series in &self.series {
@@ -50,7 +54,7 @@ impl BarChart {
         let of = |(place, series): (usize, &BarSeries)| colour(numbers.number(&series.name, place));
         let named = self.series.iter().enumerate();
         let mut legend: Vec<(String, Key)> = named.map(|s| (s.1.name.clone(), Key::Patch(of(s)))).collect();
-        if self.series.iter().any(|s| s.paper.iter().any(Option::is_some)) {
+        if self.has_paper() {
             legend.push(("paper".to_string(), Key::Diamond));
         }
         let x = Axis::default().range(-0.5, last);

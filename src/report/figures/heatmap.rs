@@ -50,11 +50,11 @@ impl HeatMap {
                 let colour = cell.map_or(MISSING, |v| shade(v, low, high));
                 scene.shapes.push(Shape::Box { from, to, colour, alpha: 1.0 });
                 if let Some(text) = cell.filter(|_| print).map(|v| format(v, low, high)) {
-                    // Dark on light cells, white on dark ones.
+                    // Black on light cells, white on dark ones: neither is the ink, which a dark page turns light.
                     let light =
                         0.3 * f64::from(colour.0) + 0.59 * f64::from(colour.1) + 0.11 * f64::from(colour.2) > 140.0;
                     let (at, anchor) = ((0.5 * (from.0 + to.0), 0.5 * (from.1 + to.1)), Anchor::Centre);
-                    let colour = if light { INK } else { PAPER_WHITE };
+                    let colour = if light { RGBColor(0, 0, 0) } else { PAPER_WHITE };
                     scene.shapes.push(Shape::Text { at, text, height: size, bold: false, anchor, colour });
                 }
             }

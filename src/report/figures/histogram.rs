@@ -39,9 +39,9 @@ impl Histogram {
             let digits = if mean.abs() < 10.0 { 2 } else { 0 };
             *text = format!("{name} (n={}, mean {mean:.digits$})", values.len());
         }
-        let (x, y) =
-            (self.x.clone().range(low, high), Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top));
-        let (mut scene, plot) = Plot::new(&self.title, &x, &y, &[], None, &legend)?;
+        let y = Axis::new(&format!("share of {}", self.of)).range(0.0, 1.08 * top);
+        let ends = [(low, 0.0), (high, 0.0)];
+        let (mut scene, plot) = Plot::new(&self.title, &self.x, &y, &ends, None, &legend)?;
         for ((i, shares), (name, _)) in shares.iter().enumerate().zip(&self.samples) {
             let i = series.number(name, i);
             let mut outline: Vec<At> = vec![plot.at(low, 0.0)];

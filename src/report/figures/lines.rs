@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use super::axes::{Axis, Plot, is_cut};
+use super::axes::{Axis, Plot};
 use super::legend::Key;
 use super::scene::{At, Scene, Shape};
-use super::style::{INK, Series, colour, dash};
+use super::style::{INK, Series, WIDTH, colour, dash};
 use crate::stats::Estimate;
 
 /// A point and its interval; equal ends draw none.
@@ -61,11 +61,24 @@ impl Line {
         Self { name: name.to_string(), points, interval: Interval::Bars, joined: true, marked: true }
     }
 
+    /// Stretches of points that have a place on the axes.
+    fn runs<'a>(&'a self, y: &'a Axis) -> impl Iterator<Item = &'a [Point]> {
+        self.points.split(move |p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty())
+    }
+
+    /// Whether there is a line between two of its points.
+    fn is_drawn(&self, y: &Axis) -> bool {
+        self.joined && self.runs(y).any(|run| run.len() > 1)
+    }
+
     /// Marked points with bars, not joined.
     pub(crate) fn scatter(name: &str, points: Vec<Point>) -> Self {
         Self { joined: false, ..Self::bars(name, points) }
     }
 }
+
+/// Pixels between series that share an x.
+const DODGE: f64 = 8.0;
 
 /// A chart of lines.
 #[derive(Clone, Debug, Default)]
@@ -109,16 +122,40 @@ impl LineChart {
         points.flat_map(|p| [p.low, p.high, p.y]).chain(self.levels.iter().copied())
     }
 
-    /// Whether the y axis does not begin at zero.
+    /// The x of every point.
+    fn places(&self) -> impl Iterator<Item = f64> {
+        self.lines.iter().flat_map(|l| &l.points).map(|p| p.x)
+    }
+
+    /// Whether an axis does not begin at zero.
     pub(super) fn is_cut(&self) -> bool {
-        is_cut(&self.y, self.heights())
+        self.x.is_cut(self.places()) || self.y.is_cut(self.heights())
+    }
+
+    /// Whether a line's points stand beside those of the others.
+    fn dodges(&self, line: &Line) -> bool {
+        line.joined && line.interval == Interval::Bars && self.x.whole
+    }
+
+    /// The x axis with so many pixels, and those of a mark, on both sides of its data.
+    fn wider(&self, pixels: f64) -> Axis {
+        let (low, high) = self.places().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(x), h.max(x)));
+        let share = ((pixels + 24.0) / WIDTH).min(0.3);
+        let room = (high - low) * (share / (1.0 - 2.0 * share)).max(0.04);
+        let range = (low < high).then_some((low - room, high + room));
+        Axis { range: self.x.range.or(range), ..self.x.clone() }
     }
 
     pub(super) fn scene(&self, series: &Series) -> Result<Scene> {
-        let places = || self.lines.iter().flat_map(|l| &l.points).map(|p| p.x);
-        let first = places().next().with_context(|| format!("chart '{}' has no points", self.title))?;
+        let first = self.places().next().with_context(|| format!("chart '{}' has no points", self.title))?;
         let mut data: Vec<(f64, f64)> = self.heights().map(|y| (first, y)).collect();
-        data.extend(places().map(|x| (x, f64::NAN)));
+        data.extend(self.places().map(|x| (x, f64::NAN)));
+        // Series share their x; a few pixels keep their bars from hiding one another. Only where nothing lies between two
+        // values of x: elsewhere the place says the value.
+        let middle = 0.5 * (self.lines.len() - 1) as f64;
+        let dodge = |(i, line): (usize, &Line)| if self.dodges(line) { DODGE * (i as f64 - middle) } else { 0.0 };
+        let x =
+            if self.lines.iter().any(|line| self.dodges(line)) { self.wider(middle * DODGE) } else { self.x.clone() };
         let number = |(place, line): (usize, &Line)| series.number(&line.name, place);
         let legend: Vec<(String, Key)> = self
             .lines
@@ -127,10 +164,10 @@ impl LineChart {
             .filter(|(_, line)| !line.name.is_empty())
             .map(|(i, l)| {
                 let of = number((i, l));
-                (l.name.clone(), if l.joined { Key::Line(of, l.marked) } else { Key::Mark(of) })
+                (l.name.clone(), if l.is_drawn(&self.y) { Key::Line(of, l.marked) } else { Key::Mark(of) })
             })
             .collect();
-        let (mut scene, plot) = Plot::new(&self.title, &self.x, &self.y, &data, None, &legend)?;
+        let (mut scene, plot) = Plot::new(&self.title, &x, &self.y, &data, None, &legend)?;
         for &y in &self.levels {
             scene.line(&[(plot.left, plot.y(y)), (plot.right, plot.y(y))], INK, 2.0, Some((4.0, 8.0)));
         }
@@ -138,11 +175,7 @@ impl LineChart {
             scene.line(&[(plot.x(x), plot.top), (plot.x(x), plot.bottom)], INK, 2.0, Some((4.0, 8.0)));
         }
         for (i, line) in self.lines.iter().enumerate() {
-            // Series share their x; a few pixels keep their bars from hiding one another. Only where nothing lies between two
-            // values of x: elsewhere the place says the value.
-            let middle = 0.5 * (self.lines.len() - 1) as f64;
-            let dodge = if line.joined && self.x.whole { 8.0 * (i as f64 - middle) } else { 0.0 };
-            draw(&mut scene, &plot, &self.y, line, number((i, line)), dodge);
+            draw(&mut scene, &plot, &self.y, line, number((i, line)), dodge((i, line)));
         }
         plot.finish(&mut scene);
         Ok(scene)
@@ -150,10 +183,9 @@ impl LineChart {
 }
 
 fn draw(scene: &mut Scene, plot: &Plot, y: &Axis, line: &Line, series: usize, dodge: f64) {
-    let aside = if line.interval == Interval::Bars { dodge } else { 0.0 };
-    let place = |p: &Point| plot.x(p.x) + aside;
+    let place = |p: &Point| plot.x(p.x) + dodge;
     // What has no place on the axis is not drawn; the line breaks there instead of pretending.
-    for run in line.points.split(|p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty()) {
+    for run in line.runs(y) {
         if line.interval == Interval::Band && run.len() > 1 {
             let above = run.iter().map(|p| plot.at(p.x, p.high));
             let below = run.iter().rev().map(|p| plot.at(p.x, p.low));
@@ -168,7 +200,7 @@ fn draw(scene: &mut Scene, plot: &Plot, y: &Axis, line: &Line, series: usize, do
             if (line.interval == Interval::Bars || run.len() == 1) && p.high > p.low {
                 whisker(scene, x, plot.y(p.low), plot.y(p.high), colour(series));
             }
-            if line.marked {
+            if line.marked || run.len() == 1 {
                 marker(scene, (x, plot.y(p.y)), series);
             }
         }
@@ -183,19 +215,20 @@ pub(super) fn whisker(scene: &mut Scene, x: f64, low: f64, high: f64, colour: pl
     }
 }
 
-/// The marker of a series: disc, square, triangle, cross in turn.
+/// The marker of a series: disc, square, triangle, cross, hanging triangle in turn, so that colours that come again darker have others.
 pub(super) fn marker(scene: &mut Scene, (x, y): At, series: usize) {
     let (r, colour) = (10.0, colour(series));
-    match series % 4 {
+    match series % 5 {
         0 => scene.shapes.push(Shape::Dot { at: (x, y), radius: r, colour }),
         1 => scene.shapes.push(Shape::Box { from: (x - r, y - r), to: (x + r, y + r), colour, alpha: 1.0 }),
-        2 => {
-            let points = vec![(x, y - 1.3 * r), (x - 1.2 * r, y + r), (x + 1.2 * r, y + r)];
-            scene.shapes.push(Shape::Area { points, colour, alpha: 1.0 });
-        }
-        _ => {
+        3 => {
             scene.line(&[(x - r, y - r), (x + r, y + r)], colour, 5.0, None);
             scene.line(&[(x - r, y + r), (x + r, y - r)], colour, 5.0, None);
+        }
+        at => {
+            let up = if at == 2 { r } else { -r };
+            let points = vec![(x, y - 1.3 * up), (x - 1.2 * r, y + up), (x + 1.2 * r, y + up)];
+            scene.shapes.push(Shape::Area { points, colour, alpha: 1.0 });
         }
     }
 }

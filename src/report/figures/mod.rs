@@ -61,9 +61,25 @@ impl Figure {
         chart.drawable().map(Self::Lines)
     }
 
-    /// Whether its y axis does not begin at zero.
+    /// Whether an axis of numbers does not begin at zero.
     pub(crate) fn is_cut(&self) -> bool {
-        matches!(self, Self::Lines(chart) if chart.is_cut())
+        match self {
+            Self::Lines(chart) => chart.is_cut(),
+            Self::Histogram(Histogram { x, samples, .. }) | Self::Ecdf(Ecdf { x, samples, .. }) => {
+                x.is_cut(samples.iter().flat_map(|(_, values)| values.iter().copied()))
+            }
+            Self::Bars(_) | Self::HeatMap(_) | Self::Network(_) => false,
+        }
+    }
+
+    /// Whether its colours say a number.
+    pub(crate) fn is_heat(&self) -> bool {
+        matches!(self, Self::HeatMap(_))
+    }
+
+    /// Whether published values stand in it.
+    pub(crate) fn has_paper(&self) -> bool {
+        matches!(self, Self::Bars(chart) if chart.has_paper())
     }
 
     /// Names of its series.
@@ -154,4 +170,80 @@ pub(crate) fn write(stem: &Path, panels: &[Figure], whole: &Scene, png: bool) ->
     write_atomic(&files.svg, render::svg(whole, &titles.join("; "), &described.join(" "))?.as_bytes())?;
     files.png.iter().try_for_each(|file| write_atomic(file, &render::bitmap(whole)?))?;
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::fonts::{register, width};
+
+    /// A line of text of an SVG, and the box that it stands in: left, top, right, bottom.
+    type Said = (String, [f64; 4]);
+
+    fn texts(svg: &str) -> Vec<Said> {
+        let mut found = vec![];
+        for part in svg.split("<text ").skip(1) {
+            let (tag, rest) = part.split_once('>').expect("a tag");
+            let value = |key: &str| tag.split(&format!("{key}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+            let number = |key: &str| value(key).and_then(|n| n.parse::<f64>().ok()).expect("a number");
+            let text = rest.split("</text>").next().expect("text").trim();
+            let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+            // Plotters counts a text's height as 1.24 em.
+            let long = width(&text, 1.24 * number("font-size"), tag.contains("bold"));
+            let half = 0.4 * number("font-size");
+            let before = match value("text-anchor") {
+                Some("middle") => 0.5 * long,
+                Some("end") => long,
+                _ => 0.0,
+            };
+            let (x, y) = (number("x"), number("y"));
+            found.push(if tag.contains("rotate(270") {
+                (text, [x - half, y + before - long, x + half, y + before])
+            } else {
+                (text, [x - before, y - half, x - before + long, y + half])
+            });
+        }
+        found
+    }
+
+    fn committed() -> Vec<PathBuf> {
+        let folder = |path: &Path| -> Vec<PathBuf> {
+            std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect()
+        };
+        let reports = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports");
+        let mut all: Vec<PathBuf> =
+            folder(&reports).iter().flat_map(|reports| folder(&reports.join("figures"))).collect();
+        all.retain(|file| file.extension().is_some_and(|ending| ending == "svg"));
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn no_word_of_a_committed_figure_is_clipped_or_hides_another() {
+        register().expect("the font");
+        let files = committed();
+        assert!(files.len() > 50, "{} figures", files.len());
+        let mut wrong = vec![];
+        for file in &files {
+            let svg = std::fs::read_to_string(file).expect("an SVG");
+            let side = |key: &str| -> f64 {
+                svg.split(&format!(" {key}=\"")).nth(1).and_then(|n| n.split('"').next()?.parse().ok()).expect("a size")
+            };
+            let (page, texts) = ([side("width"), side("height")], texts(&svg));
+            for (at, (text, [left, top, right, bottom])) in texts.iter().enumerate() {
+                if *left < 0.0 || *top < 0.0 || *right > page[0] || *bottom > page[1] {
+                    wrong.push(format!("{}: '{text}' leaves the page", file.display()));
+                }
+                let hides =
+                    |b: &[f64; 4]| right.min(b[2]) - left.max(b[0]) > 2.0 && bottom.min(b[3]) - top.max(b[1]) > 2.0;
+                let hidden = texts[at + 1..].iter().filter(|(_, b)| hides(b));
+                wrong.extend(hidden.map(|(other, _)| format!("{}: '{text}' over '{other}'", file.display())));
+            }
+            if svg.contains("\n−0\n") || svg.contains("−0.0\n") || svg.contains("-0.0") {
+                wrong.push(format!("{}: a zero with a sign", file.display()));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

@@ -80,8 +80,7 @@ fn cell(column: &str, rows: &[&AttentionRow]) -> String {
         let class =
             if rows.len() > 1 { format!("{}, {} back: ", row.to, row.back.unwrap_or(0)) } else { String::new() };
         let direct = row.direct.map_or_else(String::new, |nats| format!(", adds {nats:.2} nats to the answer’s lead"));
-        let e = row.mass;
-        tip.push(format!("{class}{:.3} [{:.3}, {:.3}] n={}{direct}", e.value, e.low, e.high, e.n));
+        tip.push(format!("{class}{:.3}{direct}", row.mass));
     }
     format!(
         "<td class=\"p\" tabindex=\"0\" style=\"--s:{:.3}\" title=\"{}\">{mass:.2}</td>",

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::escape::text;
 use crate::report::folder::{Folder, called, sound};
 use crate::report::places;
+use crate::report::render_table::number;
 use crate::schema::{AttributionRow, Component, Form, HeadPatchRow, Named, PatchMode};
 use crate::stats::Estimate;
 
@@ -120,7 +121,10 @@ fn cell(node: String, known: &Known) -> String {
     let effect = shown.map_or_else(|| known.predicted.first().map(|row| row.effect), |row| Some(row.effect));
     let Some(effect) = effect.and_then(sound) else { return "<td></td>".into() };
     let mut tip = vec![node];
-    let range = |e: Estimate| format!("{:.3} [{:.3}, {:.3}]", e.value, e.low, e.high);
+    let range = |e: Estimate| {
+        let [value, low, high] = [e.value, e.low, e.high].map(|x| number(x, 3));
+        format!("{value} [{low}, {high}]")
+    };
     tip.extend(
         known.patched.values().map(|r| format!("{} {}, Holm p {:.2}", r.mode.name(), range(r.effect), r.p_holm)),
     );

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::escape::token;
 use super::trace::pairs;
 use crate::nth::Nth;
+use crate::report::render_table::number;
 use crate::schema::{PositionKind, PositionRow};
 
 /// Tokens that are shown of each step.
@@ -26,14 +27,14 @@ pub(super) fn html(rows: &[&PositionRow]) -> String {
                 Some((word, p)) => format!("<td>{} <small>{p:.2}</small></td>", token(word)),
                 None => "<td></td>".into(),
             });
-            let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+            let shown = |value: Option<f64>| value.map_or_else(String::new, |value| number(value, 3));
             let _ = write!(
                 body,
                 "<tr><th scope=\"row\">{block}, {}</th>{}<td class=\"num\">{}</td><td class=\"num\">{}</td></tr>",
                 Nth::of(step),
                 said.collect::<String>(),
-                number(row.p_exit),
-                number(row.entropy)
+                shown(row.p_exit),
+                shown(row.entropy)
             );
             step += 1;
         }

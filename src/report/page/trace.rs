@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::escape::{text, token};
 use super::steps;
 use crate::report::folder::{Folder, called};
+use crate::report::render_table::number;
 use crate::schema::{OutcomeRow, PositionKind, PositionRow};
 
 const INTRODUCTION: &str = "<p class=\"note\">A chip is a latent block: what the model would say next at each latent step, filled \
@@ -153,8 +154,7 @@ fn describe(row: &PositionRow, step: usize) -> String {
         [(row.entropy, "entropy"), (row.p_swi, "p(<swi>)"), (row.p_exit, "p(</swi>)"), (row.logprob, "log-prob")];
     for (value, name) in numbers {
         if let Some(value) = value {
-            let value = if value != 0.0 && value.abs() < 1e-3 { format!("{value:.1e}") } else { format!("{value:.3}") };
-            parts.push(format!("{name} {value}"));
+            parts.push(format!("{name} {}", number(value, 3)));
         }
     }
     let top = pairs(row.lens.as_deref().unwrap_or_default());
