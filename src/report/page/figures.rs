@@ -96,7 +96,7 @@ mod tests {
         assert!((one - other).abs() < 0.3, "{one} and {other}");
         assert!(columns.iter().all(|column| column.is_sorted()));
         assert_eq!(columns.concat().len(), heights.len());
-        assert_eq!(balanced(&[]), [vec![], vec![]]);
+        assert_eq!(balanced(&[]), [Vec::<usize>::new(), vec![]]);
         assert!((height("<svg role=\"img\" width=\"1020\" height=\"510\">") - 0.67).abs() < 1e-9);
     }
 }
