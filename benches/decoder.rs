@@ -19,7 +19,7 @@ use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
-use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select, Span};
+use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Span};
 use switchyard::ops::Targets;
 use switchyard::parallel;
 use switchyard::recipe::Optimizer;
@@ -200,7 +200,7 @@ fn lora_step(c: &mut Criterion) {
 fn everything(layers: usize) -> Vec<HookSpec> {
     let latent = [PointKind::LatentSource, PointKind::LatentInjected, PointKind::BoundaryLogits, PointKind::Result];
     let points = HookPoint::all(layers).into_iter().filter(|p| !latent.contains(&p.kind));
-    points.map(|p| HookSpec { pattern: p.to_string(), select: Select::All }).collect()
+    points.map(|p| HookSpec::all(p)).collect()
 }
 
 /// A forward under hooks that keep a handle to every value they see.
@@ -224,7 +224,7 @@ fn hooks(c: &mut Criterion) {
         let ids = size.ids();
         let model = size.model(&Device::flex());
         let layers = size.config.num_hidden_layers;
-        let resid = vec![HookSpec { pattern: "blocks.*.hook_resid_post".into(), select: Select::All }];
+        let resid = vec![HookSpec::all("blocks.*.hook_resid_post")];
         let sets = [("none", vec![]), ("resid_post", resid), ("everything", everything(layers))];
         let mut all = true;
         for (what, specs) in &sets {

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use switchyard::interventions::{Draw, Intervention, Later, Material, Replacement, Replacements, Steps, all};
-use switchyard::latent::{Blocks, Channel, Decode, HiddenState, decode};
+use switchyard::interventions::{At, Draw, Intervention, Later, Material, Replacement, Replacements, Steps, all};
+use switchyard::latent::{Blocks, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, Sweep, What};
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     }
     let what = |at: usize| What::Replace { with: made[at].0.as_ref(), steps: made[at].1 };
     let all: Vec<_> = (0..made.len()).map(|at| Continuation { what: what(at), same_shape: false }).collect();
-    let done = sweep.run(&all, Later::Recompute, Channel::Both)?;
+    let done = sweep.run(&all, Later::Recompute, At::Both)?;
     let shared = started.elapsed().as_secs_f64();
     let right: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
 

@@ -51,8 +51,7 @@ impl Corpus {
                 anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with")
             }
         };
-        let tokens = vocabulary.add_switch_tokens()?;
-        let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
+        let switch = vocabulary.add_switch_tokens()?;
         let (train, mut test) = problems(recipe)?;
         let mut told = vec![];
         if recipe.task.is_none() {
@@ -181,7 +180,7 @@ impl Corpus {
         self.verdict_of(self.grading, gold, text)
     }
 
-    /// The same for a reward: strictly, where its settings say so.
+    /// Whether a response earns its reward: graded strictly, where the reward's settings say so.
     pub(crate) fn pays(&self, gold: &str, text: &str, strict: bool) -> bool {
         self.verdict_of(Grading { strict, ..self.grading }, gold, text).equal
     }
@@ -363,14 +362,14 @@ impl Row {
         Self::new(&sample.prompt, &sample.response[from..], end)
     }
 
-    /// The same with these tokens between prompt and response. They are not learnt.
+    /// The row with these tokens between prompt and response. They are not learnt.
     #[must_use]
     pub fn after(self, block: &[u32]) -> Self {
         let (prompt, response) = self.ids.split_at(self.prompt);
         Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), ..self }
     }
 
-    /// The same with this teacher.
+    /// The row with this teacher.
     #[must_use]
     pub fn taught_by(self, teacher: Row) -> Self {
         Self { teacher: Some(Box::new(teacher)), ..self }

@@ -100,9 +100,6 @@ pub(crate) struct Evaluated<'a> {
 
 /// Decodes batches of problems, dealt to threads; traces in the order of the batches. `done` hears of each batch, from several
 /// threads.
-///
-/// # Errors
-/// As [`evaluate`] and those of `done`.
 pub(crate) fn decode_batches(
     how: &Evaluated,
     batches: &[&[Request]],

@@ -89,7 +89,7 @@ impl Opened {
 
     /// Ids of the switch tokens, where the vocabulary has them.
     pub fn switch(&self) -> Option<SwitchIds> {
-        self.vocabulary.as_ref().and_then(switch_ids)
+        self.vocabulary.as_ref()?.switch().ok()
     }
 
     /// The vocabulary of a model that must have one.
@@ -126,7 +126,7 @@ impl Opened {
         self.load_as(Compute::F32, device)
     }
 
-    /// The same for a model that will compute in this type, layers in it. Embedding table and head stay in f32 until tokens have been
+    /// Reads the weights of a model that will compute in this type, layers in it. Embedding table and head stay in f32 until tokens have been
     /// added ([`Loaded::computing_in`]).
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Opened {
         self.loaded(model)
     }
 
-    /// The same of a model that is to be trained ([`Decoder::load_kept_to_train`]).
+    /// Reads the weights of a model that is to be trained ([`Decoder::load_kept_to_train`]).
     ///
     /// # Errors
     /// As [`Self::load_as`].
@@ -156,11 +156,6 @@ impl Opened {
         let Self { vocabulary, stop, reasoning, .. } = self;
         Ok(Loaded { model, vocabulary, switch, stop, reasoning: reasoning.unwrap_or_default() })
     }
-}
-
-fn switch_ids(vocabulary: &Vocabulary) -> Option<SwitchIds> {
-    let tokens = vocabulary.switch().ok()?;
-    Some(SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent })
 }
 
 /// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
@@ -239,8 +234,7 @@ impl Loaded {
             "{}: its tokens need {old} embedding rows, the model has {rows}: its embedding was not resized when they were added",
             vocabulary.source().display()
         );
-        vocabulary.add_switch_tokens()?;
-        self.switch = switch_ids(vocabulary);
+        self.switch = Some(vocabulary.add_switch_tokens()?);
         let rows = vocabulary.size();
         // Head and embedding draw different noise.
         let mut stream = how.seed;

@@ -12,7 +12,6 @@ use anyhow::{Result, bail, ensure};
 use burn::tensor::{DType, Device, FloatDType};
 #[cfg(feature = "gpu")]
 use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
-use serde::{Deserialize, Serialize};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::Checkpoint;
@@ -40,35 +39,24 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The float type of a computation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Compute {
-    #[default]
-    F32,
-    /// As `F32`, on GPUs that multiply f32 faster when both factors are rounded to TF32 (10 bits of mantissa of 23): they are. For the whole
-    /// process.
-    Tf32,
-    Bf16,
-    /// In f32, with matrices kept in memory as their files store them. Over them LoRA factors can be trained.
-    Stored,
-    /// As `Stored` on the CPU, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
-    #[serde(rename = "stored-bf16")]
-    StoredBf16,
+names! {
+    /// The float type of a computation.
+    #[derive(Default)]
+    pub enum Compute {
+        #[default]
+        F32 = "f32",
+        /// As `F32`, on GPUs that multiply f32 faster when both factors are rounded to TF32 (10 bits of mantissa of 23): they are. For the whole
+        /// process.
+        Tf32 = "tf32",
+        Bf16 = "bf16",
+        /// In f32, with matrices kept in memory as their files store them. Over them LoRA factors can be trained.
+        Stored = "stored",
+        /// As `Stored` on the CPU, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
+        StoredBf16 = "stored-bf16",
+    }
 }
 
 impl Compute {
-    /// As recipes, manifests and the command line write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Compute::F32 => "f32",
-            Compute::Tf32 => "tf32",
-            Compute::Bf16 => "bf16",
-            Compute::Stored => "stored",
-            Compute::StoredBf16 => "stored-bf16",
-        }
-    }
-
     /// What a decoder computes in; f32 where all that it keeps as stored are floats.
     pub fn of(model: &Decoder) -> Self {
         match model.norm.weight.val().dtype() {
@@ -122,11 +110,8 @@ impl Compute {
         }
     }
 
-    /// The same to be trained: tables of tokens in f32 where they are floats, everything kept apart from the factors of an adapter where
+    /// Reads a model to be trained: tables of tokens in f32 where they are floats, everything kept apart from the factors of an adapter where
     /// it is kept as stored.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
     pub(crate) fn load_to_train(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),

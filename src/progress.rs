@@ -56,7 +56,7 @@ pub fn say(line: &str) {
     }
 }
 
-/// The same whoever speaks: an error.
+/// An error: a line that is shown also where nothing else is.
 pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }

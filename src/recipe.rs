@@ -7,6 +7,7 @@ mod evaluation;
 mod grpo;
 mod optimizer;
 mod ranges;
+mod reward;
 mod supervised;
 
 use std::path::PathBuf;
@@ -17,9 +18,13 @@ use serde::{Deserialize, Serialize};
 pub use baselines::{Coconut, Codi, Colar, Icot, Pause, Reset, Short, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, Grpo, ReplayMode, Reward, UseReward};
+pub use grpo::{Anchor, Grpo, ReplayMode};
 pub use optimizer::Optimizer;
+pub(crate) use ranges::Range;
+use ranges::Range::{Count, Each, Positive, Typed};
+use ranges::WIDTH;
 pub use ranges::settings;
+pub use reward::{Facts, Reward, TERMS, Terms, UseReward};
 pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 use crate::grade::Grader;
@@ -163,22 +168,15 @@ fn yes() -> bool {
     true
 }
 
-/// The paper's LoRA, by default.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Lora {
-    pub rank: usize,
-    pub alpha: f64,
-    pub targets: Vec<String>,
-    pub train_embeddings: bool,
-    /// Of embedding table and head, train the rows of `<swi>`, `</swi>` and `<latent>` only: an adapter of a few megabytes.
-    pub only_new_rows: bool,
-}
-
-impl Default for Lora {
-    fn default() -> Self {
-        let LoraSettings { rank, alpha, targets, train_embeddings, .. } = LoraSettings::default();
-        Self { rank, alpha, targets, train_embeddings, only_new_rows: false }
+settings! {
+    /// The paper's LoRA, by default.
+    pub struct Lora {
+        pub rank: usize = LoraSettings::default().rank => Count(1, WIDTH),
+        pub alpha: f64 = LoraSettings::default().alpha => Positive,
+        pub targets: Vec<String> = LoraSettings::default().targets => Each(&Typed),
+        pub train_embeddings: bool = LoraSettings::default().train_embeddings => Typed,
+        /// Of embedding table and head, train the rows of `<swi>`, `</swi>` and `<latent>` only: an adapter of a few megabytes.
+        pub only_new_rows: bool = false => Typed,
     }
 }
 

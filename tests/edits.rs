@@ -8,8 +8,7 @@ use burn::tensor::Device;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use switchyard::interventions::{Later, Steps, Zero};
-use switchyard::latent::Channel;
+use switchyard::interventions::{At, Later, Steps, Zero};
 use switchyard::model::checkpoint::Checkpoint;
 use switchyard::model::hooks::{Recorded, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
@@ -152,7 +151,7 @@ fn zero_at_the_latents_is_what_intervene_does() {
     let settings = study.settings();
     let sweep = study.sweep().expect("a sweep");
     let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };
-    let outcomes = sweep.run(&[zero], Later::Recompute, Channel::Both).expect("zero").remove(0).outcomes;
+    let outcomes = sweep.run(&[zero], Later::Recompute, At::Both).expect("zero").remove(0).outcomes;
     let corpus = &study.corpus;
     let (mut changed, mut compared) = (0, 0);
     for (outcome, prompt) in outcomes.iter().zip(&corpus.test_prompts).filter(|(outcome, _)| outcome.switched) {

@@ -137,7 +137,7 @@ fn random_draws_follow_the_seed() {
 #[test]
 fn swi_stands_where_the_annotator_put_it() {
     let study = Study::open(&micro(), "sft", Some(200), 0).expect("the micro fixture");
-    let rows = teacher_forced::rows(&study).expect("rows");
+    let rows = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
     assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{:?}", rows);
     assert!(p(Event::SwiStart).low > p(Event::SameToken).high);

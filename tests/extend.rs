@@ -1,4 +1,4 @@
-//! A stranger's task, method, experiment and intervention (`tests/extend/`): each is one file and one line in a list. They are
+//! A stranger's task, method, experiment, intervention and reward term (`tests/extend/`): each is one file and one line in a list. They are
 //! added to a copy of the crate, compiled and run there.
 
 use std::fs;
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// File of ours, room, list, and the line that is added to it.
-const ADDED: [(&str, &str, &str, &str); 4] = [
+const ADDED: [(&str, &str, &str, &str); 5] = [
     ("parity_bits", "tasks", "families! {", "parity_bits::ParityBits,"),
     ("dots", "method", "methods! {", "dots::Dots,"),
     ("negate", "interventions", "interventions! {", "negate,"),
+    ("thrift", "recipe/reward", "terms! {", "thrift: \"thrift\","),
     ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),
 ];
 

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
 use crate::common::known::Purpose;
-use switchyard::experiments::hook_intervention::{self, Config, Positions};
+use switchyard::experiments::hook_intervention::{self, Config};
 use switchyard::latent::decode;
 use switchyard::model::hooks::Site;
-use switchyard::model::{Activation, HookSpec, Hooks};
+use switchyard::model::{Activation, HookSpec, Hooks, Select};
 use switchyard::schema::{InterventionRow, Steps};
 use switchyard::study::Study;
 
@@ -33,7 +33,7 @@ fn heads_that_are_used_matter_and_the_decoy_does_not() {
     let point = |(layer, _): (usize, usize)| format!("blocks.{layer}.attn.hook_z");
     let head = |(_, head): (usize, usize)| vec![head.to_string().parse().expect("a head")];
     for (node, used) in [(WRITER, true), (READER, true), (DECOY, false)] {
-        let positions = vec![Positions::Text(None)];
+        let positions = vec![Select::Text(None)];
         let config = Config { heads: head(node), positions, ..asked(&[&point(node)], &["zero", "mean"]) };
         let rows = try_rows(&study, &config).expect("rows");
         assert_eq!(rows.len(), 3, "normal, zero, mean");
@@ -52,11 +52,11 @@ fn heads_that_are_used_matter_and_the_decoy_does_not() {
     assert!(rows.len() == 3 && rows[1..].iter().all(InterventionRow::lowers), "{rows:?}");
     // At the prompt nothing is written that latents need but the digit itself, which the embedding holds.
     let config =
-        Config { positions: vec![Positions::Prompt], ..asked(&["hook_embed", "blocks.3.hook_mlp_out"], &["mean"]) };
+        Config { positions: vec![Select::Prompt], ..asked(&["hook_embed", "blocks.3.hook_mlp_out"], &["mean"]) };
     let rows = try_rows(&study, &config);
     let moved_nothing = rows.expect_err("the last MLP puts out zeros").to_string();
     assert!(moved_nothing.contains("blocks.3.hook_mlp_out"), "{moved_nothing}");
-    let config = Config { positions: vec![Positions::Row(4)], ..asked(&["hook_embed"], &["resample"]) };
+    let config = Config { positions: vec![Select::Position(4)], ..asked(&["hook_embed"], &["resample"]) };
     let rows = try_rows(&study, &config).expect("rows");
     assert!(rows[1].lowers() && rows[1].place.as_deref() == Some("pos[4]"), "the digit: {}", rows[1].accuracy_change);
 }
@@ -72,7 +72,7 @@ fn a_value_put_in_its_own_place_changes_nothing() {
         .hooks
         .extend(["blocks.0.ln1.hook_scale", "blocks.0.mlp.hook_post", "ln_final.hook_normalized"].map(Into::into));
     (config.steps, config.positions) =
-        (vec![Steps::All], vec![Positions::Prompt, Positions::Text(None), Positions::Row(9)]);
+        (vec![Steps::All], vec![Select::Prompt, Select::Text(None), Select::Position(9)]);
     let mut rows = try_rows(&study, &config).expect("rows");
     assert_eq!(rows.len(), 1 + 7 * 4);
     let inputs = asked(&["latent.hook_source", "latent.hook_injected"], &["self_patch"]);
@@ -130,7 +130,7 @@ fn a_change_written_whole_is_what_its_shorthands_say() {
     let prompts = &study.corpus.test_prompts;
     assert!(prompts.iter().any(|p| p.len() != prompts[0].len()), "prompts of several lengths");
     // The file of a recording put back in place of itself changes nothing.
-    let last: Positions = "pos[-1]".parse().expect("a position");
+    let last: Select = "pos[-1]".parse().expect("a position");
     let positions = vec![last];
     let short = Config { positions, ..asked(&["blocks.1.hook_mlp_out"], &["zero"]) };
     let short = try_rows(&study, &short).expect("rows");
@@ -162,7 +162,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (asked(&["blocks.2.attn.hook_pattern"], &["mean"]), "its own length"),
         (asked(&["blocks.2.attn.hook_attn_scores"], &["resample"]), "its own length"),
         (
-            Config { positions: vec![Positions::Prompt], ..asked(&["latent.hook_injected"], &["zero"]) },
+            Config { positions: vec![Select::Prompt], ..asked(&["latent.hook_injected"], &["zero"]) },
             "latent steps only",
         ),
     ] {

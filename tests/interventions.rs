@@ -9,14 +9,14 @@ use crate::common::known::{EXIT_STEP, Purpose};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
 use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
-use switchyard::interventions::{Later, Steps, Zero};
-use switchyard::latent::{Channel, Switching};
+use switchyard::interventions::{At, Later, Steps, Zero};
+use switchyard::latent::Switching;
 use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, PatchRow, benefit};
 use switchyard::store::Measurements;
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, What};
 
-const CHANNELS: [Channel; 3] = [Channel::Both, Channel::Embedding, Channel::Kv];
+const CHANNELS: [At; 3] = [At::Both, At::Embedding, At::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
 
 fn micro(phase: &str, problems: usize) -> Study {
@@ -69,7 +69,7 @@ fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
     assert_eq!(tokens(&sweep.traces), tokens(free));
     assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
     let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
-    let done = sweep.run(&[skip], Later::Recompute, Channel::Both).expect("skip").remove(0);
+    let done = sweep.run(&[skip], Later::Recompute, At::Both).expect("skip").remove(0);
     for (outcome, trace) in done.outcomes.iter().zip(&suppressed) {
         let text = study.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
         assert_eq!(outcome.answer, study.corpus.answer("", &text));
@@ -84,13 +84,13 @@ fn settings_do_what_they_say() {
         let config = Config { later: vec![later], at: vec![at], ..config(&["zero"], &[Steps::Only(1)]) };
         rows(&study, &config).expect("rows").rows.remove(1)
     };
-    let row = with(Later::Frozen, Channel::Embedding);
+    let row = with(Later::Frozen, At::Embedding);
     assert!(row.firings > 0 && row.mean_change > 1.0 && row.answer_changed.value == 0.0, "{row:?}");
     let changed = |later, at| with(later, at).answer_changed.value;
-    assert!(changed(Later::Recompute, Channel::Both) > 0.2);
-    assert!(changed(Later::Recompute, Channel::Embedding) > 0.2, "through the next latent");
-    assert!(changed(Later::Recompute, Channel::Kv) > 0.2, "through attention");
-    assert!(changed(Later::Frozen, Channel::Both) <= changed(Later::Recompute, Channel::Both));
+    assert!(changed(Later::Recompute, At::Both) > 0.2);
+    assert!(changed(Later::Recompute, At::Embedding) > 0.2, "through the next latent");
+    assert!(changed(Later::Recompute, At::Kv) > 0.2, "through attention");
+    assert!(changed(Later::Frozen, At::Both) <= changed(Later::Recompute, At::Both));
 }
 
 #[test]
@@ -107,11 +107,11 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
     // The last latent is read through its keys and values; its output decides the exit only, and what a longer block adds
     // has no counter to be read by.
     let last = Steps::Only(EXIT_STEP - 1);
-    assert_eq!(right(Channel::Embedding, last), switched);
-    assert_eq!(right(Channel::Kv, last), 0);
+    assert_eq!(right(At::Embedding, last), switched);
+    assert_eq!(right(At::Kv, last), 0);
     // The first hands its state on through its output; nobody attends to it.
-    assert_eq!(right(Channel::Kv, Steps::Only(0)), switched);
-    assert_eq!(right(Channel::Embedding, Steps::Only(0)), 0);
+    assert_eq!(right(At::Kv, Steps::Only(0)), switched);
+    assert_eq!(right(At::Embedding, Steps::Only(0)), 0);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn the_hand_built_models_do_what_they_were_built_to_do() {
 
 #[test]
 fn teacher_forcing_finds_the_switch_where_it_is() {
-    let rows = teacher_forced::rows(&study(Purpose::Working, 80, 2)).expect("rows");
+    let rows = teacher_forced::rows(&study(Purpose::Working, 80, 2), &teacher_forced::Config {}).expect("rows");
     let of = |event| rows.iter().find(|r| r.event == event).expect("a class");
     assert!(of(Event::SwiStart).p_swi.low > 0.999 && of(Event::SwiStart).rank.high == 1.0);
     assert!(of(Event::Other).p_swi.high < 1e-3);

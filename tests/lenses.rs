@@ -11,7 +11,7 @@ use switchyard::latent::trace::{End, PositionRole};
 use switchyard::machine::Machine;
 use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
-use switchyard::schema::{AccuracyRow, Lens, LensRow, Opened, PositionRow, ResponseRow};
+use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening, PositionRow, ResponseRow};
 use switchyard::store::read;
 use switchyard::study::{Asked, Study};
 
@@ -67,7 +67,7 @@ fn accuracy_is_what_training_reported() {
             assert!(longer.lost > longer.gained, "it was trained on 5 steps: {longer:?}");
         }
 
-        let each = outcomes::rows(&study).expect("rows");
+        let each = outcomes::rows(&study, &outcomes::Config {}).expect("rows");
         let right = each.iter().filter(|r| r.correct).count();
         assert_eq!((each.len(), right as f64 / 500.0), (500, scores.accuracy.value));
         assert!(each.iter().all(|r| r.correct == (r.answer.as_ref() == Some(&r.gold))));
@@ -77,7 +77,7 @@ fn accuracy_is_what_training_reported() {
 #[test]
 fn the_papers_rows_of_traces_add_up() {
     let study = micro("sft", Some(200));
-    let rows = traces::rows(&study).expect("rows");
+    let rows = traces::rows(&study, &traces::Config {}).expect("rows");
     let (scores, decoded) = study.decoded().expect("the decode");
     let of = |group: &str| rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"));
     let parts = ["correct_no_swi", "correct_swi", "wrong_no_swi", "wrong_swi"];
@@ -93,7 +93,7 @@ fn the_papers_rows_of_traces_add_up() {
     let first = some.first_swi.expect("switched");
     assert!(first.low > 0.0 && first.high < 1.0);
 
-    let kinds = entropy::rows(&study).expect("rows");
+    let kinds = entropy::rows(&study, &entropy::Config {}).expect("rows");
     let positions: usize = kinds.iter().map(|r| r.positions).sum();
     assert_eq!(positions, decoded.iter().map(|t| t.positions.len()).sum::<usize>());
     for row in &kinds {
@@ -151,7 +151,7 @@ fn rows_read_back() {
         assert!(!run(&study, &settings, &mut journal).expect("rows").is_empty());
     }
     let file = |name: &str| folder.path().join(format!("{name}-grpo.parquet"));
-    let direct = traces::rows(&study).expect("rows");
+    let direct = traces::rows(&study, &traces::Config {}).expect("rows");
     assert_eq!(read::<ResponseRow>(&file("traces")).expect("typed rows"), direct);
     let direct = positions::rows(&study, &positions::Config::default()).expect("rows");
     assert_eq!(read::<PositionRow>(&file("positions")).expect("typed rows"), direct);
@@ -253,16 +253,21 @@ fn a_model_that_never_saw_swi_has_rows_all_the_same() {
     let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
     assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);
     assert_eq!(of(&rows, "forced").switch_rate.value, 1.0);
-    assert_eq!(outcomes::rows(&study).expect("rows").len(), 3);
-    assert_eq!(traces::rows(&study).expect("rows")[0].identity.n, 3);
-    assert!(entropy::rows(&study).expect("rows").iter().any(|r| r.kind == "text" && r.entropy.is_some()));
+    assert_eq!(outcomes::rows(&study, &outcomes::Config {}).expect("rows").len(), 3);
+    assert_eq!(traces::rows(&study, &traces::Config {}).expect("rows")[0].identity.n, 3);
+    assert!(
+        entropy::rows(&study, &entropy::Config {})
+            .expect("rows")
+            .iter()
+            .any(|r| r.kind == "text" && r.entropy.is_some())
+    );
     assert!(!positions::rows(&study, &positions::Config::default()).expect("rows").is_empty());
     let lens = logit_lens::Config { layers: vec![0, 15, 29], steps: 6, text_positions: 4, ..Default::default() };
     let rows = logit_lens::rows(&study, &lens).expect("rows");
     assert!(rows.iter().any(|r| r.step.is_some() && r.layer == 15 && r.lens == Lens::Tuned));
     assert!(rows.iter().filter(|r| r.layer == 30).all(|r| r.kl.high < 1e-5 && r.agreement.value == 1.0));
     let entropy = |r: &LensRow| r.entropy.low >= 0.0 && r.entropy.high <= f64::ln(49_200.0);
-    assert!(rows.iter().all(|r| entropy(r) && r.switching == Opened::Forced));
+    assert!(rows.iter().all(|r| entropy(r) && r.switching == Opening::Forced));
 }
 
 #[test]

@@ -13,9 +13,8 @@ use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
 use switchyard::model::checkpoint::{Checkpoint, write_random};
 use switchyard::model::config::Family;
 use switchyard::model::{Decoder, ModelConfig};
-use switchyard::recipe::{Compute, Grpo, ReplayMode};
+use switchyard::recipe::{Compute, Facts, Grpo, ReplayMode};
 use switchyard::train::grpo::gradients;
-use switchyard::train::reward::{Facts, reward};
 use switchyard::train::rollouts::{Behaviour, Rollout};
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
@@ -72,7 +71,7 @@ fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
         positions.push(sampled(IDS.swi_end, PositionRole::SwiEndSampled));
     }
     let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
-    let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
+    let terms = Grpo::default().reward.of(Facts::of(&trace, true));
     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
     Rollout { anchor, trace, terms, correct: true, advantage: 1.0 }
 }

@@ -42,7 +42,7 @@ fn error<T>(result: anyhow::Result<T>) -> String {
 #[test]
 fn swi_is_a_spike_between_look_alikes() {
     let study = study("sft", 200);
-    let forced = teacher_forced::rows(&study).expect("rows");
+    let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Sharper, the less alike: untagged clause starts, the same token, random positions, neighbours.
     assert!(p(Event::SwiStart).low > p(Event::ClauseStart).high, "{forced:?}");
@@ -176,7 +176,7 @@ fn data_without_a_boundary_says_so() {
     study.recipe.annotate.spans.min_length = 500;
     study.recipe.evaluation.max_new_tokens = 1;
     for said in [
-        error(teacher_forced::rows(&study)),
+        error(teacher_forced::rows(&study, &teacher_forced::Config {})),
         error(switch_window::rows(&study, &switch_window::Config::default())),
         error(layer_probe::probe(&study, &quick(), |_| Ok(()))),
         error(phases::rows(&study, &study)),
@@ -250,7 +250,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     let gguf = gguf.to_string_lossy();
     let asked = Asked { data: Some(data), problems: Some(24), ..Asked::default() };
     let study = Study::of_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
-    let forced = teacher_forced::rows(&study).expect("rows");
+    let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.
     assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");

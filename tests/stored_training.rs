@@ -59,8 +59,7 @@ fn opened(path: &Path, dtype: Compute, device: &Device) -> (Decoder, Vocabulary)
 }
 
 fn ids(vocabulary: &Vocabulary) -> SwitchIds {
-    let tokens = vocabulary.switch().expect("switch tokens");
-    SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent }
+    vocabulary.switch().expect("switch tokens")
 }
 
 fn rows(ids: SwitchIds) -> Vec<Row> {

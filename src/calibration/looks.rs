@@ -121,7 +121,7 @@ impl Said {
 }
 
 fn teacher_forced(study: &Study) -> Result<Said> {
-    let rows = teacher_forced::rows(study)?;
+    let rows = teacher_forced::rows(study, &teacher_forced::Config {})?;
     let of = |event| rows.iter().find(|r| r.event == event).context("no positions of a class");
     let truth = !study.name.ends_with("blind");
     let mut said = Said::default();

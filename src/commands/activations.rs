@@ -8,12 +8,10 @@ use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
-use super::unknown::warn_of_unknown;
-use super::{ModelArgs, parse_ids, reached, tensors};
+use super::{ModelArgs, encode, reached, row_ids, tensors};
 use crate::latent::Sequence;
 use crate::loading::Opened;
 use crate::machine::Machine;
-use crate::model::Hooks;
 use crate::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
@@ -85,16 +83,16 @@ impl Activations {
         let specs = &wanted.specs;
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;
+        reached::check(specs, &edits, opened.config().num_hidden_layers, &sequences)?;
         let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
-        let changed = edits.specs(ends.iter().copied().max().unwrap_or_default())?;
-        reached::check(specs.iter().chain(&changed), opened.config().num_hidden_layers, &sequences)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let edits = edits.at_work(&loaded.model, &ends, 0);
-        let mut hooks = Hooks::none();
-        edits.attach(&mut hooks, loaded.layers())?;
-        let mut recorded = loaded.record(&sequences, specs, self.logits, hooks)?;
+        let (mut recorded, _) = edits.run(
+            &loaded.model,
+            (&ends, 0),
+            |_| "no position of these rows reached it".into(),
+            |hooks| loaded.record(&sequences, specs, self.logits, hooks),
+        )?;
         wanted.named(&mut recorded);
-        edits.fired("no position of these rows reached it")?;
         if !self.allow_non_finite {
             tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;
         }
@@ -102,22 +100,14 @@ impl Activations {
     }
 
     fn rows(&self, opened: &Opened) -> Result<Vec<Vec<u32>>> {
-        let rows = match (&self.ids, &self.prompt, &self.prompts) {
-            (Some(ids), _, _) => vec![parse_ids(ids)?],
-            (_, Some(prompt), _) => vec![encode(opened, prompt)?],
-            (_, _, Some(file)) => return read_lines(file, opened),
-            _ => bail!("nothing to run: give --ids, --prompt or --prompts"),
-        };
-        rows.iter().try_for_each(|ids| opened.check_ids(ids))?;
-        Ok(rows)
+        if let Some(file) = &self.prompts {
+            return read_lines(file, opened);
+        }
+        let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
+        let ids = ids.context("nothing to run: give --ids, --prompt or --prompts")?;
+        opened.check_ids(&ids)?;
+        Ok(vec![ids])
     }
-}
-
-fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
-    ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
-    let vocabulary = opened.text()?;
-    warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
-    vocabulary.encode_row(prompt)
 }
 
 fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {

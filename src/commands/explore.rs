@@ -16,8 +16,9 @@ use tempfile::TempDir;
 use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 use super::device::MachineArgs;
+use super::generate::DecodeArgs;
 use super::lens::{named, token};
-use super::session::{Room, Settings};
+use super::session::Room;
 use super::{ModelArgs, tensors};
 use crate::latent::{Sequence, Trace};
 use crate::model::Hooks;
@@ -66,7 +67,7 @@ struct See {
     #[serde(default)]
     hooks: Vec<String>,
     #[serde(default)]
-    settings: Settings,
+    settings: DecodeArgs,
 }
 
 /// Tokens that are read at a place.
@@ -257,9 +258,7 @@ impl Explorer {
     ) -> Result<T> {
         let edits = self.room.edits(hooks)?;
         let edits = edits.at_work(&self.room.loaded.model, &[trace.prompt.len().min(row.ids.len())], 0);
-        let mut attached = Hooks::none();
-        edits.attach(&mut attached, self.room.loaded.layers())?;
-        work(attached)
+        work(edits.hooks(self.room.loaded.layers())?)
     }
 
     fn file(&self) -> PathBuf {

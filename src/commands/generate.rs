@@ -10,14 +10,14 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
-use super::hooks::{AtWork, Edits, HookArgs, Reach, list};
+use super::hooks::{Edits, HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
 use super::unknown::warn_of_unknown;
-use super::{ModelArgs, parse_ids, print, tensors};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Trace, decode};
+use super::{ModelArgs, print, row_ids, tensors};
+use crate::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
 use crate::loading::{Loaded, Opened};
 use crate::machine::Machine;
-use crate::model::hooks::{Recording, parse_specs};
+use crate::model::hooks::{Recorded, Recording, parse_specs};
 use crate::model::{HookSpec, Hooks};
 use crate::progress::say;
 use crate::text::{Chat, Vocabulary};
@@ -42,29 +42,8 @@ pub struct Generate {
     /// Arguments of the chat template: '{"enable_thinking": false}'
     #[arg(long, requires = "chat", value_name = "JSON")]
     chat_template_kwargs: Option<String>,
-    /// Visible tokens at most
-    #[arg(long, default_value_t = 256, value_name = "N")]
-    max_new_tokens: usize,
-    /// 0 is greedy
-    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
-    temperature: f64,
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Draw from the K most probable tokens; 0 keeps all
-    #[arg(long, default_value_t = 0, value_name = "K")]
-    top_k: usize,
-    /// Draw from the most probable tokens that make up P; 1 keeps all
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
-    top_p: f64,
-    /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
-    #[arg(long, value_name = "N")]
-    k_min: Option<usize>,
-    /// Latent steps after which a block must end; by default what the checkpoint was trained with, else 16
-    #[arg(long, value_name = "N")]
-    k_cap: Option<usize>,
-    /// Go on after an end-of-text token
-    #[arg(long)]
-    ignore_eos: bool,
+    #[command(flatten)]
+    decoding: DecodeArgs,
     /// Print one JSON object: tokens (new ids, latents left out), text, trace
     #[arg(long)]
     json: bool,
@@ -81,6 +60,58 @@ pub struct Generate {
     machine: MachineArgs,
 }
 
+settings! {
+    /// How to decode.
+    #[derive(Args)]
+    pub(super) struct DecodeArgs {
+        /// Visible tokens at most
+        #[arg(long, default_value_t = 256, value_name = "N")]
+        max_new_tokens: usize = 256,
+        /// 0 is greedy
+        #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
+        temperature: f64 = 0.0,
+        #[arg(long, default_value_t = 0)]
+        seed: u64 = 0,
+        /// Draw from the K most probable tokens; 0 keeps all
+        #[arg(long, default_value_t = 0, value_name = "K")]
+        top_k: usize = 0,
+        /// Draw from the most probable tokens that make up P; 1 keeps all
+        #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
+        top_p: f64 = 1.0,
+        /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
+        #[arg(long, value_name = "N")]
+        k_min: Option<usize> = None,
+        /// Latent steps after which a block must end; by default what the checkpoint was trained with, else 16
+        #[arg(long, value_name = "N")]
+        k_cap: Option<usize> = None,
+        /// Go on after an end-of-text token
+        #[arg(long)]
+        ignore_eos: bool = false,
+    }
+}
+
+impl DecodeArgs {
+    /// Of a model that reasons so and ends its texts with these tokens.
+    ///
+    /// # Errors
+    /// A value out of range, by name.
+    pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
+        let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
+        // One named alone moves the other out of its way.
+        let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
+        let settings = DecodeSettings {
+            sampling: Sampling { temperature, top_k, top_p, seed },
+            k_min,
+            k_cap: self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min)),
+            max_new_tokens,
+            stop: if self.ignore_eos { vec![] } else { stop.to_vec() },
+            ..DecodeSettings::default()
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
 impl Generate {
     /// # Errors
     /// Anything wrong with the request before any weight is read; later, logits that are not finite.
@@ -93,58 +124,26 @@ impl Generate {
         if self.edit.list_hooks {
             return list(&opened);
         }
-        let mut settings = self.settings(&opened)?;
+        let reasoning = opened.reasoning.clone().unwrap_or_default();
+        let settings = self.decoding.settings(&reasoning, &opened.stop)?;
         let prompt = self.checked_prompt(&opened)?;
         let edits = self.edit.edits(&opened)?;
-        let specs = self.specs(&opened, &settings, &edits, prompt.len())?;
-        if !self.ignore_eos {
-            settings.stop.clone_from(&opened.stop);
-        }
-        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let recording = Recording::of(&specs, loaded.model.config())?;
-        let edits = edits.at_work(&loaded.model, &[prompt.len()], self.seed);
-        let trace = continue_prompt(&loaded, &settings, prompt, &edits, &recording)?;
-        if trace.end == End::NonFinite {
-            bail!(
-                "the logits after {} new tokens are not finite: the weights hold or produce NaN",
-                trace.visible_tokens()
-            );
-        }
-        let fired = edits.fired(&taken(&trace))?;
-        if let Some(out) = &self.out {
-            let row = loaded.row(&trace)?;
-            let recorded = recording.tensors(1).with_context(|| taken(&trace))?;
-            tensors::check_finite(&recorded)?;
-            tensors::write(out, &self.model.named()?, &[row], &recorded)?;
-        }
-        self.show(&trace, &loaded, &fired)
-    }
-
-    fn settings(&self, opened: &Opened) -> Result<DecodeSettings> {
-        let trained = opened.reasoning.clone().unwrap_or_default();
-        // One named alone moves the other out of its way.
-        let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
-        let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
-        let settings = DecodeSettings {
-            sampling: Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed },
-            k_min,
-            k_cap,
-            max_new_tokens: self.max_new_tokens,
-            ..DecodeSettings::default()
-        };
-        settings.check()?;
-        Ok(settings)
-    }
-
-    /// What is recorded; every hook that is named can be reached, and the file can be written.
-    fn specs(&self, opened: &Opened, settings: &DecodeSettings, edits: &Edits, prompt: usize) -> Result<Vec<HookSpec>> {
         let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
-        let blocks = opened.reasoning.clone().unwrap_or_default().blocks;
-        let reach = Reach::of(&blocks, opened.switch().is_some(), settings, prompt);
-        let layers = opened.config().num_hidden_layers;
-        specs.iter().chain(&edits.specs(prompt)?).try_for_each(|spec| reach.check(spec, layers))?;
+        let reach = Reach::of(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
+        reach.check(&specs, &edits, opened.config().num_hidden_layers)?;
         self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
-        Ok(specs)
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+        let cancel = Arc::new(AtomicBool::new(false));
+        let raised = cancel.clone();
+        // Without a handler Ctrl-C ends the process, which is also an answer.
+        let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
+        let Continued { traces, recorded, fired } =
+            continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(&cancel))?;
+        let trace = traces.first().context("the decoder returned nothing")?;
+        if let Some(out) = &self.out {
+            tensors::write(out, &self.model.named()?, &[loaded.row(trace)?], &recorded)?;
+        }
+        self.show(trace, &loaded, &fired)
     }
 
     fn checked_prompt(&self, opened: &Opened) -> Result<Vec<u32>> {
@@ -155,9 +154,9 @@ impl Generate {
         }
         let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
         ensure!(
-            !opened.config().family.learned_positions() || n + self.max_new_tokens <= most,
+            !opened.config().family.learned_positions() || n + self.decoding.max_new_tokens <= most,
             "the prompt's {n} tokens and --max-new-tokens {} reach beyond the {most} positions that the model has rows for: take fewer",
-            self.max_new_tokens
+            self.decoding.max_new_tokens
         );
         if n > most {
             say(&format!(
@@ -168,17 +167,13 @@ impl Generate {
     }
 
     fn prompt_ids(&self, opened: &Opened) -> Result<Vec<u32>> {
-        let prompt = match (&self.prompt, &self.ids) {
-            (Some(prompt), _) => prompt,
-            (None, Some(ids)) => return parse_ids(ids),
-            (None, None) => bail!("nothing to continue: give --prompt or --ids"),
+        let (Some(prompt), true) = (&self.prompt, self.chat) else {
+            let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
+            return ids.context("nothing to continue: give --prompt or --ids");
         };
         ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
         let vocabulary = opened.text()?;
         warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
-        if !self.chat {
-            return vocabulary.encode_row(prompt);
-        }
         let chat = self.chat(opened, vocabulary)?;
         say(&format!("prompted by {}", chat.told()));
         chat.encode(vocabulary, prompt)
@@ -231,23 +226,46 @@ fn taken(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
-/// Decodes one prompt; Ctrl-C ends it with what it has.
-fn continue_prompt(
+/// Prompts that were continued.
+pub(super) struct Continued {
+    pub traces: Vec<Trace>,
+    pub recorded: Vec<Recorded>,
+    /// What each change did.
+    pub fired: Vec<Value>,
+}
+
+/// Continues prompts together under changes, and keeps what stands at `specs`. `cancel` ends it with what it has.
+///
+/// # Errors
+/// A place that no row reached, and logits or values that are not finite.
+pub(super) fn continue_prompts(
     loaded: &Loaded,
+    prompts: Vec<Vec<u32>>,
     settings: &DecodeSettings,
-    prompt: Vec<u32>,
-    edits: &AtWork,
-    recording: &Recording,
-) -> Result<Trace> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    let raised = cancel.clone();
-    // Without a handler Ctrl-C ends the process, which is also an answer.
-    let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
-    let how = Decode { cancel: Some(&cancel), ..loaded.decode(settings) };
-    let layers = loaded.layers();
-    let mut hooks = Hooks::none();
-    edits.attach(&mut hooks, layers)?;
-    recording.attach(&mut hooks, layers)?;
-    let request = Request { problem: 0, prompt, rollout: 0 };
-    decode(how, &[request], 1, &mut hooks)?.pop().context("the decoder returned nothing")
+    edits: &Edits,
+    specs: &[HookSpec],
+    cancel: Option<&AtomicBool>,
+) -> Result<Continued> {
+    let recording = Recording::of(specs, loaded.model.config())?;
+    let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    let requests = prompts.into_iter().enumerate();
+    let requests: Vec<Request> = requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+    let ran = |traces: &Vec<Trace>| match traces.as_slice() {
+        [trace] => taken(trace),
+        _ => "no row reached it".to_owned(),
+    };
+    let (traces, fired) = edits.run(&loaded.model, (&ends, settings.sampling.seed), ran, |hooks| {
+        // A name of its own: these hooks borrow the recording too.
+        let mut hooks: Hooks = hooks;
+        recording.attach(&mut hooks, loaded.layers())?;
+        let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
+        let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
+        wild.map_or(Ok(traces), |n| {
+            bail!("the logits after {n} new tokens are not finite: the weights hold or produce NaN")
+        })
+    })?;
+    let recorded =
+        if specs.is_empty() { vec![] } else { recording.tensors(traces.len()).with_context(|| ran(&traces))? };
+    tensors::check_finite(&recorded)?;
+    Ok(Continued { traces, recorded, fired })
 }

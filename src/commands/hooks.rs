@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::print;
-use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Region, Target, What, With};
+use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Target, What, With};
 use crate::latent::{Blocks, DecodeSettings};
 use crate::loading::Opened;
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
@@ -53,6 +53,24 @@ impl Edits {
         self.0.iter().map(|change| change.spec(end)).collect()
     }
 
+    /// Runs rows of so many known positions, numbered from 0, under the changes: what `work` gives, and what each change did
+    /// ([`AtWork::fired`]). `ran` says what was run, for the error.
+    ///
+    /// # Errors
+    /// A change that never fired, and those of `work`.
+    pub fn run<T>(
+        &self,
+        model: &Decoder,
+        (ends, seed): (&[usize], u64),
+        ran: impl FnOnce(&T) -> String,
+        work: impl FnOnce(Hooks<'_>) -> Result<T>,
+    ) -> Result<(T, Vec<Value>)> {
+        let edits = self.at_work(model, ends, seed);
+        let done = work(edits.hooks(model.config().num_hidden_layers)?)?;
+        let fired = edits.fired(&ran(&done))?;
+        Ok((done, fired))
+    }
+
     /// At work on rows of so many known positions, numbered from 0.
     pub fn at_work<'a>(&'a self, model: &'a Decoder, ends: &[usize], seed: u64) -> AtWork<'a> {
         let material = Material { bank: &NO_STATES, siblings: &[], swaps: &[], model, exit: &[] };
@@ -65,7 +83,7 @@ impl Edits {
                 }
             };
             let Target { heads, region, .. } = &change.target;
-            let place = (heads.clone().unwrap_or_default(), region.unwrap_or(Region::All));
+            let place = (heads.clone().unwrap_or_default(), region.unwrap_or(Select::All));
             (change, Acting::new(place, with, (0..ends.len()).collect(), ends.to_vec()))
         };
         AtWork(self.0.iter().map(one).collect())
@@ -76,19 +94,23 @@ impl Edits {
 pub(crate) struct AtWork<'a>(Vec<(&'a Change, Acting<'a>)>);
 
 impl AtWork<'_> {
-    /// Adds the hooks that change.
+    /// The hooks that change.
     ///
     /// # Errors
     /// None in practice: every pattern was resolved before.
-    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
-        self.0.iter().try_for_each(|(change, acting)| acting.attach(&change.target.pattern, hooks, layers))
+    pub fn hooks(&self, layers: usize) -> Result<Hooks<'_>> {
+        let mut hooks = Hooks::none();
+        for (change, acting) in &self.0 {
+            acting.attach(&change.target.pattern, &mut hooks, layers)?;
+        }
+        Ok(hooks)
     }
 
     /// How often each fired and how far it moved the values on average (Euclidean norm of the change at a place).
     ///
     /// # Errors
     /// One that never fired: it would have been a silent no-op. `ran` says what was run, for the error.
-    pub fn fired(&self, ran: &str) -> Result<Vec<Value>> {
+    fn fired(&self, ran: &str) -> Result<Vec<Value>> {
         let one = |(change, acting): &(&Change, Acting)| {
             let mut all = Firings::default();
             acting.firings().iter().for_each(|firings| all.add(firings));
@@ -145,11 +167,15 @@ impl Reach {
         Self { prompt, visible: settings.max_new_tokens, latents }
     }
 
-    /// Refuses a hook that the decode cannot reach.
+    /// Refuses a hook of a recording or a change that the decode cannot reach.
     ///
     /// # Errors
     /// Why it would never fire.
-    pub fn check(&self, spec: &HookSpec, layers: usize) -> Result<()> {
+    pub fn check(&self, recorded: &[HookSpec], edits: &Edits, layers: usize) -> Result<()> {
+        recorded.iter().chain(&edits.specs(self.prompt)?).try_for_each(|spec| self.check_one(spec, layers))
+    }
+
+    fn check_one(&self, spec: &HookSpec, layers: usize) -> Result<()> {
         let latent = |point: &HookPoint| matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
         let only_latents = spec.resolve(layers)?.iter().all(latent);
         let at_latents = only_latents || matches!(spec.select, Select::Latent { .. });
@@ -167,13 +193,13 @@ impl Reach {
                 "hook `{spec}` would never fire: of {} new tokens at most the last is not fed",
                 self.visible
             ),
-            Select::Latent { step: Some(step), .. } => ensure!(
-                self.latents.is_none_or(|most| step < most),
+            Select::Latent { steps, .. } => ensure!(
+                self.latents.is_none_or(|most| steps.first() < most),
                 "hook `{spec}` would never fire: a block has {} latent steps at most",
                 self.latents.unwrap_or_default()
             ),
             Select::Position(p) => ensure!(
-                self.latents != Some(0) || p < self.prompt + fed,
+                self.latents != Some(0) || p < (self.prompt + fed) as isize,
                 "hook `{spec}` would never fire: {} prompt and {fed} new tokens at most are fed",
                 self.prompt
             ),

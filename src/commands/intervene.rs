@@ -11,8 +11,8 @@ use super::runner::Runner;
 use super::setting;
 use super::targets::Targets;
 use crate::experiments::Settings;
-use crate::interventions::{Heads, Later, Positions, Steps, all};
-use crate::latent::Channel;
+use crate::interventions::{At, Heads, Later, Steps, all};
+use crate::model::Select;
 use crate::schema::{BlockOrigin, InterventionRow};
 use crate::study::modes::{MODES, names};
 
@@ -49,7 +49,7 @@ pub struct Intervene {
     /// With a --hook that names none: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]
     /// or p (position of the row); t and p count from 0, a negative p from the prompt's end
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
-    positions: Vec<Positions>,
+    positions: Vec<Select>,
     /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
     /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
@@ -58,8 +58,8 @@ pub struct Intervene {
     #[arg(long, value_delimiter = ',', value_name = "recompute|frozen", value_parser = setting::<Later>)]
     later: Vec<Later>,
     /// Whether the replaced input reaches the next latent, the cache, or (the default) both
-    #[arg(long, value_delimiter = ',', value_name = "embedding|kv|both", value_parser = setting::<Channel>)]
-    at: Vec<Channel>,
+    #[arg(long, value_delimiter = ',', value_name = "embedding|kv|both", value_parser = setting::<At>)]
+    at: Vec<At>,
     /// Open a block where the model came closest to it in the problems that open none, in the normal run too
     #[arg(long)]
     force: bool,

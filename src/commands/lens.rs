@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
@@ -10,10 +10,10 @@ use super::device::MachineArgs;
 use super::hooks::HookArgs;
 use super::table::{WIDTH, fitted};
 use super::unknown::warn_of_unknown;
-use super::{ModelArgs, parse_ids, print};
+use super::{ModelArgs, print, row_ids};
 use crate::guard::read_text;
 use crate::latent::{HiddenState, Sequence};
-use crate::loading::{Loaded, Opened, Reading};
+use crate::loading::{Loaded, Reading};
 use crate::machine::threads;
 use crate::model::Hooks;
 use crate::progress::say;
@@ -108,36 +108,24 @@ impl TextArgs {
     ) -> Result<Ran<T>> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
-            let ids = self.row(&opened)?;
+            let ids = row_ids(&opened, self.prompt.as_deref(), self.ids.as_deref())?;
+            let ids = ids.context("nothing to read: give --prompt or --ids")?;
             opened.check_ids(&ids)?;
             let prompt = ids.len();
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
             fits(&row)?;
             let edits = self.edit.edits(&opened)?;
-            let changed = edits.specs(prompt)?;
-            super::reached::check(&changed, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            super::reached::check(&[], &edits, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let edits = edits.at_work(&loaded.model, &[prompt], 0);
-            let mut hooks = Hooks::none();
-            edits.attach(&mut hooks, loaded.layers())?;
-            let found = work(&loaded, &row, hooks)?;
-            edits.fired("no position of this text reached it")?;
+            let (found, _) = edits.run(
+                &loaded.model,
+                (&[prompt], 0),
+                |_| "no position of this text reached it".into(),
+                |hooks| work(&loaded, &row, hooks),
+            )?;
             let tokens = row.ids.iter().map(|id| token(&loaded, *id)).collect();
             Ok(Ran { tokens, row, found })
         })
-    }
-
-    fn row(&self, opened: &Opened) -> Result<Vec<u32>> {
-        match (&self.prompt, &self.ids) {
-            (Some(prompt), _) => {
-                ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
-                let vocabulary = opened.text()?;
-                warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
-                vocabulary.encode_row(prompt)
-            }
-            (None, Some(ids)) => parse_ids(ids),
-            (None, None) => bail!("nothing to read: give --prompt or --ids"),
-        }
     }
 }
 

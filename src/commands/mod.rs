@@ -102,6 +102,25 @@ impl ModelArgs {
     }
 }
 
+/// The row of `--prompt` or `--ids`; `None` where neither is given.
+///
+/// # Errors
+/// A model without tokenizer, an empty prompt, what is no number.
+pub(crate) fn row_ids(opened: &Opened, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
+    prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
+}
+
+/// A text as a row. Says which of its words the model does not know.
+///
+/// # Errors
+/// A model without tokenizer, an empty prompt.
+pub(crate) fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
+    ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+    let vocabulary = opened.text()?;
+    unknown::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
+    vocabulary.encode_row(prompt)
+}
+
 /// `1,2,3` as ids.
 ///
 /// # Errors

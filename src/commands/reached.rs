@@ -1,10 +1,11 @@
 //! What a user asks to be recorded of known rows: where `pos[-1]` stands, and whether hooks can be reached at all.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 
+use super::hooks::Edits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Recorded, parse_specs};
-use crate::model::{HookPoint, HookSpec, PointKind, Step};
+use crate::model::{HookPoint, HookSpec, PointKind, Select, Step};
 
 /// Hooks to record, and how their places were written.
 pub(crate) struct Wanted {
@@ -19,25 +20,17 @@ impl Wanted {
     /// # Errors
     /// What is no list of hooks, a position before the first, and rows of several lengths with such a position.
     pub fn read(list: &str, rows: &[Sequence]) -> Result<Self> {
-        let (mut list, mut written) = (list.to_owned(), vec![]);
-        while let Some(at) = list.find("pos[-") {
-            let end =
-                list[at..].find(']').map(|end| at + end + 1).with_context(|| format!("hook `{list}`: missing `]`"))?;
-            let own = list[at..end].to_owned();
-            let back: usize = own[5..own.len() - 1].parse().with_context(|| format!("`{own}`: write a number"))?;
-            let length = rows.first().map_or(0, |row| row.ids.len());
-            let other = rows.iter().map(|row| row.ids.len()).find(|other| *other != length);
-            if let Some(other) = other {
+        let (mut specs, mut written) = (if list.is_empty() { vec![] } else { parse_specs(list)? }, vec![]);
+        for spec in specs.iter_mut().filter(|spec| matches!(spec.select, Select::Position(..0))) {
+            let (own, length) = (spec.select, rows.first().map_or(0, |row| row.ids.len()));
+            if let Some(other) = rows.iter().map(|row| row.ids.len()).find(|other| *other != length) {
                 bail!(
                     "`{own}` is another position in rows of {length} and of {other} tokens: ask for rows of one length at a time"
                 );
             }
-            ensure!((1..=length).contains(&back), "`{own}`: the rows have {length} tokens");
-            let counted = format!("pos[{}]", length - back);
-            list.replace_range(at..end, &counted);
-            written.push((counted, own));
+            spec.select = own.at(length)?;
+            written.push((spec.select.to_string(), own.to_string()));
         }
-        let specs = if list.is_empty() { vec![] } else { parse_specs(&list)? };
         Ok(Self { specs, written })
     }
 
@@ -53,16 +46,13 @@ impl Wanted {
     }
 }
 
-/// Refuses what no position of these rows would reach.
+/// Refuses what is recorded or changed and no position of these rows would reach.
 ///
 /// # Errors
 /// The first such spec.
-pub(crate) fn check<'s>(
-    specs: impl IntoIterator<Item = &'s HookSpec>,
-    layers: usize,
-    sequences: &[Sequence],
-) -> Result<()> {
-    for spec in specs {
+pub(crate) fn check(recorded: &[HookSpec], edits: &Edits, layers: usize, sequences: &[Sequence]) -> Result<()> {
+    let longest = sequences.iter().map(|row| row.ids.len()).max().unwrap_or_default();
+    for spec in recorded.iter().chain(&edits.specs(longest)?) {
         let points = spec.resolve(layers)?;
         let fires = |(position, step): (usize, &Step)| {
             spec.select.admits(position, *step) && points.iter().any(|point| reaches(*point, *step))

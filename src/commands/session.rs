@@ -14,14 +14,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
+use super::generate::{Continued, DecodeArgs, continue_prompts};
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
-use crate::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
+use crate::latent::{DecodeSettings, Sequence};
 use crate::loading::Loaded;
 use crate::machine::Machine;
-use crate::model::hooks::{Recorded, Recording, parse_specs};
-use crate::model::{HookPoint, HookSpec, Hooks};
+use crate::model::hooks::parse_specs;
+use crate::model::{HookPoint, HookSpec};
 use crate::progress::say;
 
 /// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
@@ -53,7 +54,7 @@ enum Ask {
         #[serde(default)]
         hooks: Vec<String>,
         #[serde(default)]
-        settings: Settings,
+        settings: DecodeArgs,
         /// Hooks to record, and the file for them.
         record: Option<String>,
         out: Option<PathBuf>,
@@ -88,20 +89,6 @@ fn five() -> usize {
     5
 }
 
-/// How to decode; what is left out is as the checkpoint was trained.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Settings {
-    max_new_tokens: Option<usize>,
-    temperature: f64,
-    seed: u64,
-    top_k: usize,
-    top_p: Option<f64>,
-    k_min: Option<usize>,
-    k_cap: Option<usize>,
-    ignore_eos: bool,
-}
-
 impl Session {
     /// # Errors
     /// A model that cannot be opened. What is wrong with a request is its answer.
@@ -127,14 +114,6 @@ impl Session {
 pub(super) struct Room {
     pub name: String,
     pub loaded: Loaded,
-}
-
-/// Prompts that were continued.
-pub(super) struct Continued {
-    pub traces: Vec<Trace>,
-    pub recorded: Vec<Recorded>,
-    /// What each change did.
-    pub fired: Vec<Value>,
 }
 
 impl Room {
@@ -200,31 +179,15 @@ impl Room {
         Edits::read(hooks, self.loaded.model.config())
     }
 
-    pub(super) fn settings(&self, asked: &Settings) -> Result<DecodeSettings> {
-        let own = self.loaded.settings();
-        let k_min = asked.k_min.unwrap_or_else(|| own.k_min.min(asked.k_cap.unwrap_or(own.k_cap)));
-        let settings = DecodeSettings {
-            sampling: Sampling {
-                temperature: asked.temperature,
-                top_k: asked.top_k,
-                top_p: asked.top_p.unwrap_or(1.0),
-                seed: asked.seed,
-            },
-            k_min,
-            k_cap: asked.k_cap.unwrap_or_else(|| own.k_cap.max(k_min)),
-            max_new_tokens: asked.max_new_tokens.unwrap_or(own.max_new_tokens),
-            stop: if asked.ignore_eos { vec![] } else { own.stop.clone() },
-            ..own
-        };
-        settings.check()?;
-        Ok(settings)
+    pub(super) fn settings(&self, asked: &DecodeArgs) -> Result<DecodeSettings> {
+        asked.settings(&self.loaded.reasoning, &self.loaded.stop)
     }
 
     fn generate(
         &self,
         prompts: &[Prompt],
         hooks: &[String],
-        settings: &Settings,
+        settings: &DecodeArgs,
         record: Option<&str>,
         out: Option<&Path>,
     ) -> Result<Value> {
@@ -258,47 +221,28 @@ impl Room {
         settings: &DecodeSettings,
         specs: &[HookSpec],
     ) -> Result<Continued> {
-        let (edits, layers) = (self.edits(hooks)?, self.loaded.layers());
+        let edits = self.edits(hooks)?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
         let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), settings, longest);
-        specs.iter().chain(&edits.specs(longest)?).try_for_each(|spec| reach.check(spec, layers))?;
-        let recording = Recording::of(specs, self.loaded.model.config())?;
-        let requests = prompts.into_iter().enumerate();
-        let requests: Vec<Request> =
-            requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
-        let ends: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
-        let edits = edits.at_work(&self.loaded.model, &ends, settings.sampling.seed);
-        let mut attached = Hooks::none();
-        edits.attach(&mut attached, layers)?;
-        recording.attach(&mut attached, layers)?;
-        let decoding: Decode = self.loaded.decode(settings);
-        let traces = decode(decoding, &requests, 1, &mut attached)?;
-        drop(attached);
-        ensure!(
-            traces.iter().all(|trace| trace.end != End::NonFinite),
-            "the logits are not finite: the weights hold or produce NaN"
-        );
-        let fired = edits.fired("no row reached it")?;
-        let recorded = if specs.is_empty() { vec![] } else { recording.tensors(traces.len())? };
-        tensors::check_finite(&recorded)?;
-        Ok(Continued { traces, recorded, fired })
+        reach.check(specs, &edits, self.loaded.layers())?;
+        continue_prompts(&self.loaded, prompts, settings, &edits, specs, None)
     }
 
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
         let wanted = reached::Wanted::read(names, &rows)?;
-        let (specs, edits, layers) = (&wanted.specs, self.edits(hooks)?, self.loaded.layers());
-        let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let changed = edits.specs(ends.iter().copied().max().unwrap_or_default())?;
-        reached::check(specs.iter().chain(&changed), layers, &rows)?;
-        let edits = edits.at_work(&self.loaded.model, &ends, 0);
+        let edits = self.edits(hooks)?;
+        reached::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
         tensors::check_out(out)?;
-        let mut attached = Hooks::none();
-        edits.attach(&mut attached, layers)?;
-        let mut recorded = self.loaded.record(&rows, specs, logits, attached)?;
+        let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let (mut recorded, fired) = edits.run(
+            &self.loaded.model,
+            (&ends, 0),
+            |_| "no position of these rows reached it".into(),
+            |hooks| self.loaded.record(&rows, &wanted.specs, logits, hooks),
+        )?;
         wanted.named(&mut recorded);
-        let fired = edits.fired("no position of these rows reached it")?;
         tensors::check_finite(&recorded)?;
         tensors::write(out, &self.name, &rows, &recorded)?;
         Ok(json!({ "hooks": fired }))
@@ -308,12 +252,13 @@ impl Room {
         ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
         let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
         let end = row.ids.len();
-        reached::check(&edits.specs(end)?, self.loaded.layers(), std::slice::from_ref(&row))?;
-        let edits = edits.at_work(&self.loaded.model, &[end], 0);
-        let mut attached = Hooks::none();
-        edits.attach(&mut attached, self.loaded.layers())?;
-        let layers = self.loaded.lens(&row, top, attached)?;
-        let fired = edits.fired("no position of this text reached it")?;
+        reached::check(&[], &edits, self.loaded.layers(), std::slice::from_ref(&row))?;
+        let (layers, fired) = edits.run(
+            &self.loaded.model,
+            (&[end], 0),
+            |_| "no position of this text reached it".into(),
+            |hooks| self.loaded.lens(&row, top, hooks),
+        )?;
         let tokens: Vec<String> = row.ids.iter().map(|id| token(&self.loaded, *id)).collect();
         let layers: Vec<_> = layers.iter().map(|layer| named(&self.loaded, layer)).collect();
         Ok(json!({ "tokens": tokens, "layers": layers, "hooks": fired }))

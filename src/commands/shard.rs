@@ -77,9 +77,6 @@ impl ShardArgs {
     }
 
     /// The study with the normal run that shards of `intervene` made.
-    ///
-    /// # Errors
-    /// As [`Self::with_responses`].
     pub(crate) fn with_normal_run(&self, mut study: Study, origin: &Map<String, Value>) -> Result<Study> {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_some(), "--decoded is for shards: one process forks its own normal run");

@@ -13,12 +13,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
 use crate::model::hooks::Site;
-use crate::model::{Activation, HookSpec, Hooks, PointKind, Select, Step};
+use crate::model::{Activation, HookSpec, Hooks, PointKind, Step};
 use crate::nth::Nth;
 use crate::schema::{Axis, Identity, Measurement, Named, PatchRow, PatchedPlaceRow, Place, recovered};
 use crate::store::Measurements;
@@ -32,19 +31,13 @@ pub const ABOUT: About =
 /// Rows that run at once.
 const ROWS: usize = 256;
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Pairs that are drawn; not all are usable.
-    pub candidates: usize,
-    /// Usable pairs that are patched, at most.
-    pub pairs: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { candidates: 300, pairs: 48 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Pairs that are drawn; not all are usable.
+        pub candidates: usize = 300,
+        /// Usable pairs that are patched, at most.
+        pub pairs: usize = 48,
     }
 }
 
@@ -169,8 +162,7 @@ fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measur
 }
 
 fn points() -> [HookSpec; 2] {
-    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"]
-        .map(|pattern| HookSpec { pattern: pattern.into(), select: Select::All })
+    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"].map(|pattern| HookSpec::all(pattern))
 }
 
 /// Layer 0 is the input of the first block, layer l the stream after block l.

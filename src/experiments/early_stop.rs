@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
 use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
@@ -25,7 +25,7 @@ use crate::latent::{
 };
 use crate::model::Hooks;
 use crate::parallel;
-use crate::schema::{EarlyStopRow, Named};
+use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
 use crate::study::answers::{answer_at, gold_tokens, outcome};
@@ -109,16 +109,6 @@ struct Stopped {
     /// Problem, log-probability of the gold answer's first token.
     beliefs: Vec<(usize, f64)>,
     latents: Vec<(usize, f64)>,
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`rows`].
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(EarlyStopRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// One row a number of latents, the full run last.

@@ -5,22 +5,21 @@
 //! probability it had.
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
-use crate::schema::{EntropyRow, Named};
+use crate::schema::EntropyRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
 
-/// No settings: the decode is the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the decode is the evaluation's.
+    pub struct Config {}
+}
 
 struct Seen {
     problem: usize,
@@ -29,21 +28,11 @@ struct Seen {
     logprob: Option<f64>,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
-pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study)?;
-    journal.save(EntropyRow::NAME, &rows)?;
-    Ok(table(&rows))
-}
-
 /// One row a kind that occurs.
 ///
 /// # Errors
-/// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<EntropyRow>> {
+/// As the decoder's.
+pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
     let seen: Vec<Seen> = traces.iter().flat_map(see).collect();
     let mut rows = vec![];

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
@@ -24,10 +23,10 @@ pub const ABOUT: About =
 /// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
 const DRIFT: f64 = 1e-3;
 
-/// No settings: the traces are those of the recipe's evaluation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the traces are those of the recipe's evaluation.
+    pub struct Config {}
+}
 
 struct Seen {
     problem: usize,

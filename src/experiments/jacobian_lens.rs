@@ -14,15 +14,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::tensor::{Tensor, TensorData};
-use serde::{Deserialize, Serialize};
 
+use super::About;
 use super::logit_lens::head;
-use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookPoint, Hooks};
 use crate::nth::Nth;
 use crate::parallel;
-use crate::schema::{Form, JacobianLensRow, Named, Transport};
+use crate::schema::{Form, JacobianLensRow, Transport};
 use crate::stats::by_problem::{mean, share};
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
@@ -35,21 +34,15 @@ pub const ABOUT: About = About::asking(
 )
 .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Problems with a tagged span that are read, at most.
-    pub problems: usize,
-    /// Layers to read, 0 to the number of blocks; all where empty.
-    pub layers: Vec<usize>,
-    /// Dimensions of the final state in one backward pass: as many copies of a row are held at once.
-    pub together: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 100, layers: vec![], together: 32 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Problems with a tagged span that are read, at most.
+        pub problems: usize = 100,
+        /// Layers to read, 0 to the number of blocks; all where empty.
+        pub layers: Vec<usize> = vec![],
+        /// Dimensions of the final state in one backward pass: as many copies of a row are held at once.
+        pub together: usize = 32,
     }
 }
 
@@ -104,16 +97,6 @@ struct Read<'a> {
     row: &'a Sequence,
     latents: Vec<usize>,
     answer: usize,
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`rows`].
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(JacobianLensRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// One row a reading, step and layer.

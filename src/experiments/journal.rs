@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schema::{Measurement, complete, described};
+use crate::schema::{Measurement, Named, complete, described};
 use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
 use crate::study::{DoesNotApply, Shard};
 
@@ -153,10 +153,13 @@ impl Journal {
         self.write(name, rows, true)
     }
 
+    /// Writes a table of rows; returns what `table` makes of them.
+    pub(crate) fn tell<R: Named + Serialize>(&mut self, rows: &[R], table: fn(&[R]) -> String) -> Result<String> {
+        self.save(R::NAME, rows)?;
+        Ok(table(rows))
+    }
+
     /// Writes rows whose columns are lists, which nobody reads in a spreadsheet: no CSV.
-    ///
-    /// # Errors
-    /// As [`Self::save`].
     pub(crate) fn save_lists(&mut self, name: &str, rows: &[impl Serialize]) -> Result<()> {
         self.write(name, rows, false)
     }

@@ -3,7 +3,8 @@
 //!
 //! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
 //! and its name in the list below:
-//! - `one` checkpoint, or a `pair` of phases of one run: `run` computes rows and saves them in the journal. `probe` runs these.
+//! - `one` checkpoint, or a `pair` of phases of one run: `run` computes rows and saves them in the journal. Of one with `=> table`
+//!   behind its name there is no `run`: what `rows` computes is saved, and `table` is its summary. `probe` runs these.
 //! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
 //!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
 //!
@@ -163,9 +164,6 @@ impl Experiment {
     }
 
     /// Makes what one process would write of the measurements of all shards.
-    ///
-    /// # Errors
-    /// As [`Journal::merged`].
     pub(crate) fn merge(&self, journal: &mut Journal, rows: &[FlatRow]) -> Result<String> {
         (self.merge)(journal, rows)
     }
@@ -177,7 +175,7 @@ impl Experiment {
 }
 
 macro_rules! experiments {
-    (one: $($one:ident),*; pair: $($pair:ident),*; measured: $($measured:ident),* $(,)?) => {
+    (one: $($one:ident $(=> $table:ident)?),*; pair: $($pair:ident),*; measured: $($measured:ident),* $(,)?) => {
         $(pub mod $one;)*
         $(pub mod $pair;)*
         $(pub mod $measured;)*
@@ -194,7 +192,7 @@ macro_rules! experiments {
         /// Every experiment, in the order in which it is run.
         pub const ALL: &[Experiment] = &[
             $(experiments!(@ $one, Run::One(|study, settings, journal| {
-                journal.observed(|journal| $one::run(study, &settings.$one, journal))
+                journal.observed(|journal| experiments!(@run $one $($table)?, study, &settings.$one, journal))
             })),)*
             $(experiments!(@ $pair, Run::Pair(|a, b, settings, journal| {
                 journal.observed(|journal| $pair::run(a, b, &settings.$pair, journal))
@@ -216,6 +214,12 @@ macro_rules! experiments {
             },)*
         ];
     };
+    (@run $name:ident, $study:expr, $config:expr, $journal:expr) => {
+        $name::run($study, $config, $journal)
+    };
+    (@run $name:ident $table:ident, $study:expr, $config:expr, $journal:expr) => {
+        $journal.tell(&$name::rows($study, $config)?, $name::$table)
+    };
     (@ $name:ident, $run:expr) => {
         Experiment {
             name: stringify!($name),
@@ -231,8 +235,9 @@ macro_rules! experiments {
 }
 
 experiments! {
-    one: accuracy, outcomes, traces, entropy, positions, logit_lens, teacher_forced, switch_window, exit_probability, layer_probe,
-        direct_logit, attention_to_latents, patterns, token_lens, jacobian_lens, early_stop, subspace, pass_at_k;
+    one: accuracy, outcomes => table, traces => table, entropy => table, positions, logit_lens => table, teacher_forced => table,
+        switch_window => table, exit_probability, layer_probe, direct_logit, attention_to_latents => table, patterns, token_lens,
+        jacobian_lens => table, early_stop => table, subspace, pass_at_k;
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run

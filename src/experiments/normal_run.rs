@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
 use crate::schema::{Named, NormalRunRow};
@@ -19,10 +18,10 @@ use crate::study::sweep::normal_rows;
 pub const ABOUT: About =
     About::asking("the normal run with its latent states, which later shards read (--decoded)").on_request();
 
-/// No settings: the decode is the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the decode is the evaluation's.
+    pub struct Config {}
+}
 
 pub(crate) const FILES: &[Files] = &[(NormalRunRow::NAME, NormalRunRow::NAME)];
 

@@ -2,36 +2,25 @@
 //! single problems are drawn from. Greedy, the evaluation's own settings.
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
-use crate::schema::{Named, OutcomeRow};
+use super::About;
+use crate::schema::OutcomeRow;
 use crate::study::Study;
 
 /// What it asks.
 pub const ABOUT: About =
     About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)").of_grpo_start().of_responses();
 
-/// No settings: the decode is the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
-pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study)?;
-    journal.save(OutcomeRow::NAME, &rows)?;
-    Ok(summary(&rows))
+settings! {
+    /// No settings: the decode is the evaluation's.
+    pub struct Config {}
 }
 
 /// The rows, in the order of the problems.
 ///
 /// # Errors
-/// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
+/// As the decoder's.
+pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {
     let (scores, traces) = study.decoded()?;
     let corpus = &study.corpus;
     let row = |(outcome, trace): (&crate::evaluation::Outcome, &crate::latent::Trace)| -> Result<OutcomeRow> {
@@ -59,7 +48,7 @@ pub fn rows(study: &Study) -> Result<Vec<OutcomeRow>> {
 }
 
 /// Quartiles of the lengths.
-fn summary(rows: &[OutcomeRow]) -> String {
+pub fn table(rows: &[OutcomeRow]) -> String {
     let mut tokens: Vec<usize> = rows.iter().map(|r| r.visible_tokens).collect();
     tokens.sort_unstable();
     let at = |share: usize| tokens[(tokens.len() - 1) * share / 4];

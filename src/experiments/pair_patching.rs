@@ -44,29 +44,17 @@ pub enum Places {
     Name,
 }
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
-    pub file: Option<PathBuf>,
-    pub places: Places,
-    /// Of head, mlp and resid.
-    pub components: Vec<Component>,
-    pub modes: Vec<PatchMode>,
-    /// Effects up to this share of the whole difference count as none in the test.
-    pub least: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            file: None,
-            places: Places::Number,
-            components: vec![Component::Head, Component::Mlp, Component::Resid],
-            modes: vec![PatchMode::Denoise, PatchMode::Noise],
-            least: LEAST_SHARE,
-        }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
+        pub file: Option<PathBuf> = None,
+        pub places: Places = Places::Number,
+        /// Of head, mlp and resid.
+        pub components: Vec<Component> = vec![Component::Head, Component::Mlp, Component::Resid],
+        pub modes: Vec<PatchMode> = vec![PatchMode::Denoise, PatchMode::Noise],
+        /// Effects up to this share of the whole difference count as none in the test.
+        pub least: f64 = LEAST_SHARE,
     }
 }
 

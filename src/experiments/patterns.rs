@@ -7,7 +7,6 @@
 //! Misleads: attention is not use, and three problems are examples; `head_patching` says which heads act.
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::model::hooks::Recording;
@@ -22,17 +21,11 @@ pub const ABOUT: About =
         .on_request()
         .of_responses();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// How many problems, from the first.
-    pub problems: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 3 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// How many problems, from the first.
+        pub problems: usize = 3,
     }
 }
 

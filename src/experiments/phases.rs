@@ -4,7 +4,6 @@
 //! are second − first, intervals resample problems. The paper compares the two columns of tab:tf by eye.
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::schema::{Named, PhaseChangeRow};
@@ -16,10 +15,10 @@ use crate::study::staging::{Reading, classes, places};
 pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 
-/// No settings: the positions are the annotator's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the positions are the annotator's.
+    pub struct Config {}
+}
 
 /// Runs the experiment on two checkpoints.
 ///

@@ -4,7 +4,6 @@
 //! only its entropy and p(`</swi>`), so the traces are run once more from their known ids.
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::latent::trace::PositionRole;
@@ -18,19 +17,13 @@ use crate::study::shown::{kind, most_probable, pieces};
 pub const ABOUT: About =
     About::asking("the first responses position by position (the trace viewer's rows)").of_responses();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// How many problems, from the first.
-    pub problems: usize,
-    /// Tokens of the lens at a latent.
-    pub top: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 24, top: 5 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// How many problems, from the first.
+        pub problems: usize = 24,
+        /// Tokens of the lens at a latent.
+        pub top: usize = 5,
     }
 }
 

@@ -9,11 +9,10 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
-use crate::interventions::Later;
-use crate::latent::{Channel, Switching};
+use crate::interventions::{At, Later};
+use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit, never};
 use crate::store::Measurements;
 use crate::study::Study;
@@ -23,10 +22,10 @@ use crate::study::sweep::{Continuation, Outcome, What};
 pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
 
-/// No settings: the decode is the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the decode is the evaluation's.
+    pub struct Config {}
+}
 
 /// Runs on blocks of the model's own.
 ///
@@ -63,7 +62,7 @@ pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchPr
     study.say("every problem with a block and without");
     let rows = Mutex::new(rows);
     let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
-    sweep.each(&both, Later::Recompute, Channel::Both, &|problem, _| there.contains(&problem), &|forks| {
+    sweep.each(&both, Later::Recompute, At::Both, &|problem, _| there.contains(&problem), &|forks| {
         let new = forks.into_iter().filter(|f| !there.contains(&f.problem));
         let new = new.map(|f| row(study, &identity, f.problem, &sweep.normal[f.problem], &f.outcome)).collect();
         rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)

@@ -6,10 +6,9 @@
 //! neighbour that is itself an annotated boundary: its spike belongs to its own window.
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
-use crate::schema::{Named, WindowRow};
+use super::About;
+use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::Reading;
@@ -18,28 +17,12 @@ use crate::study::staging::Reading;
 pub const ABOUT: About =
     About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start().of_switching();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Offsets −radius..=radius; the paper's 8.
-    pub radius: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { radius: 8 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Offsets −radius..=radius; the paper's 8.
+        pub radius: usize = 8,
     }
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// No tagged span in the data, and whatever the model returns.
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(WindowRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 struct Seen<'r> {
@@ -51,7 +34,7 @@ struct Seen<'r> {
 /// One row an offset that two problems or more reach.
 ///
 /// # Errors
-/// As [`run`].
+/// No tagged span in the data, and whatever the model returns.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
     let (staged, readings) = (study.staged()?, study.readings()?);

@@ -6,10 +6,9 @@
 //! pass, so the classes here include positions that look alike.
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
-use crate::schema::{Event, Named, TeacherForcedRow};
+use super::About;
+use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
@@ -18,26 +17,16 @@ use crate::study::staging::{Reading, classes, places};
 pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 
-/// No settings: the positions are the annotator's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// No tagged span in the data, and whatever the model returns.
-pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study)?;
-    journal.save(TeacherForcedRow::NAME, &rows)?;
-    Ok(table(&rows))
+settings! {
+    /// No settings: the positions are the annotator's.
+    pub struct Config {}
 }
 
 /// One row a class of positions. A class with positions in fewer than two problems has no interval and no row.
 ///
 /// # Errors
-/// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<TeacherForcedRow>> {
+/// No tagged span in the data, and whatever the model returns.
+pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     let (staged, readings) = (study.staged()?, study.readings()?);
     let all = places(staged, study.seed);
     let mut rows = vec![];

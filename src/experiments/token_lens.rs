@@ -6,7 +6,6 @@
 
 use anyhow::{Result, anyhow, ensure};
 use burn::tensor::{Tensor, TensorData};
-use serde::{Deserialize, Serialize};
 
 use super::logit_lens::{LOGITS_HELD, head};
 use super::{About, Journal};
@@ -23,19 +22,13 @@ pub const ABOUT: About =
         .on_request()
         .of_responses();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// How many problems, from the first.
-    pub problems: usize,
-    /// Tokens of the lens.
-    pub top: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 3, top: 3 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// How many problems, from the first.
+        pub problems: usize = 3,
+        /// Tokens of the lens.
+        pub top: usize = 3,
     }
 }
 

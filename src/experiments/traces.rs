@@ -6,13 +6,12 @@
 //! between groups says what goes together, not what switching does (`accuracy`'s `forced` and `text_only` do).
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
-use crate::schema::{Named, ResponseRow};
+use crate::schema::ResponseRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{LEVEL, wilson};
 use crate::study::Study;
@@ -23,10 +22,10 @@ pub const ABOUT: About = About::asking("length, blocks and confidence of right a
     .of_responses()
     .at_first();
 
-/// No settings: the decode is the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
+settings! {
+    /// No settings: the decode is the evaluation's.
+    pub struct Config {}
+}
 
 /// A problem in a group or not.
 type Belongs = fn(&Outcome) -> bool;
@@ -42,21 +41,11 @@ const GROUPS: [(&str, Belongs); 7] = [
     ("wrong_swi", |o| !o.correct && o.switched),
 ];
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
-pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study)?;
-    journal.save(ResponseRow::NAME, &rows)?;
-    Ok(table(&rows))
-}
-
 /// One row a group that is not empty.
 ///
 /// # Errors
-/// As [`run`].
-pub fn rows(study: &Study) -> Result<Vec<ResponseRow>> {
+/// As the decoder's.
+pub fn rows(study: &Study, _config: &Config) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];
     for (group, belongs) in GROUPS {

@@ -37,7 +37,7 @@ mod units;
 mod words;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -96,31 +96,19 @@ impl fmt::Display for Rule {
     }
 }
 
-/// How a gold answer and a response are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Grader {
-    /// Numbers, formulas, sets, intervals, equations: what has the same value is equal.
-    Math,
-    /// Sentences, names, yes and no, dates: the same words, whatever their case, styles and closing marks.
-    Exact,
-    /// A letter: `C`, `(C)`, `C.`, "option C".
-    Choice,
+names! {
+    /// How a gold answer and a response are compared.
+    pub enum Grader {
+        /// Numbers, formulas, sets, intervals, equations: what has the same value is equal.
+        Math = "math",
+        /// Sentences, names, yes and no, dates: the same words, whatever their case, styles and closing marks.
+        Exact = "exact",
+        /// A letter: `C`, `(C)`, `C.`, "option C".
+        Choice = "choice",
+    }
 }
 
 impl Grader {
-    /// Every grader.
-    pub const ALL: [Grader; 3] = [Grader::Math, Grader::Exact, Grader::Choice];
-
-    /// As in `--grader`, manifests and rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Grader::Math => "math",
-            Grader::Exact => "exact",
-            Grader::Choice => "choice",
-        }
-    }
-
     /// The grader that a gold answer asks for: letters are choices, words are compared exactly, all else is mathematics.
     pub fn of(gold: &str) -> Grader {
         kind::of(gold)
@@ -160,12 +148,6 @@ impl FromStr for Grader {
     }
 }
 
-impl fmt::Display for Grader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// How the answers of a data set are graded: by the grader that somebody named, else by the one that each gold answer asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grading {
@@ -181,7 +163,7 @@ impl Grading {
         Grading { named: Some(grader), ..Grading::default() }
     }
 
-    /// The same, strictly.
+    /// This grading, strictly.
     #[must_use]
     pub fn strictly(self) -> Self {
         Grading { strict: true, ..self }

@@ -48,7 +48,7 @@ pub struct Replacements<'a> {
 
 /// Every latent position's input.
 pub fn latents() -> HookSpec {
-    HookSpec { pattern: "latent.hook_injected".into(), select: Select::Latent { block: None, step: None } }
+    HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS }
 }
 
 impl<'a> Replacements<'a> {
@@ -68,9 +68,6 @@ impl<'a> Replacements<'a> {
     }
 
     /// Hooks that freeze only: for the half of a position that sees its input as it was.
-    ///
-    /// # Errors
-    /// As [`Self::attach`].
     pub(crate) fn attach_frozen<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
         if self.later == Later::Frozen {
             hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, false))?;

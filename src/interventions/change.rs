@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-use super::region::{Heads, Positions, Region};
+use super::region::Heads;
 use super::values::Values;
 use super::{About, Acts, Firings, Intervention, all};
 use crate::model::hooks::{Place, Site};
@@ -21,7 +21,7 @@ pub struct Target {
     /// Of hook points, TransformerLens' names: `blocks.*.attn.hook_z`.
     pub pattern: String,
     pub heads: Option<Heads>,
-    pub region: Option<Region>,
+    pub region: Option<Select>,
 }
 
 impl FromStr for Target {
@@ -131,7 +131,7 @@ impl Change {
         let (target, change) = split(text);
         let change = change.context("write HOOK=CHANGE, for example 'blocks.3.hook_resid_post@latent[*,2]=zero'")?;
         let target: Target = target.parse()?;
-        let points = HookSpec { pattern: target.pattern.clone(), select: Select::All }.resolve_in(config)?;
+        let points = HookSpec::all(&target.pattern).resolve_in(config)?;
         let what = match What::of_file(change, &points, config)? {
             Some(what) => what,
             None => alone(change)?,
@@ -148,7 +148,7 @@ impl Change {
     /// # Errors
     /// A position before the row's first.
     pub fn spec(&self, end: usize) -> Result<HookSpec> {
-        let select = self.target.region.unwrap_or(Region::All).select(end)?;
+        let select = self.target.region.unwrap_or(Select::All).at(end)?;
         Ok(HookSpec { pattern: self.target.pattern.clone(), select })
     }
 }
@@ -191,7 +191,7 @@ pub enum With<'a> {
 /// A change at work on the rows of a batch, counted row by row.
 pub struct Acting<'a> {
     heads: Heads,
-    region: Region,
+    region: Select,
     with: With<'a>,
     /// The problem of each row: randomness and donors belong to it.
     problems: Vec<usize>,
@@ -202,7 +202,7 @@ pub struct Acting<'a> {
 
 impl<'a> Acting<'a> {
     /// `problems` and `ends` are those of the rows.
-    pub fn new((heads, region): (Heads, Region), with: With<'a>, problems: Vec<usize>, ends: Vec<usize>) -> Self {
+    pub fn new((heads, region): (Heads, Select), with: With<'a>, problems: Vec<usize>, ends: Vec<usize>) -> Self {
         let firings = RefCell::new(vec![Firings::default(); problems.len()]);
         Self { heads, region, with, problems, ends, firings }
     }
@@ -212,7 +212,7 @@ impl<'a> Acting<'a> {
     /// # Errors
     /// A pattern that names no point.
     pub fn attach<'h>(&'h self, pattern: &str, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
-        let spec = HookSpec { pattern: pattern.to_owned(), select: Select::All };
+        let spec = HookSpec::all(pattern);
         hooks.replace(&spec, layers, move |site, value| self.replace(site, value))?;
         Ok(())
     }
@@ -279,7 +279,7 @@ impl<'a> Acting<'a> {
             With::File { adds, values } => {
                 let of = values.iter().find(|(of, _)| *of == point).map(|(_, values)| values);
                 let of = of.with_context(|| format!("the file has no values for `{point}`"))?;
-                let by_position = matches!(self.region, Region::Other(Positions::Row(_)));
+                let by_position = matches!(self.region, Select::Position(_));
                 let given = of.at(place, by_position).with_context(|| {
                     format!("the file has no {} at position {}; it has {}", place.step, place.position, of.places())
                 })?;

@@ -3,7 +3,7 @@
 //! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what stands at
 //! any other hook point; a [`Rule`] changes when blocks are opened and closed. To add one: a file here with a constant `ABOUT`, and its
 //! name in a list below. A [`Change`] is an intervention with the places where it acts, as users write it. On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
-//! [`crate::schema::Later`], [`crate::latent::Channel`]). Every firing is counted, with the norm of its change.
+//! [`crate::schema::Later`], [`crate::schema::At`]). Every firing is counted, with the norm of its change.
 
 mod apply;
 mod bank;
@@ -19,11 +19,10 @@ pub(crate) use bank::NO_STATES;
 pub(crate) use change::{Acting, Change, Target, What, With, gather, split};
 pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
 pub use known_value::Swap;
-pub(crate) use region::Region;
-pub use region::{Heads, Positions};
+pub use region::Heads;
 pub use zero::Zero;
 
-pub use crate::schema::{Later, Steps};
+pub use crate::schema::{At, Later, Steps};
 
 use crate::latent::{Start, Switching};
 use crate::model::Decoder;

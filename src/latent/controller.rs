@@ -15,7 +15,7 @@ pub struct InText {
     pub since: usize,
     /// Entropy (nats) of the next token, masked tokens left out.
     pub entropy: f64,
-    /// The same where this text began: after the prompt, or where the last block closed.
+    /// The entropy where this text began: after the prompt, or where the last block closed.
     pub reference: f64,
     /// Whether thinking has ended ([`Controller::ends_thinking`]).
     pub answering: bool,
@@ -55,7 +55,7 @@ pub enum Closing {
     Drawn,
     /// It is closed whatever the model says.
     Forced,
-    /// The same, and this token is written next.
+    /// It is closed whatever the model says, and this token is written next.
     Says(u32),
 }
 
@@ -113,7 +113,7 @@ pub trait Controller: Send + Sync {
     /// What happens after a latent step.
     fn closes(&self, at: &InBlock) -> Closing;
 
-    /// The same as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
+    /// When blocks close, as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
     /// block after the first position: a device can follow it without asking.
     fn bounds(&self, _k_min: usize, _k_cap: usize) -> Option<Bounds> {
         None
@@ -131,7 +131,7 @@ pub enum Blocks {
     Never,
     /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
     AfterPrompt { steps: usize },
-    /// The same without `<swi>` and `</swi>` around it (pause tokens).
+    /// One of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` around it (pause tokens).
     Pause { steps: usize },
     /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR).
     Thinking { limit: usize },

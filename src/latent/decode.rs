@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
+use super::SwitchIds;
 use super::ahead::Ahead;
 use super::controller::Controller;
 use super::fork::Branch;
@@ -15,7 +15,6 @@ use super::reading::Seen;
 use super::reasoning::MOST_LATENTS;
 use super::row::{Decoded, DecodingRow};
 use super::sampling::Sampling;
-use super::sequence::SwitchIds;
 use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream};
 use super::trace::{End, Trace};
@@ -25,50 +24,37 @@ use crate::parallel;
 /// Latents that a block may have whatever the model's positions: toy models have few, and rotary embeddings go on.
 const SMALL_BLOCK: usize = 256;
 
-/// What an experiment imposes on the checkpoint's own [`Controller`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Switching {
-    /// Nothing.
-    #[default]
-    Free,
-    /// No block opens, `<swi>` is masked: the next best token is taken (the paper's *skip*).
-    Suppressed,
-    /// `<swi>` is emitted at the first response position, then nothing is imposed.
-    Forced,
-    /// Every block is closed as it is opened: `<swi></swi>`, no latent step.
-    Empty,
+names! {
+    /// What an experiment imposes on the checkpoint's own [`Controller`].
+    #[derive(Default)]
+    pub enum Switching {
+        /// Nothing.
+        #[default]
+        Free = "free",
+        /// No block opens, `<swi>` is masked: the next best token is taken (the paper's *skip*).
+        Suppressed = "suppressed",
+        /// `<swi>` is emitted at the first response position, then nothing is imposed.
+        Forced = "forced",
+        /// Every block is closed as it is opened: `<swi></swi>`, no latent step.
+        Empty = "empty",
+    }
 }
 
-/// Settings of a decode.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DecodeSettings {
-    pub sampling: Sampling,
-    /// Latent steps before an exit may be drawn. 0 still runs one.
-    pub k_min: usize,
-    /// Latent steps after which `</swi>` is forced.
-    pub k_cap: usize,
-    /// Visible tokens of a response, boundary tokens included.
-    pub max_new_tokens: usize,
-    /// Tokens that end a row.
-    pub stop: Vec<u32>,
-    /// Tokens that are never drawn in text mode.
-    pub masked: Vec<u32>,
-    pub switching: Switching,
-}
-
-impl Default for DecodeSettings {
-    fn default() -> Self {
-        Self {
-            sampling: Sampling::default(),
-            k_min: 4,
-            k_cap: 16,
-            max_new_tokens: 256,
-            stop: vec![],
-            masked: vec![],
-            switching: Switching::Free,
-        }
+settings! {
+    /// Settings of a decode.
+    pub struct DecodeSettings {
+        pub sampling: Sampling = Sampling::default(),
+        /// Latent steps before an exit may be drawn. 0 still runs one.
+        pub k_min: usize = 4,
+        /// Latent steps after which `</swi>` is forced.
+        pub k_cap: usize = 16,
+        /// Visible tokens of a response, boundary tokens included.
+        pub max_new_tokens: usize = 256,
+        /// Tokens that end a row.
+        pub stop: Vec<u32> = vec![],
+        /// Tokens that are never drawn in text mode.
+        pub masked: Vec<u32> = vec![],
+        pub switching: Switching = Switching::Free,
     }
 }
 
@@ -133,9 +119,6 @@ pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Ho
 
 /// Continues every prompt once. Hooks see row `i` under the name `names[i]`, where [`decode`] shows the problem: rollouts
 /// of one problem can be told apart.
-///
-/// # Errors
-/// As [`decode`], and another number of names than of requests.
 pub(crate) fn decode_named(
     how: Decode,
     requests: &[Request],
@@ -156,10 +139,7 @@ pub(crate) struct Watched {
     pub force_at: Option<usize>,
 }
 
-/// The same with something watched in each row.
-///
-/// # Errors
-/// As [`decode_named`].
+/// Decodes with something watched in each row.
 pub(crate) fn decode_watched(
     how: Decode,
     requests: &[Request],
@@ -228,9 +208,6 @@ pub(super) fn prefill<'m>(
 }
 
 /// Decodes on from a stream whose rows have been fed up to the traces given (a fork of an earlier decode).
-///
-/// # Errors
-/// As [`decode`].
 pub(super) fn continue_rows(
     how: Decode,
     stream: Stream,

@@ -5,32 +5,18 @@
 //! hooks see as the row. Knows nothing of what the forks are for.
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::decode::{Decode, Request, Switching, continue_rows, drive, prefill};
 use super::row::{Decoded, DecodingRow};
 use super::stream::{Parked, Piece, Stream};
 use crate::model::{Hooks, Step};
-
-/// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
-/// attend to them) and its output (the next latent's input, and the logits that decide whether to leave the block).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Channel {
-    /// Both are those of the replaced input.
-    #[default]
-    Both,
-    /// The output is that of the replaced input; the cache keeps the keys and values of the input as it was.
-    Embedding,
-    /// The cache holds the keys and values of the replaced input; the output is that of the input as it was.
-    Kv,
-}
+use crate::schema::At;
 
 /// The hooks of a decode and how far their replacements at latent positions reach.
 pub(crate) struct Branch<'b, 'h> {
     pub hooks: &'b mut Hooks<'h>,
-    /// For [`Channel::Embedding`] and [`Channel::Kv`]: the hooks of the half that sees the input as it was.
-    twin: Option<(Channel, &'b mut Hooks<'h>)>,
+    /// For [`At::Embedding`] and [`At::Kv`]: the hooks of the half that sees the input as it was.
+    twin: Option<(At, &'b mut Hooks<'h>)>,
 }
 
 impl<'b, 'h> Branch<'b, 'h> {
@@ -44,8 +30,8 @@ impl<'b, 'h> Branch<'b, 'h> {
     }
 
     /// `other` are the hooks of the half where nothing is replaced.
-    pub(crate) fn reaching(channel: Channel, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
-        Self { hooks, twin: (channel != Channel::Both).then_some((channel, other)) }
+    pub(crate) fn reaching(channel: At, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
+        Self { hooks, twin: (channel != At::Both).then_some((channel, other)) }
     }
 
     pub(super) fn advance(&mut self, stream: &mut Stream, pieces: &[Piece]) -> Result<()> {
@@ -57,7 +43,7 @@ impl<'b, 'h> Branch<'b, 'h> {
                 normal.advance(pieces, other)?;
                 stream.advance(pieces, self.hooks)?;
                 match channel {
-                    Channel::Kv => stream.take_last(&normal),
+                    At::Kv => stream.take_last(&normal),
                     _ => stream.take_cache(normal),
                 }
             }

@@ -281,7 +281,7 @@ pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Dra
     densities(log_softmax(logits), mixtures)
 }
 
-/// The same of log-probabilities `[n, V]`.
+/// Log-densities of mixtures, from log-probabilities `[n, V]`.
 pub(crate) fn densities(log_probs: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
     let (n, device) = (mixtures.len(), log_probs.device());
     let k = mixtures.iter().map(|mixture| mixture.tokens.len()).max().unwrap_or(0);

@@ -3,9 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
+use super::SwitchIds;
 use super::decode::{Decode, Switching, text_mask};
 use super::gumbel::{self, Drawn, StoredMixtures};
-use super::sequence::{Sequence, SwitchIds};
+use super::sequence::Sequence;
 use super::stream::{Gradient, Wave};
 use super::trace::{PositionRole, Trace};
 use super::unroll::Waves;
@@ -62,9 +63,6 @@ impl<'m> Replay<'m> {
     }
 
     /// The next wave that decides anything; `None` at the end.
-    ///
-    /// # Errors
-    /// As [`Waves::next_wave`].
     pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<ReplayedWave>> {
         while let Some(wave) = self.waves.next_wave(hooks)? {
             let (decided, stays) = self.places(&wave);

@@ -1,10 +1,10 @@
 //! One row of a decode: its mode (text, inside a block, ended), what it feeds next, what it leaves behind.
 
+use super::SwitchIds;
 use super::controller::{Closing, InBlock, InText};
 use super::decode::{Decode, Request, Switching, text_mask};
 use super::reading::{Reader, Reading, Seen};
 use super::sampling::{Key, log_softmax_and_entropy};
-use super::sequence::SwitchIds;
 use super::stream::Piece;
 use super::trace::{End, Position, PositionRole, Trace};
 use crate::model::Step;

@@ -3,24 +3,18 @@
 use anyhow::{Result, ensure};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
-/// How a token is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// 0 keeps all.
-    pub top_k: usize,
-    /// 1 keeps all.
-    pub top_p: f64,
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+settings! {
+    /// How a token is drawn.
+    #[derive(Copy)]
+    pub struct Sampling {
+        /// 0 is greedy.
+        pub temperature: f64 = 0.0,
+        /// 0 keeps all.
+        pub top_k: usize = 0,
+        /// 1 keeps all.
+        pub top_p: f64 = 1.0,
+        pub seed: u64 = 0,
     }
 }
 

@@ -4,17 +4,6 @@ use anyhow::{Result, ensure};
 
 use crate::model::Step;
 
-/// The ids of the three added tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct SwitchIds {
-    /// `<swi>`
-    pub swi: u32,
-    /// `</swi>`
-    pub swi_end: u32,
-    /// `<latent>`
-    pub latent: u32,
-}
-
 /// One row of known tokens. Its input at a latent position is not the token's embedding but the recurrence's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {

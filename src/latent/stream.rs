@@ -165,7 +165,7 @@ impl<'m> Stream<'m> {
         Ok(hooks.apply(HookPoint::new(PointKind::BoundaryLogits), &span, logits)?.squeeze_dim(1))
     }
 
-    /// The same without hooks, for a caller that does not know what the positions are.
+    /// Next-token logits without hooks, for a caller that does not know what the positions are.
     ///
     /// # Errors
     /// Before the first advance.

@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::SwitchIds;
 use super::gumbel::Drawn;
-use super::sequence::{Sequence, SwitchIds};
+use super::sequence::Sequence;
 
 /// What a response position is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -34,9 +34,6 @@ impl<'m> Waves<'m> {
     }
 
     /// The next wave, or `None` when every row is through.
-    ///
-    /// # Errors
-    /// As [`Stream::advance`].
     pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
         let pieces: Vec<Piece> =
             self.sequences.iter().zip(&self.cursors).map(|(s, &from)| piece_from(s, from)).collect();

@@ -109,10 +109,7 @@ impl Loaded {
         Ok(recorded.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
     }
 
-    /// The same for names that were read already; tensors in the order of the points.
-    ///
-    /// # Errors
-    /// As [`Self::run_with_cache`].
+    /// As [`Self::run_with_cache`], of names that were read already; tensors in the order of the points.
     pub(crate) fn record(
         &self,
         rows: &[Sequence],

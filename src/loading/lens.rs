@@ -24,7 +24,7 @@ impl Loaded {
         Ok(all.into_iter().map(|(_, readings)| readings).collect())
     }
 
-    /// The same of states `[L × D]` that `carry` has brought to the final state's place, with the layer of each; layers that it gives
+    /// Reads states `[L × D]` that `carry` has brought to the final state's place, with the layer of each; layers that it gives
     /// nothing for are left out, but for the last, whose states are the final ones.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ impl KvCache {
         Self { layers: vec![None; layers], slots: vec![vec![]; rows], for_one_call: false }
     }
 
-    /// The same for a single call, which keys and values do not outlive: those of one layer are in memory at a time.
+    /// A cache for a single call, which keys and values do not outlive: those of one layer are in memory at a time.
     pub fn for_one_call(layers: usize, rows: usize) -> Self {
         Self { for_one_call: true, ..Self::new(layers, rows) }
     }

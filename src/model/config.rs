@@ -18,27 +18,27 @@ use serde_json::{Value, json};
 pub use extras::{Experts, Extras, Sliding};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
-/// The architectures the decoder implements. They differ in what the functions below say, and in nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    Qwen3,
-    /// Qwen3 with a mixture of experts.
-    #[serde(rename = "qwen3_moe")]
-    Qwen3Moe,
-    /// Also Qwen2.5.
-    Qwen2,
-    Llama,
-    /// A Llama with defaults of its own and, up to v0.1, a sliding window.
-    Mistral,
-    /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
-    Gemma,
-    /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
-    Gemma2,
-    /// Radford et al. 2019.
-    Gpt2,
-    /// OLMo Team 2024, arXiv:2501.00656.
-    Olmo2,
+names! {
+    /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else. Their words are
+    /// those of `model_type` in `config.json` and of `general.architecture` in a GGUF.
+    pub enum Family {
+        Qwen3 = "qwen3",
+        /// Qwen3 with a mixture of experts.
+        Qwen3Moe = "qwen3_moe",
+        /// Also Qwen2.5.
+        Qwen2 = "qwen2",
+        Llama = "llama",
+        /// A Llama with defaults of its own and, up to v0.1, a sliding window.
+        Mistral = "mistral",
+        /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
+        Gemma = "gemma",
+        /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
+        Gemma2 = "gemma2",
+        /// Radford et al. 2019.
+        Gpt2 = "gpt2",
+        /// OLMo Team 2024, arXiv:2501.00656.
+        Olmo2 = "olmo2",
+    }
 }
 
 /// Where the norms of a block stand.
@@ -75,66 +75,36 @@ pub enum Activation {
 }
 
 impl Family {
-    const ALL: [Family; 9] = [
-        Family::Qwen3,
-        Family::Qwen3Moe,
-        Family::Qwen2,
-        Family::Llama,
-        Family::Mistral,
-        Family::Gemma,
-        Family::Gemma2,
-        Family::Gpt2,
-        Family::Olmo2,
-    ];
-
-    /// The family of a [`Self::model_type`], or the names of those there are.
+    /// The family of a `model_type`, or the names of those there are.
     pub(crate) fn named(model_type: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(|family| format!("{:?}", family.model_type())).join(" or ");
-        Self::ALL.into_iter().find(|family| family.model_type() == model_type).ok_or_else(known)
-    }
-
-    /// `model_type` in `config.json`, and `general.architecture` in a GGUF.
-    pub fn model_type(self) -> &'static str {
-        match self {
-            Family::Qwen3 => "qwen3",
-            Family::Qwen3Moe => "qwen3_moe",
-            Family::Qwen2 => "qwen2",
-            Family::Llama => "llama",
-            Family::Mistral => "mistral",
-            Family::Gemma => "gemma",
-            Family::Gemma2 => "gemma2",
-            Family::Gpt2 => "gpt2",
-            Family::Olmo2 => "olmo2",
-        }
+        let known = || Self::ALL.map(|family| format!("{:?}", family.name())).join(" or ");
+        Self::ALL.into_iter().find(|family| family.name() == model_type).ok_or_else(known)
     }
 
     /// The class that `transformers` loads it with.
-    pub fn architecture(self) -> &'static str {
+    pub fn architecture(self) -> String {
         match self {
-            Family::Qwen3 => "Qwen3ForCausalLM",
-            Family::Qwen3Moe => "Qwen3MoeForCausalLM",
-            Family::Qwen2 => "Qwen2ForCausalLM",
-            Family::Llama => "LlamaForCausalLM",
-            Family::Mistral => "MistralForCausalLM",
-            Family::Gemma => "GemmaForCausalLM",
-            Family::Gemma2 => "Gemma2ForCausalLM",
-            Family::Gpt2 => "GPT2LMHeadModel",
-            Family::Olmo2 => "Olmo2ForCausalLM",
+            Family::Gpt2 => "GPT2LMHeadModel".to_owned(),
+            _ => format!("{}ForCausalLM", self.stem()),
         }
     }
 
-    /// The same without a head: `transformers` writes its name over weights that are a causal model's all the same.
-    pub(crate) fn base_class(self) -> &'static str {
+    /// The class without a head: `transformers` writes its name over weights that are a causal model's all the same.
+    pub(crate) fn base_class(self) -> String {
+        format!("{}Model", self.stem())
+    }
+
+    fn stem(self) -> &'static str {
         match self {
-            Family::Qwen3 => "Qwen3Model",
-            Family::Qwen3Moe => "Qwen3MoeModel",
-            Family::Qwen2 => "Qwen2Model",
-            Family::Llama => "LlamaModel",
-            Family::Mistral => "MistralModel",
-            Family::Gemma => "GemmaModel",
-            Family::Gemma2 => "Gemma2Model",
-            Family::Gpt2 => "GPT2Model",
-            Family::Olmo2 => "Olmo2Model",
+            Family::Qwen3 => "Qwen3",
+            Family::Qwen3Moe => "Qwen3Moe",
+            Family::Qwen2 => "Qwen2",
+            Family::Llama => "Llama",
+            Family::Mistral => "Mistral",
+            Family::Gemma => "Gemma",
+            Family::Gemma2 => "Gemma2",
+            Family::Gpt2 => "GPT2",
+            Family::Olmo2 => "Olmo2",
         }
     }
 
@@ -337,7 +307,7 @@ impl ModelConfig {
             self.qk_norm == self.family.qk_norm(),
             "{origin}: `qk_norm` must be {} for {}, found {}",
             self.family.qk_norm(),
-            self.family.model_type(),
+            self.family.name(),
             self.qk_norm
         );
         for (key, found) in [("rms_norm_eps", self.rms_norm_eps), ("rope_theta", self.rope_theta)] {
@@ -363,7 +333,7 @@ impl ModelConfig {
         }
         let mut out = json!({
             "architectures": [self.family.architecture()],
-            "model_type": self.family.model_type(),
+            "model_type": self.family.name(),
             "attention_bias": false,
             "attention_dropout": 0.0,
             "bos_token_id": self.bos_token_id,
@@ -431,7 +401,7 @@ impl ModelConfig {
     fn gpt2_json(&self, dtype: &str) -> Value {
         json!({
             "architectures": [self.family.architecture()],
-            "model_type": self.family.model_type(),
+            "model_type": self.family.name(),
             "activation_function": "gelu_new",
             "bos_token_id": self.bos_token_id,
             "eos_token_id": self.eos_json(),

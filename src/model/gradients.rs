@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::checkpoint::{EMBED, HEAD, HostTensor};
 use super::decoder::Decoder;
-use super::weights::{Names, is_table};
+use super::weights::{Names, follow_names, is_table};
 use crate::ops::sum_of_squares;
 
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
@@ -59,13 +59,7 @@ struct KeepRows<'a> {
 }
 
 impl ModuleVisitor for KeepRows<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let name = self.names.hugging_face();
@@ -117,13 +111,7 @@ struct Read<'a> {
 }
 
 impl ModuleVisitor for Read<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let Some(grad) = self.grads.get::<R>(param.id) else { return };

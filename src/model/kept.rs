@@ -33,7 +33,7 @@ impl Decoder {
         Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
     }
 
-    /// The same to train LoRA factors over: matrices of small models in f32 are kept too, so that factors of an adapter stay apart from
+    /// Loads a model to train LoRA factors over: matrices of small models in f32 are kept too, so that factors of an adapter stay apart from
     /// every one.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Decoder {
         Self::kept(checkpoint, true, device, |matrix| matrix)
     }
 
-    /// The same with inputs of every kept matrix rounded to bf16 before they are multiplied with it, as a model in bf16 has them: where the
+    /// Loads a kept model with inputs of every kept matrix rounded to bf16 before they are multiplied with it, as a model in bf16 has them: where the
     /// processor multiplies in bf16, many rows take half the time. Sums are f32.
     ///
     /// # Errors

@@ -50,12 +50,12 @@ impl Linear {
         Ok(Self { weight: make(&format!("{name}.weight"), shape)?, bias: None })
     }
 
-    /// The same with a bias, zero until it is read.
+    /// The projection with a bias, zero until it is read.
     fn with_bias(self, d_out: usize, device: &Device) -> Self {
         Self { bias: Some(Param::from_tensor(Tensor::zeros([d_out], device))), ..self }
     }
 
-    /// The same, with a bias where there is one.
+    /// The projection, with a bias where there is one.
     pub(super) fn biased(self, has_bias: bool, d_out: usize, device: &Device) -> Self {
         if has_bias { self.with_bias(d_out, device) } else { self }
     }
@@ -176,7 +176,7 @@ impl Matrix {
         }
     }
 
-    /// The same of ids on the device, `[N]`, all in the table.
+    /// Rows of ids on the device, `[N]`, all in the table.
     ///
     /// # Errors
     /// A table that is kept on the host.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::HostTensor;
 use super::checkpoint::peft::Adapter;
 use super::decoder::Decoder;
-use super::weights::{DENSE, KEPT, Names};
+use super::weights::{DENSE, KEPT, Names, follow_names};
 use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
@@ -125,13 +125,7 @@ struct NameIds {
 }
 
 impl ModuleMapper for NameIds {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn map_float<const R: usize>(&mut self, mut param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let name = self.names.hugging_face();
@@ -150,13 +144,7 @@ struct SetFactors {
 }
 
 impl ModuleMapper for SetFactors {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let Some(host) = self.factors.remove(&self.names.hugging_face()) else { return param };

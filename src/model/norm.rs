@@ -44,7 +44,7 @@ impl Norm {
         }
     }
 
-    /// The same in f32 whatever the weights are in.
+    /// The norm in f32, whatever the weights are in.
     pub(crate) fn apply_in_f32<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
         let f32 = |x: Tensor<1>| x.cast(FloatDType::F32);
         match &self.bias {

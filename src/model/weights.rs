@@ -55,7 +55,7 @@ impl Decoder {
         Self::load_in(checkpoint, FloatDType::F32, device)
     }
 
-    /// The same with weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
+    /// Loads weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
     /// to them, and they may be trained.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Decoder {
         self.tensors()?.collect()
     }
 
-    /// The same, a layer at a time: no more than one is merged, or on the host, before the next is asked for.
+    /// The parameters, a layer at a time: no more than one is merged, or on the host, before the next is asked for.
     ///
     /// # Errors
     /// Weights kept as stored; each item, a device that cannot hand it over.
@@ -105,7 +105,7 @@ impl Decoder {
         Ok(outside.chain((0..self.layers.len()).flat_map(|layer| self.layer(layer))))
     }
 
-    /// The same of the heads, by name.
+    /// The parameters of the heads, by name.
     ///
     /// # Errors
     /// A device that cannot hand its data over.
@@ -242,6 +242,20 @@ pub(super) fn is_table(name: &str) -> bool {
 #[derive(Default)]
 pub(super) struct Names(Vec<String>);
 
+/// Of a mapper or visitor with `names`: they follow the traversal.
+macro_rules! follow_names {
+    () => {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.names.enter(name);
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.names.exit();
+        }
+    };
+}
+pub(super) use follow_names;
+
 impl Names {
     pub(super) fn enter(&mut self, name: &str) {
         self.0.push(name.to_owned());
@@ -296,13 +310,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> Fill<F> {
 }
 
 impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         if self.error.is_some() {
@@ -331,13 +339,7 @@ struct Collect {
 }
 
 impl ModuleVisitor for Collect {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let name = self.names.hugging_face();
@@ -356,13 +358,7 @@ struct NotFinite {
 }
 
 impl ModuleVisitor for NotFinite {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let whole = || param.val().is_finite().all().into_data().iter::<bool>().all(|finite| finite);
@@ -378,13 +374,7 @@ struct List {
 }
 
 impl ModuleVisitor for List {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.names.enter(name);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.names.exit();
-    }
+    follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let value = param.val();
@@ -404,7 +394,7 @@ impl Decoder {
         self.map(&mut CastTo { dtype, frozen_only: false })
     }
 
-    /// The same of what is not trained, the rest in f32: a frozen base is then held once in the type that is computed in, beside f32
+    /// Casts what is not trained, the rest to f32: a frozen base is then held once in the type that is computed in, beside f32
     /// factors.
     #[must_use]
     pub(crate) fn cast_frozen(self, dtype: FloatDType) -> Self {

@@ -30,7 +30,7 @@ pub fn adamw<const R: usize>(
     composed_adamw(weight, grad, moments, step)
 }
 
-/// The same in Burn's operations.
+/// An AdamW step in Burn's operations.
 pub fn composed_adamw<const R: usize>(
     weight: Tensor<R>,
     grad: Tensor<R>,

@@ -51,7 +51,7 @@ pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>
     fused::attend_in_parts(q, k, v, mask, held)
 }
 
-/// The same in Burn's operations.
+/// Attention in Burn's operations.
 pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     grouped_values(composed_pattern(grouped_scores(q, k), mask), v)
 }
@@ -82,7 +82,7 @@ pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> 
     composed_pattern(scores, mask)
 }
 
-/// The same in Burn's operations.
+/// The pattern in Burn's operations.
 pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     softmax(masked(scores, mask), 3)
 }

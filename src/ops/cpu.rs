@@ -9,34 +9,23 @@ use pulp::{Arch, WithSimd};
 /// The environment variable that asks for one, by its [`Cpu::name`].
 pub const VARIABLE: &str = "SWITCHYARD_CPU";
 
-/// A set of vector instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cpu {
-    /// x86-64-v4: 32 registers of 16 floats.
-    Avx512,
-    /// x86-64-v3, with FMA: 16 registers of 8.
-    Avx2,
-    /// aarch64: 32 registers of 4.
-    Neon,
-    /// None that is asked for by name.
-    Scalar,
+names! {
+    /// A set of vector instructions.
+    pub enum Cpu {
+        /// x86-64-v4: 32 registers of 16 floats.
+        Avx512 = "avx512",
+        /// x86-64-v3, with FMA: 16 registers of 8.
+        Avx2 = "avx2",
+        /// aarch64: 32 registers of 4.
+        Neon = "neon",
+        /// None that is asked for by name.
+        Scalar = "scalar",
+    }
 }
 
 static CHOSEN: OnceLock<std::result::Result<Cpu, String>> = OnceLock::new();
 
 impl Cpu {
-    /// The fastest first.
-    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Scalar];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Avx512 => "avx512",
-            Self::Avx2 => "avx2",
-            Self::Neon => "neon",
-            Self::Scalar => "scalar",
-        }
-    }
-
     /// Those that this processor has.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|cpu| cpu.arch().is_some())

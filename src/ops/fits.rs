@@ -25,7 +25,7 @@ pub fn ensure_fits(what: impl FnOnce() -> String, bytes: u64, device: &Device) -
     }
 }
 
-/// The same of attention: its mask `[B, 1, L, T]`, and its scores `[B, H, L, T]` where a hook is to see them. Otherwise these are never
+/// Refuses attention that does not fit: its mask `[B, 1, L, T]`, and its scores `[B, H, L, T]` where a hook is to see them. Otherwise these are never
 /// in memory as a whole.
 ///
 /// # Errors

@@ -119,7 +119,7 @@ impl Frozen {
         }
     }
 
-    /// The same of numbers on the device, all below the number of rows.
+    /// Rows by their numbers on the device, all below the number of rows.
     ///
     /// # Errors
     /// A matrix that lies on the host.

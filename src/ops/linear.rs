@@ -80,17 +80,17 @@ pub(crate) fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
     fused::is_cpu_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }
 
-/// The same of a weight kept as stored.
+/// Whether a product with a weight kept as stored is shared.
 pub(crate) fn is_stored_shared(weight: &Frozen, rows: usize) -> bool {
     !weight.is_on_device() && fused::is_shared(weight.rows() * weight.width(), rows)
 }
 
-/// The same in Burn's operations.
+/// The product in Burn's operations.
 pub fn composed_linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     composed(x, weight, None)
 }
 
-/// The same in Burn's operations.
+/// The product with a transposed table in Burn's operations.
 pub fn composed_linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed(x, table.transpose(), None)
 }

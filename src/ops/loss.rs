@@ -51,7 +51,7 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
     loss_of_logits(matmul(hidden, head), targets)
 }
 
-/// The same where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, in f32.
+/// Losses where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, in f32.
 pub(crate) fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
@@ -61,7 +61,7 @@ pub(crate) fn head_loss_stored(
     fused::head_loss_stored(hidden, learnt, stored.clone(), targets)
 }
 
-/// The same from logits `[N, V]`, in Burn's operations.
+/// Losses from logits `[N, V]`, in Burn's operations.
 pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
     let [n, vocab] = logits.dims();
     let device = logits.device();
@@ -83,7 +83,7 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
 /// Rows whose logits are held at once.
 const ROWS: usize = 128;
 
-/// The same with a head that is a function, `[n, D]` → `[n, V]`, some of at least one row after others. Under autodiff the logits of all
+/// Losses with a head that is a function, `[n, D]` → `[n, V]`, some of at least one row after others. Under autodiff the logits of all
 /// are kept.
 pub(crate) fn loss_in_parts(
     hidden: Tensor<2>,

@@ -34,7 +34,7 @@ impl Rotation {
         Self { cos: tensor(cos), sin: tensor(sin) }
     }
 
-    /// The same, and what is turned becomes longer by this factor (YaRN).
+    /// The rotation, and what is turned becomes longer by this factor (YaRN).
     #[must_use]
     pub(crate) fn times(self, factor: f64) -> Self {
         if factor == 1.0 {
@@ -52,7 +52,7 @@ pub fn rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
     composed_rotate(x, rotation)
 }
 
-/// The same in Burn's operations.
+/// The rotation in Burn's operations.
 pub fn composed_rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
     let half = x.dims()[3] / 2;
     let x1 = x.clone().narrow(3, 0, half);

@@ -13,7 +13,7 @@ pub fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     composed_swiglu(gate, up)
 }
 
-/// The same in Burn's operations.
+/// SwiGLU in Burn's operations.
 pub fn composed_swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     silu(gate) * up
 }

@@ -14,9 +14,6 @@ use crate::model::{Decoder, Hooks, ModelConfig};
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 /// Greedy decoding with a block of latents in each row. A step that takes another token counts as infinitely far off.
-///
-/// # Errors
-/// As the decoder's.
 pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Compared> {
     let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()).to_vec();
     let requests: Vec<Request> =
@@ -32,10 +29,7 @@ pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Compared
     Ok(Compared::new("decoding with latents: tokens, and log-probabilities against one row on the CPU", 1e-5, all))
 }
 
-/// The same with a vocabulary of Qwen3's size and drawn tokens: what a device decides itself, for several steps between two reads.
-///
-/// # Errors
-/// As the decoder's.
+/// A decode against one row, with a vocabulary of Qwen3's size and drawn tokens: what a device decides itself, for several steps between two reads.
 pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Compared> {
     let cpu = Machine::default().device;
     let small = fixtures.tiny("qwen3_tied", &cpu)?;

@@ -21,7 +21,7 @@ pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<Compared>> {
     compare_hooks(&model, &read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?, name)
 }
 
-/// The same of any model that should have these reference values.
+/// Compares the hooks of any model that should have these reference values.
 ///
 /// # Errors
 /// As [`hooks`].

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::reference::values;
 use crate::model::checkpoint::HostTensor;
 use crate::model::hooks::{Activation, Site};
-use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, ModelConfig, PointKind, Select, Span, Step};
+use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, ModelConfig, PointKind, Span, Step};
 
 /// `(point, row)` → position → values. Scores and pattern hold, per head, the keys up to the position: those unmasked.
 pub type Recorded = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
@@ -87,7 +87,7 @@ pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recorded> {
     let recorder = RefCell::new(Recorder { config: model.config(), found: Recorded::new(), slots: BTreeMap::new() });
     let mut hooks = Hooks::none();
     for point in points(model.config()) {
-        let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+        let spec = HookSpec::all(point);
         hooks.observe(&spec, layers, |site, value| recorder.borrow_mut().take(site, value))?;
     }
     let mut cache: Option<KvCache> = None;

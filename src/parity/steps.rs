@@ -14,9 +14,9 @@ use crate::latent::{
 };
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::gradients::gradients_by_name;
-use crate::recipe::{Compute, Grpo, Optimizer, ReplayMode};
+use crate::recipe::{Compute, Facts, Grpo, Optimizer, ReplayMode};
+use crate::train::advantages::advantages;
 use crate::train::grpo::gradients;
-use crate::train::reward::{Facts, advantages, reward};
 use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
@@ -137,7 +137,7 @@ impl GrpoRollout {
         let mut positions: Vec<Position> = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
         positions.iter_mut().zip(&self.drawn).for_each(|(position, drawn)| position.drawn.clone_from(drawn));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
-        let terms = reward(Facts::of(&trace, true), &Grpo::default().reward);
+        let terms = Grpo::default().reward.of(Facts::of(&trace, true));
         Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage }
     }
 }
@@ -150,7 +150,7 @@ pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) 
     step_of(fixtures, ("grpo", &Reasoning::default()), mode, threads)
 }
 
-/// The same of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
+/// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
 ///
 /// # Errors
 /// As the replay's.

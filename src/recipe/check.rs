@@ -110,17 +110,7 @@ impl Recipe {
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
         );
-        let reward = &self.grpo.reward;
-        ensure!(
-            [reward.correct, reward.format, reward.usage, reward.brevity].iter().any(|weight| *weight != 0.0),
-            "grpo.reward: every weight is 0, so that no rollout would be better than another"
-        );
-        ensure!(
-            reward.t_lo < reward.t_hi,
-            "grpo.reward.t_lo must be below grpo.reward.t_hi, found {} and {}",
-            reward.t_lo,
-            reward.t_hi
-        );
+        self.grpo.reward.check()?;
         // A stage told in epochs has as many steps as its data says.
         let last = self.latent.stages.last().map_or(0, |stage| stage.steps);
         for (key, step) in std::iter::once(("grpo.from_step", &self.grpo.from_step))

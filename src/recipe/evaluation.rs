@@ -1,34 +1,24 @@
 //! Held-out evaluation, and how often state is saved.
 
-use serde::{Deserialize, Serialize};
+use super::check::MOST_ROWS;
+use super::ranges::Range::Count;
+use super::ranges::{BATCH, POSITIONS, STEPS};
 
-/// Held-out evaluation after each phase: greedy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Evaluation {
-    pub problems: usize,
-    pub k_min: usize,
-    pub k_cap: usize,
-    pub max_new_tokens: usize,
-    pub batch: usize,
-}
-
-impl Default for Evaluation {
-    fn default() -> Self {
-        Self { problems: 500, k_min: 4, k_cap: 16, max_new_tokens: 256, batch: 100 }
+settings! {
+    /// Held-out evaluation after each phase: greedy.
+    pub struct Evaluation {
+        pub problems: usize = 500 => Count(1, MOST_ROWS),
+        pub k_min: usize = 4 => Count(0, POSITIONS),
+        pub k_cap: usize = 16 => Count(1, POSITIONS),
+        pub max_new_tokens: usize = 256 => Count(1, POSITIONS),
+        pub batch: usize = 100 => Count(1, BATCH),
     }
 }
 
-/// How often a run can be resumed from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CheckpointEvery {
-    /// Optimiser steps.
-    pub every: usize,
-}
-
-impl Default for CheckpointEvery {
-    fn default() -> Self {
-        Self { every: 100 }
+settings! {
+    /// How often a run can be resumed from.
+    pub struct CheckpointEvery {
+        /// Optimiser steps.
+        pub every: usize = 100 => Count(1, STEPS),
     }
 }

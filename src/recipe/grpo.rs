@@ -2,51 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Reward;
+use super::ranges::Range::{BelowOne, Count, NotNegative, Positive, Typed};
+use super::ranges::{BATCH, POSITIONS, STEPS};
 use crate::latent::Gradient;
 use crate::latent::gumbel::Density;
-
-/// How `r_use` pays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UseReward {
-    /// `r_corr · 1[well formed] · 1[used]` (the paper's formula).
-    #[default]
-    Signed,
-    /// `1[correct] · 1[well formed] · 1[used]` (the paper's prose).
-    Gated,
-}
-
-/// Weights of the reward terms (the paper's appendix).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Reward {
-    pub correct: f64,
-    pub format: f64,
-    #[serde(rename = "use")]
-    pub usage: f64,
-    pub use_form: UseReward,
-    pub brevity: f64,
-    pub t_lo: usize,
-    pub t_hi: usize,
-    /// Grade rollouts strictly ([`Grading::strict`](crate::grade::Grading)): evaluation grades as math-verify does, which pays for
-    /// some wrong answers.
-    pub strict: bool,
-}
-
-impl Default for Reward {
-    fn default() -> Self {
-        Self {
-            correct: 1.0,
-            format: 0.1,
-            usage: 0.1,
-            use_form: UseReward::Signed,
-            brevity: 0.0,
-            t_lo: 800,
-            t_hi: 2000,
-            strict: true,
-        }
-    }
-}
 
 /// How a rollout is replayed for its gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,70 +39,41 @@ pub enum Anchor {
     Reference,
 }
 
-/// Phase 3: Switch-GRPO.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Grpo {
-    pub steps: usize,
-    /// Start from the phase-2 weights after this step of the last stage; 0 takes the finished phase.
-    pub from_step: usize,
-    pub questions: usize,
-    pub group: usize,
-    pub inner_epochs: usize,
-    pub learning_rate: f64,
-    pub temperature: f64,
-    pub k_min: usize,
-    pub clip: f64,
-    pub beta: f64,
-    pub anchor: Anchor,
-    /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
-    pub std_floor: f64,
-    pub replay: ReplayMode,
-    /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
-    pub dropout_rollouts: f64,
-    /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.
-    pub gumbel: f64,
-    /// `soft_thinking.density`.
-    #[serde(skip)]
-    pub density: Density,
-    /// Adds `log(1 − p_exit)` for each choice to stay in a block.
-    pub continue_term: bool,
-    /// Rollouts with more positions are dropped from their group.
-    pub max_positions: usize,
-    /// Steps between probes of the cosine between the replay modes' gradients; 0 never.
-    pub cosine_every: usize,
-    /// Steps between checkpoints that are kept, each as a phase of its own (`grpo_step20`); 0 keeps none.
-    pub keep_every: usize,
-    /// Steps of the window that watches for reward hacking; 0 never stops early.
-    pub early_stop_window: usize,
-    pub reward: Reward,
-}
-
-impl Default for Grpo {
-    fn default() -> Self {
-        Self {
-            steps: 0,
-            from_step: 0,
-            questions: 1,
-            group: 5,
-            inner_epochs: 3,
-            learning_rate: 1e-6,
-            temperature: 0.5,
-            k_min: 4,
-            clip: 0.2,
-            beta: 1e-3,
-            anchor: Anchor::Old,
-            std_floor: 0.0,
-            replay: ReplayMode::Segmented,
-            dropout_rollouts: 0.0,
-            gumbel: 0.0,
-            density: Density::Mean,
-            continue_term: false,
-            max_positions: 8192,
-            cosine_every: 20,
-            keep_every: 0,
-            early_stop_window: 0,
-            reward: Reward::default(),
-        }
+settings! {
+    /// Phase 3: Switch-GRPO.
+    pub struct Grpo {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Start from the phase-2 weights after this step of the last stage; 0 takes the finished phase.
+        pub from_step: usize = 0 => Count(0, STEPS),
+        pub questions: usize = 1 => Count(1, BATCH),
+        pub group: usize = 5 => Count(2, BATCH),
+        pub inner_epochs: usize = 3 => Count(1, BATCH),
+        pub learning_rate: f64 = 1e-6 => Positive,
+        pub temperature: f64 = 0.5 => Positive,
+        pub k_min: usize = 4 => Count(0, POSITIONS),
+        pub clip: f64 = 0.2 => Positive,
+        pub beta: f64 = 1e-3 => NotNegative,
+        pub anchor: Anchor = Anchor::Old => Typed,
+        /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
+        pub std_floor: f64 = 0.0 => NotNegative,
+        pub replay: ReplayMode = ReplayMode::Segmented => Typed,
+        /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
+        pub dropout_rollouts: f64 = 0.0 => BelowOne,
+        /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.
+        pub gumbel: f64 = 0.0 => NotNegative,
+        /// `soft_thinking.density`.
+        #[serde(skip)]
+        pub density: Density = Density::Mean,
+        /// Adds `log(1 − p_exit)` for each choice to stay in a block.
+        pub continue_term: bool = false => Typed,
+        /// Rollouts with more positions are dropped from their group.
+        pub max_positions: usize = 8192 => Count(1, POSITIONS),
+        /// Steps between probes of the cosine between the replay modes' gradients; 0 never.
+        pub cosine_every: usize = 20 => Count(0, STEPS),
+        /// Steps between checkpoints that are kept, each as a phase of its own (`grpo_step20`); 0 keeps none.
+        pub keep_every: usize = 0 => Count(0, STEPS),
+        /// Steps of the window that watches for reward hacking; 0 never stops early.
+        pub early_stop_window: usize = 0 => Count(0, STEPS),
+        pub reward: Reward = Reward::default(),
     }
 }

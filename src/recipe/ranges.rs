@@ -1,15 +1,17 @@
-//! The range of every setting, in one table. A setting that is not in it is refused, so that none can be added without a range;
+//! The range of every setting: beside its default, or in the table below. A setting without one is refused, so that none can be added without a range;
 //! what several settings must satisfy together stands in `check`.
+
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, ensure};
 use toml::Value;
 
-use super::Recipe;
 use super::check::MOST_ROWS;
+use super::*;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Range {
+pub(crate) enum Range {
     /// A whole number from … to.
     Count(usize, usize),
     Positive,
@@ -25,192 +27,105 @@ enum Range {
     PositiveOrInfinite,
     /// Its type says what it may be, or its own check does (tasks, spans, names).
     Typed,
+    /// A list; what each element must be.
+    Each(&'static Range),
 }
 
-use Range::{BelowOne, Count, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed};
+use Range::{BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed};
 
 /// Optimiser steps of a phase at most.
-const STEPS: usize = 1_000_000_000;
+pub(super) const STEPS: usize = 1_000_000_000;
 /// Samples in one batch, rollouts in one step, and the like, at most.
-const BATCH: usize = 1_000_000;
+pub(super) const BATCH: usize = 1_000_000;
 /// Latents of a block, or tokens of a response, at most: more than any model has positions.
-const POSITIONS: usize = 10_000_000;
+pub(super) const POSITIONS: usize = 10_000_000;
 /// A dimension of a model at most.
-const WIDTH: usize = 1 << 20;
+pub(super) const WIDTH: usize = 1 << 20;
+
+/// Settings of a part of the recipe, by their keys in it.
+type Settings = &'static [(&'static str, Range)];
+
+const STAGE: Settings =
+    &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
+
+/// Every part; those of structs without defaults, or of other rooms, stand here with their ranges.
+static PARTS: [(&str, Settings); 25] = [
+    ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
+    (
+        "data.",
+        &[
+            ("rows", Count(1, MOST_ROWS)),
+            ("path", Typed),
+            ("test_path", Typed),
+            ("test_rows", Count(0, MOST_ROWS)),
+            ("template", Typed),
+            ("max_tokens", Count(1, POSITIONS)),
+            ("fields.*", Typed),
+            ("grader", Typed),
+        ],
+    ),
+    (
+        "model.",
+        &[
+            ("hidden_size", Count(1, WIDTH)),
+            ("num_hidden_layers", Count(1, 10_000)),
+            ("num_attention_heads", Count(1, WIDTH)),
+            ("num_key_value_heads", Count(1, WIDTH)),
+            ("head_dim", Count(1, WIDTH)),
+            ("intermediate_size", Count(1, WIDTH)),
+            ("rope_theta", Positive),
+            ("tie_word_embeddings", Typed),
+        ],
+    ),
+    ("", &[("pretrained", Typed), ("seed_token", Typed)]),
+    ("lora.", Lora::RANGES),
+    ("optimizer.", Optimizer::RANGES),
+    ("base.", Base::RANGES),
+    (
+        "annotate.spans.",
+        &[
+            ("top_share", BelowOne),
+            ("merge_gap", Count(0, POSITIONS)),
+            ("min_length", Count(1, POSITIONS)),
+            ("max_length", Count(1, POSITIONS)),
+            ("latent_cap", Count(0, POSITIONS)),
+            ("latents_per_token", Positive),
+            ("max_stage", Count(1, POSITIONS)),
+            ("snap_to_clause", Typed),
+            ("clause_quantile", BelowOne),
+        ],
+    ),
+    (
+        "annotate.",
+        &[("batch_rows", Count(1, BATCH)), ("batch_tokens", Count(1, POSITIONS)), ("part_rows", Count(1, MOST_ROWS))],
+    ),
+    ("boundary.", Boundary::RANGES),
+    ("latent.", Latent::RANGES),
+    ("latent.stages[].", STAGE),
+    ("grpo.", Grpo::RANGES),
+    ("grpo.reward.", Reward::RANGES),
+    ("no_cot.", NoCot::RANGES),
+    ("icot.", Icot::RANGES),
+    ("pause.", Pause::RANGES),
+    ("coconut.", Coconut::RANGES),
+    ("coconut.stages[].", STAGE),
+    ("codi.", Codi::RANGES),
+    ("colar.", Colar::RANGES),
+    ("swireasoning.", SwiReasoning::RANGES),
+    ("soft_thinking.", SoftThinking::RANGES),
+    ("evaluation.", Evaluation::RANGES),
+    ("checkpoint.", CheckpointEvery::RANGES),
+];
 
 /// Every setting; `[]` stands for any element of a list, a last part `*` for all that is inside.
-const RANGES: [(&str, Range); 170] = [
-    ("name", Typed),
-    ("seed", Count(0, i64::MAX as usize)),
-    ("methods[]", Typed),
-    ("task.*", Typed),
-    ("data.rows", Count(1, MOST_ROWS)),
-    ("data.path", Typed),
-    ("data.test_path", Typed),
-    ("data.test_rows", Count(0, MOST_ROWS)),
-    ("data.template", Typed),
-    ("data.max_tokens", Count(1, POSITIONS)),
-    ("data.fields.*", Typed),
-    ("data.grader", Typed),
-    ("model.hidden_size", Count(1, WIDTH)),
-    ("model.num_hidden_layers", Count(1, 10_000)),
-    ("model.num_attention_heads", Count(1, WIDTH)),
-    ("model.num_key_value_heads", Count(1, WIDTH)),
-    ("model.head_dim", Count(1, WIDTH)),
-    ("model.intermediate_size", Count(1, WIDTH)),
-    ("model.rope_theta", Positive),
-    ("model.tie_word_embeddings", Typed),
-    ("pretrained", Typed),
-    ("seed_token", Typed),
-    ("lora.rank", Count(1, WIDTH)),
-    ("lora.alpha", Positive),
-    ("lora.targets[]", Typed),
-    ("lora.train_embeddings", Typed),
-    ("lora.only_new_rows", Typed),
-    ("optimizer.beta_1", BelowOne),
-    ("optimizer.beta_2", BelowOne),
-    ("optimizer.epsilon", Positive),
-    ("optimizer.weight_decay", NotNegative),
-    ("optimizer.clip", Positive),
-    ("optimizer.accumulate", Count(1, BATCH)),
-    ("optimizer.dtype", Typed),
-    ("optimizer.gradient_checkpointing", Typed),
-    ("base.steps", Count(0, STEPS)),
-    ("base.batch", Count(1, BATCH)),
-    ("base.learning_rate", Positive),
-    ("base.warmup", Count(0, STEPS)),
-    ("base.annotator_accuracy", Share),
-    ("annotate.spans.top_share", BelowOne),
-    ("annotate.spans.merge_gap", Count(0, POSITIONS)),
-    ("annotate.spans.min_length", Count(1, POSITIONS)),
-    ("annotate.spans.max_length", Count(1, POSITIONS)),
-    ("annotate.spans.latent_cap", Count(0, POSITIONS)),
-    ("annotate.spans.latents_per_token", Positive),
-    ("annotate.spans.max_stage", Count(1, POSITIONS)),
-    ("annotate.spans.snap_to_clause", Typed),
-    ("annotate.spans.clause_quantile", BelowOne),
-    ("annotate.batch_rows", Count(1, BATCH)),
-    ("annotate.batch_tokens", Count(1, POSITIONS)),
-    ("annotate.part_rows", Count(1, MOST_ROWS)),
-    ("boundary.steps", Count(0, STEPS)),
-    ("boundary.epochs", NotNegative),
-    ("boundary.batch", Count(1, BATCH)),
-    ("boundary.learning_rate", Positive),
-    ("boundary.warmup", Count(0, STEPS)),
-    ("boundary.untagged", Share),
-    ("latent.batch", Count(1, BATCH)),
-    ("latent.learning_rate", Positive),
-    ("latent.warmup", Count(0, STEPS)),
-    ("latent.c", Positive),
-    ("latent.k_max", Count(1, POSITIONS)),
-    ("latent.suffix", Typed),
-    ("latent.schedule", Typed),
-    ("latent.smoothing", Share),
-    ("latent.keep_text", Share),
-    ("latent.untagged", Share),
-    ("latent.gradient", Typed),
-    ("latent.keep_steps[]", Count(1, STEPS)),
-    ("latent.stages[].k", Count(0, POSITIONS)),
-    ("latent.stages[].steps", Count(0, STEPS)),
-    ("latent.stages[].epochs", NotNegative),
-    ("latent.stages[].c", Positive),
-    ("grpo.steps", Count(0, STEPS)),
-    ("grpo.from_step", Count(0, STEPS)),
-    ("grpo.questions", Count(1, BATCH)),
-    ("grpo.group", Count(2, BATCH)), // a group's standard deviation needs two
-    ("grpo.inner_epochs", Count(1, BATCH)),
-    ("grpo.learning_rate", Positive),
-    ("grpo.temperature", Positive),
-    ("grpo.k_min", Count(0, POSITIONS)),
-    ("grpo.clip", Positive),
-    ("grpo.beta", NotNegative),
-    ("grpo.anchor", Typed),
-    ("grpo.std_floor", NotNegative),
-    ("grpo.replay", Typed),
-    ("grpo.dropout_rollouts", BelowOne),
-    ("grpo.gumbel", NotNegative),
-    ("grpo.continue_term", Typed),
-    ("grpo.max_positions", Count(1, POSITIONS)),
-    ("grpo.cosine_every", Count(0, STEPS)),
-    ("grpo.keep_every", Count(0, STEPS)),
-    ("grpo.early_stop_window", Count(0, STEPS)),
-    ("grpo.reward.correct", Finite),
-    ("grpo.reward.format", Finite),
-    ("grpo.reward.use", Finite),
-    ("grpo.reward.use_form", Typed),
-    ("grpo.reward.brevity", Finite),
-    ("grpo.reward.t_lo", Count(0, POSITIONS)),
-    ("grpo.reward.t_hi", Count(1, POSITIONS)),
-    ("grpo.reward.strict", Typed),
-    ("no_cot.steps", Count(0, STEPS)),
-    ("no_cot.from_base", Typed),
-    ("icot.steps", Count(0, STEPS)),
-    ("icot.epochs", NotNegative),
-    ("icot.batch", Count(1, BATCH)),
-    ("icot.learning_rate", Positive),
-    ("icot.warmup", Count(0, STEPS)),
-    ("icot.remove_per_epoch", NotNegative),
-    ("icot.remove_all_from", Count(0, POSITIONS)),
-    ("icot.smoothing", PositiveOrInfinite), // λ of an exponential: `inf` is none
-    ("icot.reset", Typed),
-    ("icot.cosine", Typed),
-    ("pause.tokens", Count(0, POSITIONS)),
-    ("coconut.batch", Count(1, BATCH)),
-    ("coconut.learning_rate", Positive),
-    ("coconut.warmup", Count(0, STEPS)),
-    ("coconut.c", Count(1, POSITIONS)),
-    ("coconut.max_stage", Count(1, POSITIONS)),
-    ("coconut.smoothing", Share),
-    ("coconut.mixing", Share),
-    ("coconut.reset", Typed),
-    ("coconut.cosine", Typed),
-    ("coconut.gradient", Typed),
-    ("coconut.stage_epochs", Positive),
-    ("coconut.epochs", NotNegative),
-    ("coconut.stages[].k", Count(0, POSITIONS)),
-    ("coconut.stages[].steps", Count(0, STEPS)),
-    ("coconut.stages[].epochs", NotNegative),
-    ("coconut.stages[].c", Positive),
-    ("codi.steps", Count(0, STEPS)),
-    ("codi.epochs", NotNegative),
-    ("codi.batch", Count(1, BATCH)),
-    ("codi.learning_rate", Positive),
-    ("codi.warmup", Count(0, STEPS)),
-    ("codi.latents", Count(1, POSITIONS)),
-    ("codi.teacher", NotNegative),
-    ("codi.distance", NotNegative),
-    ("codi.last_step", Typed),
-    ("colar.steps", Count(0, STEPS)),
-    ("colar.epochs", NotNegative),
-    ("colar.batch", Count(1, BATCH)),
-    ("colar.learning_rate", Positive),
-    ("colar.warmup", Count(0, STEPS)),
-    ("colar.factors[]", Count(1, POSITIONS)),
-    ("colar.width", Count(1, WIDTH)),
-    ("colar.slots", NotNegative),
-    ("colar.entropy", NotNegative),
-    ("colar.short", Typed),
-    ("colar.closing", Typed),
-    ("colar.cosine", Typed),
-    ("colar.limit", Count(1, POSITIONS)),
-    ("swireasoning.window", Count(0, POSITIONS)),
-    ("swireasoning.budget", Count(0, POSITIONS)),
-    ("swireasoning.switches", Count(0, POSITIONS)),
-    ("swireasoning.symbols", Typed),
-    ("soft_thinking.top_k", Count(1, POSITIONS)),
-    ("soft_thinking.top_p", PositiveShare),
-    ("soft_thinking.temperature", Positive),
-    ("soft_thinking.certain", NotNegative),
-    ("soft_thinking.patience", Count(0, POSITIONS)),
-    ("soft_thinking.gumbel", NotNegative),
-    ("soft_thinking.density", Typed),
-    ("evaluation.problems", Count(1, MOST_ROWS)),
-    ("evaluation.k_min", Count(0, POSITIONS)),
-    ("evaluation.k_cap", Count(1, POSITIONS)),
-    ("evaluation.max_new_tokens", Count(1, POSITIONS)),
-    ("evaluation.batch", Count(1, BATCH)),
-    ("checkpoint.every", Count(1, STEPS)),
-];
+static RANGES: LazyLock<Vec<(String, Range)>> = LazyLock::new(|| {
+    let all = PARTS.iter().flat_map(|(part, settings)| settings.iter().map(move |setting| (part, setting)));
+    all.map(|(part, (name, range))| match range {
+        Each(range) => (format!("{part}{name}[]"), **range),
+        range => (format!("{part}{name}"), *range),
+    })
+    .collect()
+});
 
 impl Range {
     fn admits(self, value: &Value) -> bool {
@@ -218,6 +133,7 @@ impl Range {
         let is = |holds: fn(f64) -> bool| number.is_some_and(holds);
         match self {
             Typed => true,
+            Each(range) => value.as_array().is_some_and(|all| all.iter().all(|value| range.admits(value))),
             Count(low, high) => {
                 value.as_integer().and_then(|n| usize::try_from(n).ok()).is_some_and(|n| (low..=high).contains(&n))
             }
@@ -243,6 +159,7 @@ impl Range {
             Finite => "a finite number".into(),
             PositiveOrInfinite => "a number above 0, or inf".into(),
             Typed => "what its type allows".into(),
+            Each(range) => format!("each {}", range.said()),
         }
     }
 }
@@ -275,11 +192,11 @@ pub(super) fn check(recipe: &Recipe) -> Result<()> {
 /// None in practice: a recipe can be written as TOML.
 pub fn settings(recipe: &Recipe) -> Result<Vec<[String; 3]>> {
     let table = toml::Table::try_from(recipe).context("reading the recipe's settings")?;
-    let row = |(key, range): &(&str, Range)| {
+    let row = |(key, range): &(String, Range)| {
         let plain = key.trim_end_matches("[]").trim_end_matches(".*");
         let value = plain.split('.').try_fold(Value::Table(table.clone()), |at, name| at.get(name).cloned());
         let value = value.filter(|value| !value.is_table()).map(|value| value.to_string()).unwrap_or_default();
-        [(*key).to_owned(), range.said(), value]
+        [key.clone(), range.said(), value]
     };
     Ok(RANGES.iter().map(row).collect())
 }
@@ -334,7 +251,7 @@ mod tests {
         let (float, whole) = (Value::Float, Value::Integer);
         let never = vec![float(f64::NAN), float(f64::NEG_INFINITY)];
         let more = match range {
-            Typed => return vec![],
+            Typed | Each(_) => return vec![],
             Count(low, high) => {
                 [low as i64 - 1, -1].into_iter().chain((high as i64).checked_add(1)).map(whole).collect()
             }
@@ -374,7 +291,7 @@ mod tests {
                 assert!(format!("{said:#}").contains(name), "{key}={value}: {said:#}");
             }
         }
-        for (name, _) in RANGES {
+        for (name, _) in RANGES.iter() {
             let there = |key: &String| name.strip_suffix('*').map_or(key == name, |table| key.starts_with(table));
             assert!(seen.iter().any(there), "{name} is in the table and is no setting");
         }

@@ -2,59 +2,43 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ranges::Range::{Count, Each, NotNegative, Positive, Share, Typed};
+use super::ranges::{BATCH, POSITIONS, STEPS};
 use crate::latent::Gradient;
 
-/// Text chain-of-thought training from nothing. `steps = 0` takes the pretrained model as it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Base {
-    pub steps: usize,
-    pub batch: usize,
-    pub learning_rate: f64,
-    pub warmup: usize,
-    /// The annotator is the model at the first 25-step window with this token accuracy: a converged one has no
-    /// entropy left. 0 takes the finished model.
-    pub annotator_accuracy: f64,
-}
-
-impl Default for Base {
-    fn default() -> Self {
-        Self { steps: 0, batch: 32, learning_rate: 1e-3, warmup: 50, annotator_accuracy: 0.0 }
+settings! {
+    /// Text chain-of-thought training from nothing. `steps = 0` takes the pretrained model as it is.
+    pub struct Base {
+        pub steps: usize = 0 => Count(0, STEPS),
+        pub batch: usize = 32 => Count(1, BATCH),
+        pub learning_rate: f64 = 1e-3 => Positive,
+        pub warmup: usize = 50 => Count(0, STEPS),
+        /// The annotator is the model at the first 25-step window with this token accuracy: a converged one has no
+        /// entropy left. 0 takes the finished model.
+        pub annotator_accuracy: f64 = 0.0 => Share,
     }
 }
 
-/// The answer alone: batch and learning rate are those of `base`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NoCot {
-    pub steps: usize,
-    /// Starts from the checkpoint of `base`, as every other method does; otherwise from the initial model. `pause` starts alike.
-    pub from_base: bool,
-}
-
-impl Default for NoCot {
-    fn default() -> Self {
-        Self { steps: 0, from_base: true }
+settings! {
+    /// The answer alone: batch and learning rate are those of `base`.
+    pub struct NoCot {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Starts from the checkpoint of `base`, as every other method does; otherwise from the initial model. `pause` starts alike.
+        pub from_base: bool = true => Typed,
     }
 }
 
-/// Phase 1: learn to write `<swi>…</swi>` around annotated spans.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Boundary {
-    pub steps: usize,
-    /// Instead of `steps`: passes over the data.
-    pub epochs: f64,
-    pub batch: usize,
-    pub learning_rate: f64,
-    pub warmup: usize,
-    /// Share of samples left without tags.
-    pub untagged: f64,
-}
-
-impl Default for Boundary {
-    fn default() -> Self {
-        Self { steps: 0, epochs: 0.0, batch: 32, learning_rate: 1e-4, warmup: 20, untagged: 0.0 }
+settings! {
+    /// Phase 1: learn to write `<swi>…</swi>` around annotated spans.
+    pub struct Boundary {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Instead of `steps`: passes over the data.
+        pub epochs: f64 = 0.0 => NotNegative,
+        pub batch: usize = 32 => Count(1, BATCH),
+        pub learning_rate: f64 = 1e-4 => Positive,
+        pub warmup: usize = 20 => Count(0, STEPS),
+        /// Share of samples left without tags.
+        pub untagged: f64 = 0.0 => Share,
     }
 }
 
@@ -96,48 +80,28 @@ pub struct Stage {
     pub c: Option<f64>,
 }
 
-/// Phase 2: text inside `<swi>…</swi>` becomes latents, stage by stage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Latent {
-    pub batch: usize,
-    pub learning_rate: f64,
-    pub warmup: usize,
-    /// Latents per replaced token: n tokens become ⌈c·n⌉ latents. The paper has 2; with 0.2 a clause of five tokens is one latent.
-    pub c: f64,
-    pub k_max: usize,
-    pub suffix: Suffix,
-    pub schedule: Schedule,
-    /// Probability that a sample's k is drawn uniformly instead.
-    pub smoothing: f64,
-    /// Share of tagged spans that keep their text.
-    pub keep_text: f64,
-    /// Share of samples left without tags.
-    pub untagged: f64,
-    pub gradient: Gradient,
-    pub stages: Vec<Stage>,
-    /// Steps of the last stage whose weights are kept: any of them may be `grpo.from_step` of a run that takes phase 2 over
-    /// (`train --from`).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub keep_steps: Vec<usize>,
-}
-
-impl Default for Latent {
-    fn default() -> Self {
-        Self {
-            batch: 32,
-            learning_rate: 1e-4,
-            warmup: 10,
-            c: 2.0,
-            k_max: 8,
-            suffix: Suffix::KeepSuffix,
-            schedule: Schedule::Parallel,
-            smoothing: 0.1,
-            keep_text: 0.0,
-            untagged: 0.0,
-            gradient: Gradient::Through,
-            stages: vec![],
-            keep_steps: vec![],
-        }
+settings! {
+    /// Phase 2: text inside `<swi>…</swi>` becomes latents, stage by stage.
+    pub struct Latent {
+        pub batch: usize = 32 => Count(1, BATCH),
+        pub learning_rate: f64 = 1e-4 => Positive,
+        pub warmup: usize = 10 => Count(0, STEPS),
+        /// Latents per replaced token: n tokens become ⌈c·n⌉ latents. The paper has 2; with 0.2 a clause of five tokens is one latent.
+        pub c: f64 = 2.0 => Positive,
+        pub k_max: usize = 8 => Count(1, POSITIONS),
+        pub suffix: Suffix = Suffix::KeepSuffix => Typed,
+        pub schedule: Schedule = Schedule::Parallel => Typed,
+        /// Probability that a sample's k is drawn uniformly instead.
+        pub smoothing: f64 = 0.1 => Share,
+        /// Share of tagged spans that keep their text.
+        pub keep_text: f64 = 0.0 => Share,
+        /// Share of samples left without tags.
+        pub untagged: f64 = 0.0 => Share,
+        pub gradient: Gradient = Gradient::Through => Typed,
+        pub stages: Vec<Stage> = vec![],
+        /// Steps of the last stage whose weights are kept: any of them may be `grpo.from_step` of a run that takes phase 2 over
+        /// (`train --from`).
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub keep_steps: Vec<usize> = vec![] => Each(&Count(1, STEPS)),
     }
 }

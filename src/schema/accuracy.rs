@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::stats::Estimate;
 
 /// One group of problems under one way of decoding (tab:main, tab:sft-vs-rl, tab:per-subject, tab:appendix-sweep).
@@ -37,10 +37,6 @@ pub struct AccuracyRow {
     pub p_holm: Option<f64>,
 }
 
-impl Named for AccuracyRow {
-    const NAME: &'static str = "accuracy";
-}
-
 /// One group of responses (tab:gen-analysis).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResponseRow {
@@ -60,8 +56,4 @@ pub struct ResponseRow {
     /// Visible tokens before the first `<swi>`, as a share of the response's.
     pub first_swi: Option<Estimate>,
     pub truncated: Estimate,
-}
-
-impl Named for ResponseRow {
-    const NAME: &'static str = "traces";
 }

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use super::verdict::verdict;
-use super::{Identity, Named};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 /// A problem.
@@ -20,10 +20,6 @@ pub struct SwitchProblemRow {
     pub without_block: bool,
     /// Lead of the gold answer with a block minus without, in nats, where both give an answer.
     pub logit_diff: Option<f64>,
-}
-
-impl Named for SwitchProblemRow {
-    const NAME: &'static str = "switch_problems";
 }
 
 measured!(SwitchProblemRow, usize, |row| row.problem, (None, row.problem));
@@ -44,10 +40,6 @@ pub struct SwitchBenefitRow {
     pub worse: usize,
     /// Exact McNemar.
     pub p_value: f64,
-}
-
-impl Named for SwitchBenefitRow {
-    const NAME: &'static str = "switch_benefit";
 }
 
 impl SwitchBenefitRow {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::schema::verdict::verdict;
 use crate::stats::Estimate;
 
@@ -46,8 +46,4 @@ impl EarlyStopRow {
     }
 
     const LOSES: &str = "loses";
-}
-
-impl Named for EarlyStopRow {
-    const NAME: &'static str = "early_stop";
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::stats::Estimate;
 
 /// One kind of position; intervals are cluster bootstraps over problems.
@@ -17,8 +17,4 @@ pub struct EntropyRow {
     pub entropy: Option<Estimate>,
     /// Nats; nothing is drawn at a latent.
     pub logprob: Option<Estimate>,
-}
-
-impl Named for EntropyRow {
-    const NAME: &'static str = "entropy";
 }

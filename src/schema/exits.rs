@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::nth::Nth;
 use crate::stats::Estimate;
 
@@ -34,8 +34,4 @@ impl ExitRow {
     pub fn ends(&self) -> bool {
         self.exits.is_above(0.5)
     }
-}
-
-impl Named for ExitRow {
-    const NAME: &'static str = "exit_probability";
 }

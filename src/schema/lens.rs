@@ -2,34 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::nth::Nth;
 use crate::stats::Estimate;
 
-/// How a layer is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lens {
-    /// Final norm and head on the state as it is.
-    Logit,
-    /// The same after the layer's translator.
-    Tuned,
-}
-
-impl Lens {
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Lens::Logit => "logit",
-            Lens::Tuned => "tuned",
-        }
+names! {
+    /// How a layer is read.
+    pub enum Lens {
+        /// Final norm and head on the state as it is.
+        Logit = "logit",
+        /// Final norm and head after the layer's translator.
+        Tuned = "tuned",
     }
 }
 
 /// Who opened the blocks that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Opened {
+pub enum Opening {
     /// The model.
     Free,
     /// Nobody: `<swi>` was put first.
@@ -41,7 +31,7 @@ pub enum Opened {
 pub struct LensRow {
     #[serde(flatten)]
     pub identity: Identity,
-    pub switching: Opened,
+    pub switching: Opening,
     pub lens: Lens,
     /// Absent for unseen text positions.
     pub step: Option<Nth>,
@@ -71,10 +61,6 @@ impl LensRow {
     }
 }
 
-impl Named for LensRow {
-    const NAME: &'static str = "logit_lens";
-}
-
 /// How a state at a latent is read as the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,8 +88,4 @@ pub struct JacobianLensRow {
     pub logprob: Estimate,
     /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
     pub split_error: Option<f64>,
-}
-
-impl Named for JacobianLensRow {
-    const NAME: &'static str = "jacobian_lens";
 }

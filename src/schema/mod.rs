@@ -81,7 +81,7 @@ pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
-pub use lens::{JacobianLensRow, Lens, LensRow, Opened, Transport};
+pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub use part_swap::{Host, PartSwapRow};
 pub use pass_at_k::PassRow;
@@ -100,6 +100,56 @@ pub(crate) use verdict::never;
 pub trait Named: DeserializeOwned + Send + Sync + 'static {
     /// The part of the file's name before the checkpoint.
     const NAME: &'static str;
+}
+
+macro_rules! named {
+    ($($row:ty = $name:literal),* $(,)?) => {
+        $(impl Named for $row {
+            const NAME: &'static str = $name;
+        })*
+    };
+}
+
+named! {
+    AccuracyRow = "accuracy",
+    OutcomeRow = "outcomes",
+    ResponseRow = "traces",
+    EntropyRow = "entropy",
+    PositionRow = "positions",
+    LensRow = "logit_lens",
+    JacobianLensRow = "jacobian_lens",
+    EarlyStopRow = "early_stop",
+    PatternRow = "patterns",
+    TokenLensRow = "token_lens",
+    TeacherForcedRow = "teacher_forced",
+    WindowRow = "switch_window",
+    ExitRow = "exit_probability",
+    ProbeRow = "layer_probe",
+    PhaseChangeRow = "phases",
+    InterventionRow = "latent_intervention",
+    KnownValueRow = "known_value",
+    SwitchProblemRow = "switch_problems",
+    SwitchBenefitRow = "switch_benefit",
+    PatchRow = "activation_patching",
+    DirectLogitRow = "direct_logit",
+    AttentionRow = "attention_to_latents",
+    HeadPatchRow = "head_patching",
+    FormsRow = "head_patching_forms",
+    AttributionRow = "attribution_patching",
+    AttributionAgreementRow = "attribution_agreement",
+    EdgeRow = "edge_attribution",
+    CircuitRow = "circuits",
+    SteeringRow = "steering",
+    PhaseRow = "summary",
+    AttributedNodeRow = "attributed_nodes",
+    EdgePairRow = "edge_pairs",
+    PatchedNodeRow = "patched_nodes",
+    SteeringTrialRow = "steering_trials",
+    Observation = "observations",
+    PatchedPlaceRow = "patched_places",
+    DecodeRow = "decodes",
+    NormalRunRow = "normal_run",
+    SweepRow = "sweep",
 }
 
 /// A row that is measured by itself; tables follow from the rows of all units.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 
 /// One problem (fig:token-dist, fig:token-cdf).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,10 +29,6 @@ pub struct OutcomeRow {
     /// Which rule of the grader decided.
     #[serde(default)]
     pub rule: Option<String>,
-}
-
-impl Named for OutcomeRow {
-    const NAME: &'static str = "outcomes";
 }
 
 /// What stands at a response position.
@@ -68,8 +64,4 @@ pub struct PositionRow {
     pub correct: bool,
     /// On a response's first position only.
     pub prompt: Option<String>,
-}
-
-impl Named for PositionRow {
-    const NAME: &'static str = "positions";
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Bootstrap, Estimate, FEWEST};
 
@@ -42,12 +42,8 @@ pub struct PatchedPlaceRow {
     pub corrupt: String,
     /// Difference of logits at the read-out: patched minus corrupt.
     pub effect: f64,
-    /// The same of the whole rows: clean minus corrupt.
+    /// The difference of the whole rows: clean minus corrupt.
     pub whole: f64,
-}
-
-impl Named for PatchedPlaceRow {
-    const NAME: &'static str = "patched_places";
 }
 
 measured!(PatchedPlaceRow, (usize, usize, usize), |row| (row.pair, row.layer, row.position), (None, row.pair));
@@ -77,10 +73,6 @@ pub struct PatchRow {
     pub effect: Estimate,
 }
 
-impl Named for PatchRow {
-    const NAME: &'static str = "activation_patching";
-}
-
 impl PatchRow {
     /// The verdict that the place carries some of the difference: its interval lies above [`LEAST_SHARE`] of it.
     pub fn carries(&self) -> bool {
@@ -92,9 +84,6 @@ impl PatchRow {
 type Layout = Vec<(Place, Option<usize>, Option<Nth>, Option<Nth>)>;
 
 /// The heat maps over latent steps and over positions; a cell with a single pair is left out.
-///
-/// # Errors
-/// As the bootstrap's.
 pub(crate) fn recovered(places: &[PatchedPlaceRow]) -> Result<Vec<PatchRow>> {
     let mut pairs: BTreeMap<usize, Vec<&PatchedPlaceRow>> = BTreeMap::new();
     places.iter().for_each(|p| pairs.entry(p.pair).or_default().push(p));

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use super::outcomes::PositionKind;
-use super::{Identity, Named};
 
 /// Where one head looks from one position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,10 +23,6 @@ pub struct PatternRow {
     pub weights: Vec<f64>,
 }
 
-impl Named for PatternRow {
-    const NAME: &'static str = "patterns";
-}
-
 /// What one layer would say next at one position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLensRow {
@@ -43,8 +39,4 @@ pub struct TokenLensRow {
     pub top: String,
     /// Nats.
     pub entropy: f64,
-}
-
-impl Named for TokenLensRow {
-    const NAME: &'static str = "token_lens";
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::stats::Estimate;
 
 /// How rows are chosen and split.
@@ -81,10 +81,6 @@ pub struct ProbeRow {
     /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
     /// problems. None in rows of before it was measured.
     pub bits: Option<Estimate>,
-}
-
-impl Named for ProbeRow {
-    const NAME: &'static str = "layer_probe";
 }
 
 impl ProbeRow {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BlockOrigin, Identity, Named};
+use super::{BlockOrigin, Identity};
 
 /// One problem's response under one way of decoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,10 +14,6 @@ pub struct DecodeRow {
     pub problem: usize,
     /// Every position, as JSON.
     pub trace: String,
-}
-
-impl Named for DecodeRow {
-    const NAME: &'static str = "decodes";
 }
 
 measured!(DecodeRow, (String, usize), |row| (row.decode.clone(), row.problem), (None, row.problem));
@@ -40,10 +36,6 @@ pub struct NormalRunRow {
     pub trace: String,
     /// The latent inputs, `[[block, step, hex digits of its f32 values, lowest byte first], ...]` as JSON.
     pub states: String,
-}
-
-impl Named for NormalRunRow {
-    const NAME: &'static str = "normal_run";
 }
 
 measured!(NormalRunRow, usize, |row| row.problem, (None, row.problem));

@@ -2,42 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use super::verdict::{FEW, NEITHER};
-use super::{Identity, Named};
 use crate::stats::{Estimate, FEWEST};
 
-/// A class of positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// The next token is an annotated `<swi>`.
-    SwiStart,
-    /// The same token type (`=`) where the annotation puts no `<swi>`: a hard negative.
-    SameToken,
-    /// Any other response position outside blocks.
-    Other,
-    /// The next token begins a clause or sentence that is not tagged: the hardest negative.
-    ClauseStart,
-    /// Offsets −2, −1 and, with the block counted as one, +1 (`</swi>`) and +2 of an annotated `<swi>`.
-    NearBoundary,
-    /// As many positions as `swi_start` has, drawn from `same_token` and `other`: the paper's control.
-    Random,
-}
-
-impl Event {
-    pub const ALL: [Event; 6] =
-        [Event::SwiStart, Event::SameToken, Event::Other, Event::ClauseStart, Event::NearBoundary, Event::Random];
-
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Event::SwiStart => "swi_start",
-            Event::SameToken => "same_token",
-            Event::Other => "other",
-            Event::ClauseStart => "clause_start",
-            Event::NearBoundary => "near_boundary",
-            Event::Random => "random",
-        }
+names! {
+    /// A class of positions.
+    pub enum Event {
+        /// The next token is an annotated `<swi>`.
+        SwiStart = "swi_start",
+        /// The same token type (`=`) where the annotation puts no `<swi>`: a hard negative.
+        SameToken = "same_token",
+        /// Any other response position outside blocks.
+        Other = "other",
+        /// The next token begins a clause or sentence that is not tagged: the hardest negative.
+        ClauseStart = "clause_start",
+        /// Offsets −2, −1 and, with the block counted as one, +1 (`</swi>`) and +2 of an annotated `<swi>`.
+        NearBoundary = "near_boundary",
+        /// As many positions as `swi_start` has, drawn from `same_token` and `other`: the paper's control.
+        Random = "random",
     }
 }
 
@@ -62,10 +45,6 @@ impl TeacherForcedRow {
     }
 }
 
-impl Named for TeacherForcedRow {
-    const NAME: &'static str = "teacher_forced";
-}
-
 /// One offset from an annotated `<swi>` (tab:swi-window); intervals are cluster bootstraps over problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowRow {
@@ -84,10 +63,6 @@ impl WindowRow {
     pub fn is_sharper(&self, other: &Self) -> bool {
         self.p_swi.minus(other.p_swi).is_above(0.0)
     }
-}
-
-impl Named for WindowRow {
-    const NAME: &'static str = "switch_window";
 }
 
 /// One class of positions on two checkpoints; every number is second − first, paired by position.
@@ -121,8 +96,4 @@ impl PhaseChangeRow {
             _ => NEITHER,
         }
     }
-}
-
-impl Named for PhaseChangeRow {
-    const NAME: &'static str = "phases";
 }

@@ -1,8 +1,9 @@
 //! What `train` writes: a row a step, and a row a phase.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::stats::Estimate;
 
 /// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
@@ -30,16 +31,15 @@ pub(crate) struct StepRow {
 }
 
 /// A step of Switch-GRPO.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct GrpoStepRow {
     pub phase: String,
     pub step: usize,
     /// This and what follows to `entropy` are means over the rollouts that survived; absent where none did.
     pub reward: Option<f64>,
-    pub reward_correct: Option<f64>,
-    pub reward_format: Option<f64>,
-    pub reward_use: Option<f64>,
-    pub reward_brevity: Option<f64>,
+    /// Of each term, `reward_use` and so on.
+    #[serde(flatten)]
+    pub terms: Map<String, Value>,
     pub accuracy: Option<f64>,
     pub switch_rate: Option<f64>,
     pub latent_calls: Option<f64>,
@@ -101,12 +101,4 @@ pub struct SweepRow {
     pub point: String,
     #[serde(flatten)]
     pub result: PhaseRow,
-}
-
-impl Named for SweepRow {
-    const NAME: &'static str = "sweep";
-}
-
-impl Named for PhaseRow {
-    const NAME: &'static str = "summary";
 }

@@ -131,9 +131,6 @@ impl Columns {
     }
 
     /// The frame.
-    ///
-    /// # Errors
-    /// None that rows can cause.
     pub(crate) fn frame(self) -> Result<DataFrame> {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         // An all-null `x` beside `x.y` is an absent struct; the other columns say so.

@@ -55,9 +55,6 @@ pub(crate) fn read(path: &Path) -> Result<DataFrame> {
 }
 
 /// The frame of a file's bytes, if they are as they were written.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn whole(bytes: &[u8]) -> Result<DataFrame> {
     check(bytes)?;
     decode(bytes)

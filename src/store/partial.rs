@@ -28,7 +28,7 @@ impl Partial {
         Ok((Self { path, file }, rows))
     }
 
-    /// The same of rows that depend on `setup`, which is the file's first line.
+    /// Opens the file of rows that depend on `setup`, which is the file's first line.
     ///
     /// # Errors
     /// Unfinished rows that were made with another one, by the key that differs.
@@ -49,7 +49,7 @@ impl Partial {
         )
     }
 
-    /// The same with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
+    /// Begins the file with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
     /// between the two loses nothing.
     pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
         let path = path(folder, name)?;

@@ -46,7 +46,7 @@ pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>>
     answer_position(corpus, trace, &text, answer.as_deref())
 }
 
-/// The same of a text and its answer that are known: of a generated task the position after the last `#`, else where the
+/// Where a text gives its answer, both known: of a generated task the position after the last `#`, else where the
 /// extracted answer last begins in the text.
 fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
     if corpus.is_task {

@@ -16,19 +16,10 @@ pub type Decodes = BTreeMap<String, Vec<Trace>>;
 
 /// A way of decoding, as rows name it.
 pub(crate) fn named(switching: Switching, k_min: usize) -> String {
-    let rule = match switching {
-        Switching::Free => "free",
-        Switching::Suppressed => "suppressed",
-        Switching::Forced => "forced",
-        Switching::Empty => "empty",
-    };
-    format!("{rule}:{k_min}")
+    format!("{switching}:{k_min}")
 }
 
 /// Decodes the study's own problems in each of these ways, so far as they are not there yet.
-///
-/// # Errors
-/// As the decoder's; rows of another run.
 pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Measurements<DecodeRow>) -> Result<()> {
     let identity = study.identity(study.corpus.test.len());
     study.goes_on(rows.rows(), &(None, 0), &identity)?;

@@ -264,7 +264,7 @@ impl Study {
                 "{}: a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
                  does not take apart",
                 self.name,
-                family.model_type()
+                family.name()
             ))
         );
         Ok(())
@@ -283,7 +283,7 @@ impl Study {
             DoesNotApply::because(format!(
                 "{}: a {} model has LayerNorms, biases and learned positions, which this experiment does not take apart",
                 self.name,
-                family.model_type()
+                family.name()
             ))
         );
         Ok(())
@@ -326,17 +326,11 @@ impl Study {
     }
 
     /// The tagged solutions as known rows, with what stands where.
-    ///
-    /// # Errors
-    /// As [`Self::tagged`], and data without a single boundary.
     pub(crate) fn staged(&self) -> Result<&Staged> {
         lazy(&self.staged, || stage(self, self.tagged()?))
     }
 
     /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
-    ///
-    /// # Errors
-    /// As [`Self::staged`] and the model's.
     pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
         Ok(lazy(&self.readings, || logits::readings(self, self.staged()?, self.threads))?)
     }
@@ -389,11 +383,8 @@ impl Study {
         score(&decode_batches(&evaluated, &batches, self.threads, &|_| Ok(()))?, corpus)
     }
 
-    /// The same of some of the problems, in batches that are the caller's and not those of a number of threads: threads round
+    /// Decodes some of the problems, in batches that are the caller's and not those of a number of threads: threads round
     /// nothing another way. `done` hears of each batch.
-    ///
-    /// # Errors
-    /// As the decoder's and those of `done`.
     pub(crate) fn decode_only(
         &self,
         switching: Switching,

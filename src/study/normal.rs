@@ -28,9 +28,6 @@ pub struct NormalRun {
 }
 
 /// One problem as a row.
-///
-/// # Errors
-/// None that a trace can cause.
 pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, bank: &Bank) -> Result<NormalRunRow> {
     let Normal { outcome, trace, ended, force_at } = normal;
     let states: Vec<(usize, usize, String)> =

@@ -66,9 +66,6 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 
 /// Two sampled runs of every problem.
-///
-/// # Errors
-/// As the decoder's.
 pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
     let settings = sampling(study);
     let batch = study.recipe.evaluation.batch;
@@ -77,9 +74,6 @@ pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
 }
 
 /// The normal run again, from its prompts, in batches of another size.
-///
-/// # Errors
-/// As the decoder's.
 pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
     let batch = if study.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
     outcomes(study, &sample(study, sweep, &study.settings(), 0, batch)?.decoded, sweep)

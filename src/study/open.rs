@@ -115,10 +115,7 @@ impl Study {
         Ok(Self { source, adapter: adapter.map(Path::to_path_buf), ..study })
     }
 
-    /// The same of a model that is loaded already and stays so: what is asked of a session.
-    ///
-    /// # Errors
-    /// As [`Self::of_model`].
+    /// A study of a model that is loaded already and stays so: what is asked of a session.
     pub(crate) fn of_session(
         name: &str,
         loaded: &Loaded,

@@ -19,9 +19,6 @@ pub(crate) struct Shown {
 }
 
 /// The first `problems` greedy responses.
-///
-/// # Errors
-/// As the decoder's.
 pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<Shown>> {
     let corpus = &study.corpus;
     let (_, traces) = study.decoded()?;

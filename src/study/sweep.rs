@@ -15,10 +15,10 @@ use super::{DoesNotApply, Study};
 use crate::evaluation::requests;
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::PositionRole;
-use crate::latent::{Branch, Channel, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
+use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
-use crate::schema::{BlockOrigin, NormalRunRow};
+use crate::schema::{At, BlockOrigin, NormalRunRow};
 
 /// Keys and values of one batch of forks stay below this many bytes.
 const CACHE_BYTES: usize = 256 << 20;
@@ -127,9 +127,6 @@ struct Unit {
 
 impl Forkable {
     /// Decodes every problem normally and keeps where each can be forked.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub(super) fn of(study: &Study) -> Result<Self> {
         let (settings, blocks) = (study.settings(), study.blocks);
         let requests = requests(&study.corpus);
@@ -227,7 +224,7 @@ impl<'a> Sweep<'a> {
         &self,
         all: &[Continuation],
         later: Later,
-        channel: Channel,
+        channel: At,
         known: &(dyn Fn(usize, usize) -> bool + Sync),
         hand_over: &(dyn Fn(Vec<Forked>) -> Result<()> + Sync),
     ) -> Result<()> {
@@ -246,11 +243,11 @@ impl<'a> Sweep<'a> {
         not_stopped()
     }
 
-    /// The same in memory; results in the order of the continuations.
+    /// Runs continuations in memory; results in the order of the continuations.
     ///
     /// # Errors
     /// As [`Self::each`].
-    pub fn run(&self, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Continued>> {
+    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Continued>> {
         let forks = Mutex::new(vec![]);
         self.each(all, later, channel, &|_, _| false, &|more| {
             forks.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
@@ -296,7 +293,7 @@ impl<'a> Sweep<'a> {
         units
     }
 
-    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: Channel) -> Result<Vec<Forked>> {
+    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Forked>> {
         let Batch { first, prefix, .. } = &self.batches[unit.batch];
         let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
         let (mut arms, mut forks) = (vec![], vec![]);
@@ -376,9 +373,6 @@ fn decoded_batches<'r>(
 }
 
 /// The normal run of the process' own problems as rows.
-///
-/// # Errors
-/// As the decoder's.
 pub(crate) fn normal_rows(study: &Study) -> Result<Vec<NormalRunRow>> {
     let requests = requests(&study.corpus);
     let identity = study.identity(requests.len());

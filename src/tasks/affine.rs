@@ -16,19 +16,13 @@ use super::{Family, Known, Levels, Program, Split, Written};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Affine {
-    pub modulus: u32,
-    pub levels: Levels,
-    /// Share of rows with statements that lead nowhere.
-    pub branch_probability: f64,
-}
-
-impl Default for Affine {
-    fn default() -> Self {
-        Affine { modulus: 7, levels: Levels::ALL, branch_probability: 0.5 }
+settings! {
+    /// Settings of the family.
+    pub struct Affine {
+        pub modulus: u32 = 7,
+        pub levels: Levels = Levels::ALL,
+        /// Share of rows with statements that lead nowhere.
+        pub branch_probability: f64 = 0.5,
     }
 }
 

@@ -19,22 +19,24 @@ use super::{Family, Known, Levels, Program, Split, Written};
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SUBJECTS: [&str; 5] = ["sum", "sumdiff", "prod", "mix", "vars"];
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Chains {
-    /// Values are 0..modulus, one word each.
-    pub modulus: u32,
-    pub levels: Levels,
-    /// How often each subject is drawn in training rows.
-    pub weights: SubjectWeights,
-    /// The same for validation and test rows.
-    pub held_out_weights: SubjectWeights,
-    /// Probability of a variable as second operand, in subject `vars`, from the second step on.
-    pub variable_probability: f64,
-    /// Probability that the constant of a product is drawn from 2.. instead of 1.. (a product by 1 tests nothing).
-    pub skip_one_probability: f64,
+settings! {
+    /// Settings of the family.
+    pub struct Chains {
+        /// Values are 0..modulus, one word each.
+        pub modulus: u32 = 7,
+        pub levels: Levels = Levels::ALL,
+        /// How often each subject is drawn in training rows.
+        pub weights: SubjectWeights = SubjectWeights { vars: 2.0, ..EVEN },
+        /// How often each is drawn in validation and test rows.
+        pub held_out_weights: SubjectWeights = EVEN,
+        /// Probability of a variable as second operand, in subject `vars`, from the second step on.
+        pub variable_probability: f64 = 0.6,
+        /// Probability that the constant of a product is drawn from 2.. instead of 1.. (a product by 1 tests nothing).
+        pub skip_one_probability: f64 = 0.9,
+    }
 }
+
+const EVEN: SubjectWeights = SubjectWeights { sum: 1.0, sumdiff: 1.0, prod: 1.0, mix: 1.0, vars: 1.0 };
 
 /// One weight a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,20 +61,6 @@ impl SubjectWeights {
             "chains.{name}: expected weights >= 0, not all zero, found {list:?}"
         );
         Ok(())
-    }
-}
-
-impl Default for Chains {
-    fn default() -> Self {
-        let even = SubjectWeights { sum: 1.0, sumdiff: 1.0, prod: 1.0, mix: 1.0, vars: 1.0 };
-        Chains {
-            modulus: 7,
-            levels: Levels::ALL,
-            weights: SubjectWeights { vars: 2.0, ..even },
-            held_out_weights: even,
-            variable_probability: 0.6,
-            skip_one_probability: 0.9,
-        }
     }
 }
 

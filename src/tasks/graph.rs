@@ -27,18 +27,18 @@ const LETTERS: [&str; 26] = [
     "x", "y", "z",
 ];
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Graph {
-    pub levels: Levels,
-    /// Share of rows with up to one extra edge a node (subject `dense`) instead of one for every three (`sparse`).
-    pub dense_probability: f64,
-    pub told: Told,
-    /// Nodes of every graph, instead of what the level says.
-    pub nodes: Option<Nodes>,
-    /// Letters that nodes are named with.
-    pub letters: u32,
+settings! {
+    /// Settings of the family.
+    pub struct Graph {
+        pub levels: Levels = Levels::ALL,
+        /// Share of rows with up to one extra edge a node (subject `dense`) instead of one for every three (`sparse`).
+        pub dense_probability: f64 = 0.5,
+        pub told: Told = Told::default(),
+        /// Nodes of every graph, instead of what the level says.
+        pub nodes: Option<Nodes> = None,
+        /// Letters that nodes are named with.
+        pub letters: u32 = 26,
+    }
 }
 
 /// Inclusive range.
@@ -69,12 +69,6 @@ pub enum Told {
     Path,
     /// All nodes at this distance, in the order of their letters: `c m`.
     Frontier,
-}
-
-impl Default for Graph {
-    fn default() -> Self {
-        Graph { levels: Levels::ALL, dense_probability: 0.5, told: Told::default(), nodes: None, letters: 26 }
-    }
 }
 
 /// A problem without its names. The halves' nodes are numbered together; `path[0]` is the root of the question, its last

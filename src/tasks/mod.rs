@@ -22,32 +22,22 @@ pub use graph::{Nodes, Told};
 pub use problem::{Known, StepValue, TaskProblem};
 pub(crate) use worked::{Operand, Worked, evaluate, number};
 
-/// Which part of the data a row belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Split {
-    Train,
-    Validation,
-    Test,
+names! {
+    /// Which part of the data a row belongs to.
+    pub enum Split {
+        Train = "train",
+        Validation = "validation",
+        Test = "test",
+    }
 }
 
 impl Split {
-    pub const ALL: [Split; 3] = [Split::Train, Split::Validation, Split::Test];
-
     /// The split of a structure hash.
     pub fn of(structure: u64) -> Split {
         match structure % 8 {
             0 => Split::Test,
             1 => Split::Validation,
             _ => Split::Train,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Split::Train => "train",
-            Split::Validation => "validation",
-            Split::Test => "test",
         }
     }
 }

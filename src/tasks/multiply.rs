@@ -16,17 +16,11 @@ use serde::{Deserialize, Serialize};
 use super::draw::{Pen, stable_hash};
 use super::{Family, Known, Levels, Program, Split, Written};
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Multiply {
-    /// Digits of each factor.
-    pub levels: Levels,
-}
-
-impl Default for Multiply {
-    fn default() -> Self {
-        Multiply { levels: Levels::ALL }
+settings! {
+    /// Settings of the family.
+    pub struct Multiply {
+        /// Digits of each factor.
+        pub levels: Levels = Levels::ALL,
     }
 }
 

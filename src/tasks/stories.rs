@@ -59,18 +59,12 @@ const LARGEST: u32 = 9;
 /// How often a sum of subject `together` takes another person's number, where there is one that fits.
 const VARIABLE_PROBABILITY: f64 = 0.6;
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Stories {
-    /// Values are 0..=most, at most 20.
-    pub most: u32,
-    pub levels: Levels,
-}
-
-impl Default for Stories {
-    fn default() -> Self {
-        Stories { most: 20, levels: Levels { min: 1, max: 4 } }
+settings! {
+    /// Settings of the family.
+    pub struct Stories {
+        /// Values are 0..=most, at most 20.
+        pub most: u32 = 20,
+        pub levels: Levels = Levels { min: 1, max: 4 },
     }
 }
 

@@ -17,20 +17,14 @@ use super::{Family, Known, Levels, Program, Split, Written};
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Settings of the family.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sums {
-    /// Digits are 0..modulus, one word each.
-    pub modulus: u32,
-    /// Digits of a row.
-    pub row: u32,
-    pub levels: Levels,
-}
-
-impl Default for Sums {
-    fn default() -> Self {
-        Sums { modulus: 2, row: 5, levels: Levels::ALL }
+settings! {
+    /// Settings of the family.
+    pub struct Sums {
+        /// Digits are 0..modulus, one word each.
+        pub modulus: u32 = 2,
+        /// Digits of a row.
+        pub row: u32 = 5,
+        pub levels: Levels = Levels::ALL,
     }
 }
 

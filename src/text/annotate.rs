@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::entropies::Store;
 use super::samples::Sample;
@@ -16,21 +15,15 @@ use super::spans::SpanSettings;
 use super::tagging::{Annotation, Summary, Tagged, tag};
 use crate::store::write_atomic;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AnnotateSettings {
-    pub spans: SpanSettings,
-    /// Most samples in one batch.
-    pub batch_rows: usize,
-    /// Most tokens in one batch, padding included. One sample alone may be longer.
-    pub batch_tokens: usize,
-    /// Samples between two writes to disk: what a crash can lose.
-    pub part_rows: usize,
-}
-
-impl Default for AnnotateSettings {
-    fn default() -> Self {
-        AnnotateSettings { spans: SpanSettings::default(), batch_rows: 32, batch_tokens: 8192, part_rows: 512 }
+settings! {
+    pub struct AnnotateSettings {
+        pub spans: SpanSettings = SpanSettings::default(),
+        /// Most samples in one batch.
+        pub batch_rows: usize = 32,
+        /// Most tokens in one batch, padding included. One sample alone may be longer.
+        pub batch_tokens: usize = 8192,
+        /// Samples between two writes to disk: what a crash can lose.
+        pub part_rows: usize = 512,
     }
 }
 

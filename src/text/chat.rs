@@ -30,7 +30,7 @@ impl Chat {
         Ok(Self { jinja, origin: templates.origin.clone(), tokens: tokens.clone(), arguments: Map::new() })
     }
 
-    /// The same with further arguments of the template.
+    /// The chat with further arguments of the template.
     #[must_use]
     pub fn with(mut self, arguments: Map<String, Value>) -> Self {
         self.arguments.extend(arguments);

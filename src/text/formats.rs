@@ -1,7 +1,6 @@
 //! What one record of each problem format means. Knows JSON objects, not files.
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Problem;
@@ -9,38 +8,25 @@ use super::record::Record;
 use super::steps::{self, Written};
 use crate::tasks::{Known, StepValue};
 
-/// A format of problem files, by its name in a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// openai/grade-school-math: question, answer (steps, then `#### gold`).
-    Gsm8k,
-    /// GSM8K reduced to its equations: question, steps, answer.
-    GsmEquations,
-    /// problem, solution, answer, subject, level, unique_id.
-    Math500,
-    /// facebookresearch/coconut: question, steps, answer, edges, idx_to_symbol, root.
-    #[serde(rename = "prosqa")]
-    ProsQa,
-    /// OpenR1-Math and its like: problem, solution, answer, and perhaps uuid, problem_type.
-    #[serde(rename = "openr1")]
-    OpenR1,
-    /// Any JSONL whose keys `fields` names.
-    Jsonl,
+names! {
+    /// A format of problem files, by its name in a recipe.
+    pub enum Format {
+        /// openai/grade-school-math: question, answer (steps, then `#### gold`).
+        Gsm8k = "gsm8k",
+        /// GSM8K reduced to its equations: question, steps, answer.
+        GsmEquations = "gsm-equations",
+        /// problem, solution, answer, subject, level, unique_id.
+        Math500 = "math500",
+        /// facebookresearch/coconut: question, steps, answer, edges, idx_to_symbol, root.
+        ProsQa = "prosqa",
+        /// OpenR1-Math and its like: problem, solution, answer, and perhaps uuid, problem_type.
+        OpenR1 = "openr1",
+        /// Any JSONL whose keys `fields` names.
+        Jsonl = "jsonl",
+    }
 }
 
 impl Format {
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::Gsm8k => "gsm8k",
-            Format::GsmEquations => "gsm-equations",
-            Format::Math500 => "math500",
-            Format::ProsQa => "prosqa",
-            Format::OpenR1 => "openr1",
-            Format::Jsonl => "jsonl",
-        }
-    }
-
     /// The format that a record's keys tell.
     pub fn of(object: &Map<String, Value>) -> Result<Format> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));

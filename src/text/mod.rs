@@ -31,4 +31,4 @@ pub use samples::Sample;
 pub use sources::{Fields, Source, read_problems};
 pub(crate) use sources::{cut, lines};
 pub use templates::{Prompts, Template};
-pub use vocabulary::{SwitchTokens, Vocabulary};
+pub use vocabulary::Vocabulary;

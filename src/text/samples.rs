@@ -6,7 +6,8 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 
 use super::vocabulary::{SWI, SWI_END};
-use super::{Problem, Prompts, SwitchTokens, Vocabulary};
+use super::{Problem, Prompts, Vocabulary};
+use crate::tokenizer::SwitchIds;
 
 /// What the base model scores. Ranges count response tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl Sample {
 
     /// The response's ids with the tags put in. Training takes these and not the tagged text: encoding text anew may
     /// split words at a tag in another way.
-    pub fn tagged_ids(&self, spans: &[Range<usize>], switch: SwitchTokens) -> Vec<u32> {
+    pub fn tagged_ids(&self, spans: &[Range<usize>], switch: SwitchIds) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.response.len() + 2 * spans.len());
         let mut written = 0;
         for span in spans {

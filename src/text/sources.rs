@@ -34,29 +34,16 @@ pub struct Source {
     pub limit: Option<usize>,
 }
 
-/// Which key holds what, in a generic JSONL file. `question` and `answer` must be there, the others may be missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Fields {
-    pub id: String,
-    pub question: String,
-    pub solution: String,
-    pub answer: String,
-    pub subject: String,
-    pub level: String,
-}
-
-impl Default for Fields {
-    fn default() -> Self {
-        let name = str::to_string;
-        Fields {
-            id: name("id"),
-            question: name("question"),
-            solution: name("solution"),
-            answer: name("answer"),
-            subject: name("subject"),
-            level: name("level"),
-        }
+settings! {
+    /// Which key holds what, in a generic JSONL file. `question` and `answer` must be there, the others may be missing.
+    #[derive(Eq)]
+    pub struct Fields {
+        pub id: String = "id".into(),
+        pub question: String = "question".into(),
+        pub solution: String = "solution".into(),
+        pub answer: String = "answer".into(),
+        pub subject: String = "subject".into(),
+        pub level: String = "level".into(),
     }
 }
 
@@ -155,7 +142,7 @@ pub(crate) fn each_object(file: &Path, take: &mut dyn FnMut(String, Map<String, 
     each(file, rows, take)
 }
 
-/// The same for records that have no lines.
+/// Takes the records of files that have no lines.
 fn each(
     file: &Path,
     rows: Vec<Map<String, Value>>,

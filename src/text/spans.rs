@@ -11,41 +11,24 @@
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpanSettings {
-    /// Share of the corpus' response positions that count as uncertain. Ties at the border are left out.
-    pub top_share: f64,
-    pub merge_gap: usize,
-    pub min_length: usize,
-    pub max_length: usize,
-    /// Latents a sample may have, over all its spans, once all their text is replaced.
-    pub latent_cap: usize,
-    /// c of phase 2: latents for each replaced token. Below 1 a latent stands for several, as in [`latents_for`].
-    pub latents_per_token: f64,
-    /// K_max of phase 2: tokens of a span that are replaced at the last stage.
-    pub max_stage: usize,
-    /// Tag whole clauses instead of runs of tokens (`recipe.md`, "what worked" 1).
-    pub snap_to_clause: bool,
-    /// With `snap_to_clause`: clauses above this quantile of the corpus' clause scores are tagged.
-    pub clause_quantile: f64,
-}
-
-impl Default for SpanSettings {
-    fn default() -> Self {
-        SpanSettings {
-            top_share: 0.2,
-            merge_gap: 1,
-            min_length: 2,
-            max_length: 8,
-            latent_cap: 48,
-            latents_per_token: 2.0,
-            max_stage: 8,
-            snap_to_clause: false,
-            clause_quantile: 0.25,
-        }
+settings! {
+    pub struct SpanSettings {
+        /// Share of the corpus' response positions that count as uncertain. Ties at the border are left out.
+        pub top_share: f64 = 0.2,
+        pub merge_gap: usize = 1,
+        pub min_length: usize = 2,
+        pub max_length: usize = 8,
+        /// Latents a sample may have, over all its spans, once all their text is replaced.
+        pub latent_cap: usize = 48,
+        /// c of phase 2: latents for each replaced token. Below 1 a latent stands for several, as in [`latents_for`].
+        pub latents_per_token: f64 = 2.0,
+        /// K_max of phase 2: tokens of a span that are replaced at the last stage.
+        pub max_stage: usize = 8,
+        /// Tag whole clauses instead of runs of tokens (`recipe.md`, "what worked" 1).
+        pub snap_to_clause: bool = false,
+        /// With `snap_to_clause`: clauses above this quantile of the corpus' clause scores are tagged.
+        pub clause_quantile: f64 = 0.25,
     }
 }
 

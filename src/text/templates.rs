@@ -41,7 +41,7 @@ pub enum Template {
     /// The model's own chat template.
     Chat,
     ChatBoxed,
-    /// The same with `enable_thinking` off.
+    /// The model's own chat template with `enable_thinking` off.
     ChatNoThinking,
     ChatNoThinkingBoxed,
 }

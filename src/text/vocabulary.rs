@@ -12,19 +12,11 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::Chat;
 use super::special::SpecialIds;
 use crate::guard::guarded;
-use crate::tokenizer::{Templates, TextSide, read, roles};
+use crate::tokenizer::{SwitchIds, Templates, TextSide, read, roles};
 
 pub(crate) const SWI: &str = "<swi>";
 pub(crate) const SWI_END: &str = "</swi>";
 pub const LATENT: &str = "<latent>";
-
-/// Ids of the three tokens that the method adds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchTokens {
-    pub swi: u32,
-    pub swi_end: u32,
-    pub latent: u32,
-}
 
 /// Ids of a text, and the bytes of the text that each id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +36,7 @@ pub struct Vocabulary {
     pub(super) templates: Option<Templates>,
     /// `tokenizer_config.json` as it was read; written back with the added tokens put in.
     pub(super) config: Map<String, Value>,
-    switch: Option<SwitchTokens>,
+    switch: Option<SwitchIds>,
     source: PathBuf,
 }
 
@@ -89,10 +81,10 @@ impl Vocabulary {
         Self::of(TextSide { tokenizer, config, roles, templates, source, notes: vec![] })
     }
 
-    fn find_switch(&self) -> Result<Option<SwitchTokens>> {
+    fn find_switch(&self) -> Result<Option<SwitchIds>> {
         let found = [SWI, SWI_END, LATENT].map(|token| self.tokenizer.token_to_id(token));
         match found {
-            [Some(swi), Some(swi_end), Some(latent)] => Ok(Some(SwitchTokens { swi, swi_end, latent })),
+            [Some(swi), Some(swi_end), Some(latent)] => Ok(Some(SwitchIds { swi, swi_end, latent })),
             [None, None, None] => Ok(None),
             _ => Err(anyhow!(
                 "{}: expected all of {SWI}, {SWI_END}, {LATENT} or none, found ids {found:?}",
@@ -102,7 +94,7 @@ impl Vocabulary {
     }
 
     /// The switch tokens: those of the file, or three new ones with ids `size() + {0, 1, 2}`.
-    pub fn add_switch_tokens(&mut self) -> Result<SwitchTokens> {
+    pub fn add_switch_tokens(&mut self) -> Result<SwitchIds> {
         if let Some(switch) = self.switch {
             return Ok(switch);
         }
@@ -111,7 +103,7 @@ impl Vocabulary {
         self.tokenizer
             .add_special_tokens(added)
             .map_err(|error| anyhow!("{}: cannot add {SWI}: {error}", self.source.display()))?;
-        let expected = SwitchTokens { swi: first, swi_end: first + 1, latent: first + 2 };
+        let expected = SwitchIds { swi: first, swi_end: first + 1, latent: first + 2 };
         let found = self.find_switch()?;
         ensure!(
             found == Some(expected),
@@ -123,7 +115,7 @@ impl Vocabulary {
     }
 
     /// The switch tokens of a vocabulary that must have them.
-    pub fn switch(&self) -> Result<SwitchTokens> {
+    pub fn switch(&self) -> Result<SwitchIds> {
         self.switch.with_context(|| {
             format!("{}: has no {SWI}, {SWI_END}, {LATENT}; train phase 1 first, or add them", self.source.display())
         })
@@ -177,7 +169,7 @@ impl Vocabulary {
         self.templates.is_some()
     }
 
-    /// The same with these templates where it has none of its own.
+    /// The vocabulary with these templates where it has none of its own.
     #[must_use]
     pub(crate) fn or_templates(mut self, templates: Option<Templates>) -> Self {
         self.templates = self.templates.or(templates);
@@ -210,9 +202,6 @@ impl Vocabulary {
     }
 
     /// Words of a text that the vocabulary lacks, each once: encoding makes the unknown token of them.
-    ///
-    /// # Errors
-    /// As [`Self::encode`].
     pub(crate) fn unknown(&self, text: &str) -> Result<Vec<String>> {
         let Some(unk) = self.unk() else { return Ok(vec![]) };
         let written = self.token(unk);

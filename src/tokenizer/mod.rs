@@ -26,6 +26,17 @@ pub(crate) use folder::{KEPT, has_tokenizer, read, read_object, templates_in};
 pub(crate) use split::Split;
 pub use templates::Templates;
 
+/// Ids of the three tokens that the method adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SwitchIds {
+    /// `<swi>`
+    pub swi: u32,
+    /// `</swi>`
+    pub swi_end: u32,
+    /// `<latent>`
+    pub latent: u32,
+}
+
 /// The text side of a model.
 #[derive(Clone, Debug)]
 pub struct TextSide {

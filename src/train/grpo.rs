@@ -55,7 +55,7 @@ pub fn gradients(
     gradients_among(World::ALONE, model, behaviour, rollouts, (grpo, threads))
 }
 
-/// The same by all processes, each with its own of the rollouts: their sum is on every process.
+/// Gradients by all processes, each with its own of the rollouts: their sum is on every process.
 ///
 /// # Errors
 /// As [`gradients`].
@@ -254,9 +254,6 @@ fn stay_loss(
 }
 
 /// Fills the KL anchor of every rollout from a reference model, which has no dropout.
-///
-/// # Errors
-/// As the replay.
 pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let logprobs = replay::logprobs(behaviour.of(reference), &traces)?;

@@ -4,11 +4,11 @@
 //! [`trainer`] → checkpoint and metrics.
 
 mod adamw;
+pub(crate) mod advantages;
 mod dropout;
 pub mod grpo;
 mod hacking;
 pub mod pipeline;
-pub mod reward;
 pub mod rollouts;
 pub mod sft;
 pub(crate) mod shards;

@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use burn::tensor::{ExecutionError, TensorReadError};
 use serde::{Deserialize, Serialize};
 
+use super::advantages::advantages;
 use super::dropout::Masks;
-use super::reward::{Facts, Terms, advantages, reward};
 use crate::corpus::Corpus;
 use crate::latent::gumbel::{GumbelMixture, Noise};
 use crate::latent::{
@@ -17,7 +17,7 @@ use crate::latent::{
 use crate::model::{Decoder, Hooks};
 use crate::ops::TooLarge;
 use crate::parallel;
-use crate::recipe::{Compute, Evaluation, Grpo};
+use crate::recipe::{Compute, Evaluation, Facts, Grpo, Terms};
 use crate::world::World;
 
 /// A rollout with what the loss needs of it.
@@ -35,7 +35,7 @@ impl Rollout {
     /// One whose reward is nobody's business: to measure a step with.
     pub(crate) fn of(trace: Trace, advantage: f64) -> Self {
         let anchor = trace.positions.iter().map(|p| p.logprob).collect();
-        let terms = Terms { correct: 0.0, format: 0.0, usage: 0.0, brevity: 0.0, total: advantage };
+        let terms = Terms { total: advantage, ..Terms::default() };
         Self { trace, terms, correct: false, advantage, anchor }
     }
 }
@@ -126,11 +126,8 @@ pub fn sample(
     sample_among(World::ALONE, model, corpus, (questions, grpo), behaviour, threads)
 }
 
-/// The same by all processes, each with its own of the questions, so that a group is of one process; every process gets all
+/// Rolls out by all processes, each with its own of the questions, so that a group is of one process; every process gets all
 /// rollouts, in the order of the questions.
-///
-/// # Errors
-/// As [`sample`].
 pub(crate) fn sample_among(
     world: World,
     model: &Decoder,
@@ -155,7 +152,7 @@ pub(crate) fn sample_among(
         for trace in traces {
             let text = corpus.vocabulary.decode_visible(&trace.text())?;
             let correct = corpus.pays(gold, &text, grpo.reward.strict);
-            let terms = reward(Facts::of(&trace, correct), &grpo.reward);
+            let terms = grpo.reward.of(Facts::of(&trace, correct));
             graded.push((trace, terms, correct));
         }
         let totals: Vec<f64> = graded.iter().map(|(_, terms, _)| terms.total).collect();
@@ -234,7 +231,7 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
     roll_out_named(how, rollouts, grpo)
 }
 
-/// The same with a name for each rollout, so that masks and mixtures can tell them apart.
+/// Rolls out with a name for each rollout, so that masks and mixtures can tell them apart.
 fn roll_out_named(how: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
     let masks = Masks {
         share: grpo.dropout_rollouts,

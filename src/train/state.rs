@@ -280,7 +280,7 @@ impl PhaseFolder {
         dtype.load(&Checkpoint::open_folder(self.path.join(name))?, device)
     }
 
-    /// The same to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
+    /// Reads a model to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
     ///
     /// # Errors
     /// As [`Self::import`].

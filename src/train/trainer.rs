@@ -53,7 +53,7 @@ impl Trainer {
         }
     }
 
-    /// The same, trained by several processes together.
+    /// The trainer shared by several processes.
     #[must_use]
     pub fn among(self, world: World) -> Self {
         Self { world, ..self }

@@ -148,7 +148,7 @@ fn q8_0(data: &[f32]) -> Vec<u8> {
 }
 
 pub fn model(config: &ModelConfig, q8: bool) -> Writer {
-    let arch = config.family.model_type();
+    let arch = config.family.name();
     let mut w = Writer::new();
     w.text("general.architecture", arch)
         .u32(&format!("{arch}.block_count"), config.num_hidden_layers as u32)

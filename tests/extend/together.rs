@@ -1,9 +1,9 @@
-//! The stranger's four files at work in one run: the method is trained on the task, the experiment and the intervention are
+//! The stranger's five files at work in one run: the method is trained on the task, the experiment and the intervention are
 //! run on what was trained. `tests/extend.rs` compiles this inside a copy of the crate.
 
 use crate::experiments::{ALL, Journal, Run, Settings, latent_intervention};
 use crate::machine::Machine;
-use crate::recipe::Recipe;
+use crate::recipe::{Facts, Recipe, settings};
 use crate::store::read_flat;
 use crate::study::Study;
 use crate::train::pipeline::{Ended, Options, run};
@@ -16,6 +16,11 @@ fn a_stranger_trains_measures_and_intervenes() {
     let mut recipe = Recipe::resolve("smoke", &["task={ family = \"parity-bits\" }".into()]).expect("a recipe");
     recipe.methods = vec!["dots".into()];
     recipe.check().expect("the method and the task are known");
+    recipe.grpo.reward.thrift = 0.5;
+    let listed = settings(&recipe).expect("settings");
+    assert!(listed.iter().any(|[key, _, value]| key == "grpo.reward.thrift" && value == "0.5"));
+    let refused = Recipe::resolve("smoke", &["grpo.reward.thrift=inf".into()]).expect_err("no number");
+    assert!(format!("{refused:#}").contains("grpo.reward.thrift must be a finite number"), "{refused:#}");
     let Machine { device, threads, .. } = Machine::default();
     let options = Options {
         out: out.clone(),
@@ -32,6 +37,10 @@ fn a_stranger_trains_measures_and_intervenes() {
     assert!(results.iter().any(|phase| phase.phase == "dots"));
 
     let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");
+    let trace = &study.decoded().expect("responses").1[0];
+    let [costly, free] = [&study.recipe.grpo.reward, &Recipe::resolve("smoke", &[]).expect("a recipe").grpo.reward]
+        .map(|reward| reward.of(Facts::of(trace, true)).total);
+    assert!((free - costly - 0.5 * 2.0).abs() < 1e-12, "two latent steps at half a point each");
     let experiment = ALL.iter().find(|e| e.name == "block_length").expect("the experiment is listed");
     let Run::One(measure) = experiment.run else { panic!("it was listed as of one checkpoint") };
     for (recipe, steps) in [("", 2.0), ("[block_length]\nmost = 1", 1.0)] {

@@ -54,7 +54,7 @@ fn every_family_in_gguf_has_the_logits_of_transformers() {
     for name in names {
         let path = fixture(&format!("gguf/{name}.gguf")).display().to_string();
         let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
-        assert_eq!(opened.config().family.model_type(), name);
+        assert_eq!(opened.config().family.name(), name);
         let kept = switchyard::model::Decoder::load_kept_to_train(&opened.checkpoint, &device).expect("loads");
         for model in [opened.load(&device).expect("loads").model, kept] {
             let logits = model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward");

@@ -1,7 +1,7 @@
 //! Every hook point of every layer, in every way of computing it.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use switchyard::model::{HookSpec, Hooks, Select};
+use switchyard::model::{HookSpec, Hooks};
 use switchyard::parity::hooks;
 use switchyard::parity::recorder::{padded, record};
 
@@ -54,7 +54,7 @@ fn heads_add_up_to_the_output_of_attention() {
         let mut results: Vec<(Vec<usize>, Vec<f32>)> = vec![];
         let mut outs: Vec<Vec<f32>> = vec![];
         let mut hooks = Hooks::none();
-        let spec = |pattern: &str| HookSpec { pattern: pattern.into(), select: Select::All };
+        let spec = |pattern: &str| HookSpec::all(pattern);
         hooks
             .observe(&spec("blocks.*.attn.hook_result"), layers, |_, value| {
                 results.push((value.dims(), value.to_vec()?));

@@ -9,7 +9,7 @@ use super::weights::{LETTERS, NAMES, model, vocabulary};
 use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
 use crate::grade::{Grader, Grading};
-use crate::latent::{Reasoning, SwitchIds};
+use crate::latent::Reasoning;
 use crate::recipe::Recipe;
 use crate::study::Study;
 use crate::study::circuits::pairs::Prompts;
@@ -104,8 +104,7 @@ pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result
 pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Study> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let vocabulary = vocabulary()?;
-    let tokens = vocabulary.switch()?;
-    let switch = SwitchIds { swi: tokens.swi, swi_end: tokens.swi_end, latent: tokens.latent };
+    let switch = vocabulary.switch()?;
     let test: Vec<Problem> = (0..n).map(|i| problem(built, i, &draw(built, &mut rng))).collect();
     let template = text::Prompts::from(Template::Words);
     let tagged = test.iter().map(|p| {

@@ -76,7 +76,7 @@ impl Case {
         }
     }
 
-    /// The same on inputs rounded to a type.
+    /// The comparison on inputs rounded to a type.
     fn rounded(self, dtype: FloatDType) -> Self {
         let round = |x: TensorData| x.convert_dtype(dtype.into()).convert_dtype(DType::F32);
         Self { inputs: self.inputs.into_iter().map(round).collect(), ..self }

@@ -25,7 +25,7 @@ fn frozen(stored: &Stored, device: &Device) -> Frozen {
     there.unwrap_or_else(|e| unreachable!("asked before, for kernels: {e}"))
 }
 
-/// The same as floats, `[N, K]`.
+/// The matrix as floats, `[N, K]`.
 fn floats(stored: &Stored, device: &Device) -> Tensor<2> {
     let shape = [stored.rows(), stored.width()];
     Tensor::from_data(TensorData::new(stored.widened_range(0..shape[0]), shape), &device.clone().inner())

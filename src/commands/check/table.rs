@@ -28,7 +28,7 @@ pub(super) fn plain(device: &str, done: &[Done]) -> String {
     out + &format!("{passed} of {} pass\n", all.len())
 }
 
-/// The same with where and when it was made. Everything random in a check has the seed 0.
+/// The table with where and when it was made. Everything random in a check has the seed 0.
 pub(super) fn markdown(device: &str, threads: usize, done: &[Done]) -> String {
     let mut out = format!(
         "# Device check: {device}\n\n`{}`, commit {}, {}, {}{threads} threads, seed 0.\n\n\

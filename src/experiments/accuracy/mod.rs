@@ -8,7 +8,6 @@
 mod rows;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::latent::Switching;
@@ -26,21 +25,14 @@ pub const ABOUT: About = About::asking(
 .of_responses()
 .at_first();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Values of `K_min` to decode with; the evaluation's own is always among the rows.
-    pub k_min: Vec<usize>,
-    /// Also those above the evaluation's `k_cap`, with the cap raised to them: such a row differs in two things. Otherwise
-    /// they are left out.
-    pub raise_cap: bool,
-}
-
-impl Default for Config {
-    /// The paper's sweep, and 1.
-    fn default() -> Self {
-        Self { k_min: vec![0, 1, 2, 4, 8, 16], raise_cap: false }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Values of `K_min` to decode with, by default the paper's sweep and 1; the evaluation's own is always among the rows.
+        pub k_min: Vec<usize> = vec![0, 1, 2, 4, 8, 16],
+        /// Also those above the evaluation's `k_cap`, with the cap raised to them: such a row differs in two things. Otherwise
+        /// they are left out.
+        pub raise_cap: bool = false,
     }
 }
 

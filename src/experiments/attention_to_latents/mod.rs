@@ -17,11 +17,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use ndarray::Array2;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
 use crate::latent::text_mask;
-use crate::schema::{AttentionRow, Form, Named};
+use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::circuits::{Written, written};
 use crate::study::staging::logits::in_batches;
@@ -33,34 +32,18 @@ use reading::{Cell, Cells, read};
 pub const ABOUT: About =
     About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Problems with a tagged span that are read, at most.
-    pub problems: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 200 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Problems with a tagged span that are read, at most.
+        pub problems: usize = 200,
     }
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// Data without a tagged span, a model whose heads do not add what they put out ([`Study::adds_as_it_is`]), and as the model's.
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(AttentionRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// One row a form, head and pair of classes.
 ///
 /// # Errors
-/// As [`run`].
+/// Data without a tagged span, a model whose heads do not add what they put out ([`Study::adds_as_it_is`]), and as the model's.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
     study.adds_as_it_is()?;

@@ -20,7 +20,6 @@ mod effects;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::head_patching::unusable;
 use super::{About, Files, Fit, Journal};
@@ -38,39 +37,24 @@ use effects::{Attributing, Placed};
 pub const ABOUT: About =
     About::asking("the map of head_patching by one backward pass, and how far it agrees with patches").on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Pairs that are drawn; not all are usable.
-    pub candidates: usize,
-    /// Usable pairs, at most.
-    pub pairs: usize,
-    /// A file of pairs instead of the task's, as in `head_patching`.
-    pub pairs_file: Option<PathBuf>,
-    pub forms: Vec<Form>,
-    /// Blocks (of text, clauses) before the read-out whose places are looked at.
-    pub blocks: usize,
-    /// Runs of integrated gradients; 0: the plain gradients only.
-    pub steps: usize,
-    /// Cells of each form that are patched too, to compare with; 0: none.
-    pub sample: usize,
-    /// Effects up to this share of the whole difference count as none in the test.
-    pub least: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            candidates: 300,
-            pairs: 48,
-            pairs_file: None,
-            forms: Form::ALL.to_vec(),
-            blocks: 2,
-            steps: 8,
-            sample: 150,
-            least: LEAST_SHARE,
-        }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Pairs that are drawn; not all are usable.
+        pub candidates: usize = 300,
+        /// Usable pairs, at most.
+        pub pairs: usize = 48,
+        /// A file of pairs instead of the task's, as in `head_patching`.
+        pub pairs_file: Option<PathBuf> = None,
+        pub forms: Vec<Form> = Form::ALL.to_vec(),
+        /// Blocks (of text, clauses) before the read-out whose places are looked at.
+        pub blocks: usize = 2,
+        /// Runs of integrated gradients; 0: the plain gradients only.
+        pub steps: usize = 8,
+        /// Cells of each form that are patched too, to compare with; 0: none.
+        pub sample: usize = 150,
+        /// Effects up to this share of the whole difference count as none in the test.
+        pub least: f64 = LEAST_SHARE,
     }
 }
 

@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
 use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, Measurement, Named, circuits};
@@ -46,45 +45,28 @@ use trial::Trial;
 pub const ABOUT: About =
     About::asking("which edges between heads, MLPs and latents carry the value: a circuit, run alone").on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Pairs that are drawn; not all are usable.
-    pub candidates: usize,
-    /// Usable pairs, at most; half of them find the circuit.
-    pub pairs: usize,
-    /// A file of pairs instead of the task's, as in `head_patching`.
-    pub pairs_file: Option<PathBuf>,
-    pub forms: Vec<Form>,
-    /// Blocks (of text, clauses) before the read-out whose places are told apart.
-    pub blocks: usize,
-    /// Runs of integrated gradients; 0: the gradient of the corrupt run.
-    pub steps: usize,
-    /// Share of the difference that the circuit must bring.
-    pub share: f64,
-    /// Random circuits.
-    pub random: usize,
-    /// Edges of the circuit that are taken out one at a time, at most.
-    pub removed: usize,
-    /// Edges outside the circuit that are written down.
-    pub others: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            candidates: 300,
-            pairs: 48,
-            pairs_file: None,
-            forms: Form::ALL.to_vec(),
-            blocks: 2,
-            steps: 16,
-            share: 0.8,
-            random: 20,
-            removed: 40,
-            others: 200,
-        }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Pairs that are drawn; not all are usable.
+        pub candidates: usize = 300,
+        /// Usable pairs, at most; half of them find the circuit.
+        pub pairs: usize = 48,
+        /// A file of pairs instead of the task's, as in `head_patching`.
+        pub pairs_file: Option<PathBuf> = None,
+        pub forms: Vec<Form> = Form::ALL.to_vec(),
+        /// Blocks (of text, clauses) before the read-out whose places are told apart.
+        pub blocks: usize = 2,
+        /// Runs of integrated gradients; 0: the gradient of the corrupt run.
+        pub steps: usize = 16,
+        /// Share of the difference that the circuit must bring.
+        pub share: f64 = 0.8,
+        /// Random circuits.
+        pub random: usize = 20,
+        /// Edges of the circuit that are taken out one at a time, at most.
+        pub removed: usize = 40,
+        /// Edges outside the circuit that are written down.
+        pub others: usize = 200,
     }
 }
 

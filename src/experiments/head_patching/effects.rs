@@ -42,9 +42,6 @@ struct Recorded<'p> {
 }
 
 /// Runs both rows of every pair.
-///
-/// # Errors
-/// As the model's.
 fn recorded<'p>(
     study: &Study,
     pairs: &'p [Pair],
@@ -73,9 +70,6 @@ fn recorded<'p>(
 type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over the runs, both of a pair, and over the positions of a place.
-///
-/// # Errors
-/// None that recorded pairs can cause.
 fn means(study: &Study, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
     for r in recorded {
@@ -111,9 +105,6 @@ impl Patching<'_> {
     }
 
     /// Every cell of a pair in every mode.
-    ///
-    /// # Errors
-    /// As the model's.
     fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
         let cells: Vec<(&(Place, Vec<usize>), Node)> =
             r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
@@ -39,38 +38,23 @@ pub(super) use effects::patch_form;
 pub const ABOUT: About =
     About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Pairs that are drawn; not all are usable.
-    pub candidates: usize,
-    /// Usable pairs that are patched, at most.
-    pub pairs: usize,
-    /// A file of pairs instead of the task's: `{"clean": "a question", "corrupt": "its twin"}` a line.
-    pub pairs_file: Option<PathBuf>,
-    pub forms: Vec<Form>,
-    pub modes: Vec<PatchMode>,
-    /// Blocks (of text, clauses) before the read-out whose places are patched.
-    pub blocks: usize,
-    /// Patch every position by its number, of the pairs with the most common length.
-    pub every_position: bool,
-    /// Effects up to this share of the whole difference count as none in the test.
-    pub least: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            candidates: 300,
-            pairs: 48,
-            pairs_file: None,
-            forms: Form::ALL.to_vec(),
-            modes: PatchMode::ALL.to_vec(),
-            blocks: 2,
-            every_position: false,
-            least: LEAST_SHARE,
-        }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Pairs that are drawn; not all are usable.
+        pub candidates: usize = 300,
+        /// Usable pairs that are patched, at most.
+        pub pairs: usize = 48,
+        /// A file of pairs instead of the task's: `{"clean": "a question", "corrupt": "its twin"}` a line.
+        pub pairs_file: Option<PathBuf> = None,
+        pub forms: Vec<Form> = Form::ALL.to_vec(),
+        pub modes: Vec<PatchMode> = PatchMode::ALL.to_vec(),
+        /// Blocks (of text, clauses) before the read-out whose places are patched.
+        pub blocks: usize = 2,
+        /// Patch every position by its number, of the pairs with the most common length.
+        pub every_position: bool = false,
+        /// Effects up to this share of the whole difference count as none in the test.
+        pub least: f64 = LEAST_SHARE,
     }
 }
 
@@ -126,9 +110,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
 }
 
 /// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
-///
-/// # Errors
-/// As [`measure`].
 pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
     let mut rows = Measurements::in_memory();
     patched(study, config, Some(prompts), &mut rows)?;

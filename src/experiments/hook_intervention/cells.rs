@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::Config;
-use crate::interventions::{Acts, Heads, Positions, Region, Steps, Target, What, all, split};
+use crate::interventions::{Acts, Heads, Steps, Target, What, all, split};
 use crate::model::{HookPoint, HookSpec, ModelConfig, PointKind, Select};
 use crate::schema::NORMAL;
 use crate::study::modes::{Action, cells, names};
@@ -13,7 +13,7 @@ use crate::study::modes::{Action, cells, names};
 pub struct Hooked {
     pub point: HookPoint,
     pub heads: Heads,
-    pub region: Region,
+    pub region: Select,
     /// As rows name it, with its dose.
     pub mode: String,
     pub dose: Option<f64>,
@@ -30,7 +30,7 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
     for hook in &config.hooks {
         let (target, change) = split(hook);
         let target: Target = target.parse().with_context(|| format!("--hook `{hook}`"))?;
-        let points = HookSpec { pattern: target.pattern.clone(), select: Select::All }.resolve_in(model)?;
+        let points = HookSpec::all(&target.pattern).resolve_in(model)?;
         let regions = regions(config, &target, change.is_some());
         for steps in regions.iter().map(|region| region.steps()) {
             let first = steps.first();
@@ -69,14 +69,14 @@ fn add(out: &mut Vec<Hooked>, new: Hooked) -> Result<()> {
 }
 
 /// Where an entry acts: as it says; else as `steps` and `positions` say; else at every position, of a point alone at latent steps.
-fn regions(config: &Config, target: &Target, whole: bool) -> Vec<Region> {
-    let latents = |&steps: &Steps| Region::Latents { block: None, steps };
-    let named = config.steps.iter().map(latents).chain(config.positions.iter().map(|&p| Region::Other(p)));
-    let named: Vec<Region> = named.collect();
+fn regions(config: &Config, target: &Target, whole: bool) -> Vec<Select> {
+    let latents = |&steps: &Steps| Select::Latent { block: None, steps };
+    let named = config.steps.iter().map(latents).chain(config.positions.iter().copied());
+    let named: Vec<Select> = named.collect();
     match (target.region, named.is_empty()) {
         (Some(region), _) => vec![region],
         (None, false) => named,
-        (None, true) if whole => vec![Region::All],
+        (None, true) if whole => vec![Select::All],
         (None, true) => vec![latents(&Steps::All)],
     }
 }
@@ -106,9 +106,9 @@ fn changes(config: &Config, change: Option<&str>, point: HookPoint, model: &Mode
     Ok(made.collect())
 }
 
-fn reached(point: HookPoint, region: Region) -> Result<()> {
+fn reached(point: HookPoint, region: Select) -> Result<()> {
     let inputs = matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
-    let only_latents = inputs && matches!(region, Region::Other(Positions::Prompt | Positions::Text(_)));
+    let only_latents = inputs && matches!(region, Select::Prompt | Select::Text(_));
     ensure!(!only_latents, "`{point}` exists at latent steps only; {} never reaches it", region.place());
     Ok(())
 }

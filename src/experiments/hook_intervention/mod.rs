@@ -18,12 +18,12 @@ mod cells;
 mod run;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::check::check;
 use super::{About, Files, Fit, Journal, latent_intervention};
+pub use crate::interventions::Heads;
 use crate::interventions::Steps;
-pub use crate::interventions::{Heads, Positions};
+use crate::model::Select;
 use crate::schema::{InterventionRow, Measurement, Observation, Summary, summarise};
 use crate::store::Measurements;
 use crate::study::Study;
@@ -35,28 +35,21 @@ pub const ABOUT: About =
     About::asking("what replaced values at any hook point (--hook) do to answers, by head, latent step or position")
         .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what they
-    /// leave open is said below. None: nothing is run.
-    pub hooks: Vec<String>,
-    /// One row each; none: all heads together.
-    pub heads: Vec<Heads>,
-    /// Latent steps, one row each; none, and no positions: all.
-    pub steps: Vec<Steps>,
-    /// Other positions, one row each.
-    pub positions: Vec<Positions>,
-    pub modes: Vec<String>,
-    /// Draws of a random mode.
-    pub draws: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let modes = ["zero", "mean", "resample", "self_patch"].map(str::to_owned).to_vec();
-        Self { hooks: vec![], heads: vec![], steps: vec![], positions: vec![], modes, draws: 5 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what
+        /// they leave open is said below. None: nothing is run.
+        pub hooks: Vec<String> = vec![],
+        /// One row each; none: all heads together.
+        pub heads: Vec<Heads> = vec![],
+        /// Latent steps, one row each; none, and no positions: all.
+        pub steps: Vec<Steps> = vec![],
+        /// Other positions, one row each.
+        pub positions: Vec<Select> = vec![],
+        pub modes: Vec<String> = ["zero", "mean", "resample", "self_patch"].map(str::to_owned).to_vec(),
+        /// Draws of a random mode.
+        pub draws: usize = 5,
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::Hooked;
-use crate::interventions::{Acting, Bank, Draw, Firings, Intervention, Material, Region, What, With, gather};
+use crate::interventions::{Acting, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, Decoded, Request, Trace, Watched, decode_watched};
 use crate::machine::Compute;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
@@ -24,7 +24,7 @@ use crate::study::sweep::{Outcome, Sweep, not_stopped};
 /// Observations of another run; as the decoder's.
 pub fn observe(study: &Study, asked: &[Hooked], rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    if asked.iter().any(|hooked| matches!(hooked.region, Region::Latents { .. })) {
+    if asked.iter().any(|hooked| matches!(hooked.region, Select::Latent { .. })) {
         sweep.switches()?;
     }
     let identity = study.identity(sweep.normal.len());
@@ -75,7 +75,7 @@ impl Runs<'_> {
     fn at_point(&self, asked: &[Hooked], group: &[usize]) -> Result<()> {
         let (study, threads) = (self.study, self.study.threads);
         let point = asked[group[0]].point;
-        let mut regions: Vec<Region> = vec![];
+        let mut regions: Vec<Select> = vec![];
         for region in group.iter().map(|&number| asked[number].region.recorded()) {
             if !regions.contains(&region) {
                 regions.push(region);
@@ -134,10 +134,10 @@ impl Runs<'_> {
         decode_watched(how, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
-    fn seen(&self, point: HookPoint, regions: &[Region], chunk: &[Request]) -> Result<Seen> {
+    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<Seen> {
         let banks: RefCell<BTreeMap<String, Bank>> = RefCell::default();
         let mut hooks = Hooks::none();
-        hooks.observe(&all_of(point), self.layers(), |site, value| {
+        hooks.observe(&HookSpec::all(point), self.layers(), |site, value| {
             let (dims, data) = (value.dims(), value.to_vec()?);
             for place in site.places {
                 for region in regions {
@@ -183,8 +183,4 @@ impl Runs<'_> {
     fn layers(&self) -> usize {
         self.study.model.layers.len()
     }
-}
-
-fn all_of(point: HookPoint) -> HookSpec {
-    HookSpec { pattern: point.to_string(), select: Select::All }
 }

@@ -14,11 +14,9 @@ pub(super) mod record;
 mod table;
 
 use anyhow::{Result, anyhow, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Files, Fit, Journal};
-use crate::interventions::{Later, Steps};
-use crate::latent::Channel;
+use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
 use crate::schema::{
     InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Named, Observation, Summary, summarise,
@@ -37,30 +35,18 @@ pub use table::table;
 pub const ABOUT: About =
     About::asking("what replaced latent inputs and other rules of switching do to answers (tab:intervention)");
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Empty: the paper's four, the controls it lacks, the nulls and, where values are known, their exchange. `all`: every one.
-    pub modes: Vec<String>,
-    /// One row each. Without `all` among them the rows go to files of their own, so that they do not replace the main tables.
-    pub steps: Vec<Steps>,
-    /// Each with each of `at`; the first pair has the whole table, the others the replaced inputs only.
-    pub later: Vec<Later>,
-    pub at: Vec<Channel>,
-    /// Draws of a random mode.
-    pub draws: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            modes: vec![],
-            steps: vec![Steps::All],
-            later: vec![Later::Recompute],
-            at: vec![Channel::Both],
-            draws: 5,
-        }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Empty: the paper's four, the controls it lacks, the nulls and, where values are known, their exchange. `all`: every one.
+        pub modes: Vec<String> = vec![],
+        /// One row each. Without `all` among them the rows go to files of their own, so that they do not replace the main tables.
+        pub steps: Vec<Steps> = vec![Steps::All],
+        /// Each with each of `at`; the first pair has the whole table, the others the replaced inputs only.
+        pub later: Vec<Later> = vec![Later::Recompute],
+        pub at: Vec<At> = vec![At::Both],
+        /// Draws of a random mode.
+        pub draws: usize = 5,
     }
 }
 
@@ -163,10 +149,7 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
     summarise(&rows.sorted(Observation::key)?)
 }
 
-/// The same of every mode that can be run and says something; and of the others why not.
-///
-/// # Errors
-/// As [`run_on`], but for those.
+/// The tables of every mode that can be run and says something; and of the others why not.
 pub(crate) fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
     let (asked, mut skipped) = ready(study, &Asked::all(config, k_cap(study))?, None)?;

@@ -9,7 +9,6 @@ use super::arithmetic::{Arithmetic, of_study};
 use super::known_value::{Exchange, plan};
 use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
-use crate::latent::Channel;
 use crate::machine::Compute;
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
@@ -23,7 +22,7 @@ use crate::study::{Study, nulls};
 pub struct Asked {
     pub cell: Cell,
     pub later: Later,
-    pub at: Channel,
+    pub at: At,
 }
 
 impl Asked {
@@ -50,14 +49,9 @@ impl Asked {
 
     /// What all of its observations say. `blank` is what those of the run have in common.
     fn template(&self, blank: &Observation) -> Template {
-        let at = match self.at {
-            Channel::Both => At::Both,
-            Channel::Embedding => At::Embedding,
-            Channel::Kv => At::Kv,
-        };
         let Cell { mode, dose, steps, .. } = self.cell.clone();
         Template {
-            says: Observation { mode, dose, steps, later: self.later, at, ..blank.clone() },
+            says: Observation { mode, dose, steps, later: self.later, at: self.at, ..blank.clone() },
             draws: self.draws(),
         }
     }

@@ -22,15 +22,14 @@ use anyhow::{Result, ensure};
 use rand::SeedableRng;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
+use super::About;
 use super::latent_intervention::known_value::blocks;
-use super::{About, Journal};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::parallel;
-use crate::schema::{Lens, LensRow, Named, Opened};
+use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::{Estimate, grouped_kfold};
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
@@ -43,28 +42,22 @@ pub const ABOUT: About = About::asking("what each layer would say next at each l
     .of_responses()
     .of_switching();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
-    pub layers: Vec<usize>,
-    /// Tokens of `top`.
-    pub top: usize,
-    /// Text positions of each problem that the tuned lens learns from or is examined on.
-    pub text_positions: usize,
-    /// Parts of the problems: each is read with translators trained on the others.
-    pub folds: usize,
-    /// Optimiser steps of the translators; 0 for no tuned lens.
-    pub steps: usize,
-    pub batch: usize,
-    /// Adam's, decaying linearly to 0.
-    pub learning_rate: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { layers: vec![], top: 5, text_positions: 8, folds: 2, steps: 300, batch: 256, learning_rate: 2e-3 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
+        pub layers: Vec<usize> = vec![],
+        /// Tokens of `top`.
+        pub top: usize = 5,
+        /// Text positions of each problem that the tuned lens learns from or is examined on.
+        pub text_positions: usize = 8,
+        /// Parts of the problems: each is read with translators trained on the others.
+        pub folds: usize = 2,
+        /// Optimiser steps of the translators; 0 for no tuned lens.
+        pub steps: usize = 300,
+        pub batch: usize = 256,
+        /// Adam's, decaying linearly to 0.
+        pub learning_rate: f64 = 2e-3,
     }
 }
 
@@ -91,20 +84,10 @@ impl Config {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// A layer that does not exist, no latent step even where switching is forced, a single problem.
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(LensRow::NAME, &rows)?;
-    Ok(table(&rows))
-}
-
 /// One row a lens, step and layer.
 ///
 /// # Errors
-/// As [`run`].
+/// A layer that does not exist, no latent step even where switching is forced, a single problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     let blocks = study.model.config().num_hidden_layers;
     config.check(blocks)?;
@@ -112,10 +95,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     let free = study.decoded()?.1;
     // An interval takes two problems.
     if free.iter().filter(|trace| trace.switched()).count() > 1 {
-        return grid(study, config, &layers, free)?.rows(study, config.top, Opened::Free);
+        return grid(study, config, &layers, free)?.rows(study, config.top, Opening::Free);
     }
     let (_, forced) = study.decode(Switching::Forced, study.recipe.evaluation.k_min)?;
-    grid(study, config, &layers, &forced)?.rows(study, config.top, Opened::Forced)
+    grid(study, config, &layers, &forced)?.rows(study, config.top, Opening::Forced)
 }
 
 /// Every reading of these traces, reduced.
@@ -210,7 +193,7 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
 /// every step at every layer.
 pub fn table(rows: &[LensRow]) -> String {
     let mut out = String::new();
-    if rows.iter().any(|r| r.switching == Opened::Forced) {
+    if rows.iter().any(|r| r.switching == Opening::Forced) {
         out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
     }
     out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\

@@ -10,7 +10,7 @@ use super::translators::Translators;
 use crate::latent::sampling;
 use crate::model::Decoder;
 use crate::nth::Nth;
-use crate::schema::{Lens, LensRow, Opened};
+use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
 use crate::study::{DoesNotApply, Study};
@@ -129,7 +129,7 @@ impl Grid {
     }
 
     /// The rows. A step that fewer than two problems reached has no interval and no row.
-    pub fn rows(&self, study: &Study, top: usize, switching: Opened) -> Result<Vec<LensRow>> {
+    pub fn rows(&self, study: &Study, top: usize, switching: Opening) -> Result<Vec<LensRow>> {
         let mut rows = vec![];
         for (&(lens, step, layer), cell) in &self.cells {
             let over = |k: usize| -> Result<Option<Estimate>> {

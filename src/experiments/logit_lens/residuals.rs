@@ -8,7 +8,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::latent::{Gradient, Sequence, Waves};
 use crate::model::hooks::Place;
-use crate::model::{HookSpec, Hooks, Select};
+use crate::model::{HookSpec, Hooks};
 use crate::parallel;
 use crate::study::Study;
 
@@ -37,7 +37,7 @@ pub(crate) fn walk(
                 0 => "blocks.0.hook_resid_pre".to_owned(),
                 l => format!("blocks.{}.hook_resid_post", l - 1),
             };
-            let spec = HookSpec { pattern, select: Select::All };
+            let spec = HookSpec::all(pattern);
             let (held, chosen) = (&held, &chosen);
             hooks.observe(&spec, model.config().num_hidden_layers, move |site, value| {
                 // Every layer sees the same places.

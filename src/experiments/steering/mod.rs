@@ -16,7 +16,6 @@ mod directions;
 mod trials;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::{About, Files, Fit, Journal};
@@ -35,26 +34,20 @@ pub const ABOUT: About =
     About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
         .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// 0 is the input of the first block, l the stream after the l-th; empty: all.
-    pub layers: Vec<usize>,
-    /// Latent steps; empty: all that the problems have.
-    pub steps: Vec<Nth>,
-    /// What is added, in differences of the means.
-    pub doses: Vec<f64>,
-    pub project_out: bool,
-    /// Problems that are steered, at most.
-    pub problems: usize,
-    /// Blocks that a value's mean must rest on.
-    pub least: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { layers: vec![], steps: vec![], doses: vec![0.5, 1.0, 2.0], project_out: true, problems: 60, least: 5 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// 0 is the input of the first block, l the stream after the l-th; empty: all.
+        pub layers: Vec<usize> = vec![],
+        /// Latent steps; empty: all that the problems have.
+        pub steps: Vec<Nth> = vec![],
+        /// What is added, in differences of the means.
+        pub doses: Vec<f64> = vec![0.5, 1.0, 2.0],
+        pub project_out: bool = true,
+        /// Problems that are steered, at most.
+        pub problems: usize = 60,
+        /// Blocks that a value's mean must rest on.
+        pub least: usize = 5,
     }
 }
 

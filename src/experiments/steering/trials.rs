@@ -121,7 +121,7 @@ impl Trials<'_> {
             let lengths = RefCell::new(vec![None; arms.len()]);
             let mut hooks = Hooks::none();
             for point in arms.iter().map(|arm| arm.cell.point).collect::<BTreeSet<_>>() {
-                let select = Select::Latent { block: None, step: None };
+                let select = Select::LATENTS;
                 let (spec, lengths) = (HookSpec { pattern: point.to_string(), select }, &lengths);
                 hooks.replace(&spec, study.model.layers.len(), move |site, value| {
                     steered(site, value, arms, &mut lengths.borrow_mut())

@@ -35,7 +35,7 @@ const GPT2: [(&str, &[&str], bool); 6] = [
 /// What a file in GGUF has in their place is read as.
 pub(super) const FUSED: &str = "self_attn.qkv_proj";
 
-/// The same outside the blocks.
+/// GPT-2's names outside the blocks, and ours.
 const GPT2_OUTSIDE: [(&str, &str); 3] =
     [("wte", "model.embed_tokens"), ("wpe", "model.embed_positions"), ("ln_f", "model.norm")];
 

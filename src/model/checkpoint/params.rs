@@ -100,7 +100,7 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
             bail!(
                 "{}: unexpected parameter `{name}`: a {} model of {} layers has none of that name",
                 weights.file_of(&name).display(),
-                config.family.model_type(),
+                config.family.name(),
                 config.num_hidden_layers
             );
         }

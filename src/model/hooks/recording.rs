@@ -75,9 +75,9 @@ impl Recording {
         let mut kept: Vec<Kept> = vec![];
         for spec in specs {
             for point in spec.resolve_in(config)? {
-                let name = HookSpec { pattern: point.to_string(), select: spec.select.clone() }.to_string();
+                let name = HookSpec { pattern: point.to_string(), select: spec.select }.to_string();
                 if kept.iter().all(|k| k.name != name) {
-                    kept.push(Kept::new(name, Some(point), spec.select.clone()));
+                    kept.push(Kept::new(name, Some(point), spec.select));
                 }
             }
         }
@@ -97,7 +97,7 @@ impl Recording {
         for (index, kept) in self.kept.borrow().iter().enumerate() {
             let Some(point) = kept.point else { continue };
             // Every position is seen, so that the slots of the key axis are known; the selection is made while keeping.
-            let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+            let spec = HookSpec::all(point);
             hooks.observe(&spec, layers, move |site, value| self.kept.borrow_mut()[index].take(site, value))?;
         }
         Ok(())

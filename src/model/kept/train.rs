@@ -36,9 +36,6 @@ impl Decoder {
     }
 
     /// Kept tables of tokens as floats, to be trained whole; those of which some rows are trained stay as they are.
-    ///
-    /// # Errors
-    /// None for tables of a model.
     pub(crate) fn with_float_tables(mut self) -> Result<Self> {
         let device = self.device();
         let floats = |matrix: Matrix, name: &str, is_head: bool| match matrix {

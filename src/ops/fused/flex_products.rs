@@ -87,7 +87,7 @@ fn side<'a>(x: &'a FlexTensor, product: &Shape, mut at: usize) -> many::Side<'a>
     many::Side { values: &x.storage()[start..], step, columns }
 }
 
-/// The same of weights `[N, K]` kept as stored.
+/// Products with weights `[N, K]` kept as stored.
 fn stored_products<const P: usize>(x: FlexTensor, weights: [Frozen; P]) -> [FlexTensor; P] {
     let (rows, _) = flat(&x, 1);
     let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);

@@ -34,7 +34,7 @@ macro_rules! register_both {
     }};
 }
 
-/// The same of those that were computed.
+/// Registers those of the gradients that were computed.
 macro_rules! register_wanted {
     ($ops:ident, $grads:ident, $gradients:expr) => {
         for (node, gradient) in $ops.parents.into_iter().zip($gradients) {

@@ -79,7 +79,7 @@ pub(crate) trait Fused: Backend {
         head: FloatTensor<Self>,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// The same of logits `[N, V]`.
+    /// `−log softmax(row)[target]` of logits `[N, V]`, and whether no token was more probable.
     fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -121,7 +121,7 @@ pub(crate) trait CpuFused: Fused {
         v: FloatTensor<Self>,
         mask: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
-    /// The same, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
+    /// Attention, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
     fn attend_for_backward(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -145,7 +145,7 @@ pub(crate) trait CpuFused: Fused {
 pub(crate) trait Inference: Backend {
     /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// The same with a mask `[B, 1, L, T]`.
+    /// Grouped attention with a mask `[B, 1, L, T]`.
     fn attend_masked(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,

@@ -97,7 +97,7 @@ pub(super) fn add(rows: &[u8], row_bytes: usize, panel: &[u32], out: &mut [f32])
     plainly(rows, row_bytes, panel, step, out);
 }
 
-/// The same without the instruction.
+/// Adds the products without the instruction.
 fn plainly(rows: &[u8], row_bytes: usize, panel: &[u32], step: usize, out: &mut [f32]) {
     for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(step)) {
         for (pair, panel) in row.chunks(PAIR).zip(panel.chunks_exact(step)) {

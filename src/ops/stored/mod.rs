@@ -128,7 +128,7 @@ impl Stored {
         starts.zip(&self.parts)
     }
 
-    /// The same to be taken apart.
+    /// The parts, to be kept.
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     pub(crate) fn into_parts(self) -> Vec<Part> {
         self.parts

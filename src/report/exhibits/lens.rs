@@ -7,7 +7,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::schema::{JacobianLensRow, Lens, LensRow, Named, Opened, Transport};
+use crate::schema::{JacobianLensRow, Lens, LensRow, Named, Opening, Transport};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[LensRow::NAME];
@@ -24,7 +24,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let rows = cells.folder.rows::<LensRow>(cells.checkpoint);
     let last = rows.iter().map(|r| r.layer).max()?;
     let read =
-        |r: &&LensRow| r.step == Some(step) && r.layer == last && r.lens == Lens::Logit && r.switching == Opened::Free;
+        |r: &&LensRow| r.step == Some(step) && r.layer == last && r.lens == Lens::Logit && r.switching == Opening::Free;
     let row = rows.iter().find(read)?;
     Some(if column == "entropy" { row.entropy } else { row.exit_rank })
 }

@@ -7,33 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use super::patching::{Cell, HeadPatchRow, NodeKey, PatchMode, PatchedNodeRow, shares};
 use super::{Component, Form};
-use crate::schema::{Identity, Measurement, Named, Unit};
+use crate::schema::{Identity, Measurement, Unit};
 use crate::stats::{Bootstrap, Estimate, LEVEL, spearman};
 
-/// Where the gradient is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GradientAt {
-    /// In the corrupt run: predicts `denoise`.
-    Corrupt,
-    /// In the clean run: predicts `noise`.
-    Clean,
-    /// The mean over runs between the two (integrated gradients): predicts both.
-    Integrated,
+names! {
+    /// Where the gradient is taken.
+    pub enum GradientAt {
+        /// In the corrupt run: predicts `denoise`.
+        Corrupt = "corrupt",
+        /// In the clean run: predicts `noise`.
+        Clean = "clean",
+        /// The mean over runs between the two (integrated gradients): predicts both.
+        Integrated = "integrated",
+    }
 }
 
 impl GradientAt {
-    pub const ALL: [GradientAt; 3] = [GradientAt::Corrupt, GradientAt::Clean, GradientAt::Integrated];
-
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            GradientAt::Corrupt => "corrupt",
-            GradientAt::Clean => "clean",
-            GradientAt::Integrated => "integrated",
-        }
-    }
-
     /// The patches that it predicts; a cell is compared with the first.
     pub fn predicts(self) -> &'static [PatchMode] {
         match self {
@@ -51,10 +40,6 @@ pub struct AttributedNodeRow {
     pub node: PatchedNodeRow,
     /// Where it was taken.
     pub gradient: Option<GradientAt>,
-}
-
-impl Named for AttributedNodeRow {
-    const NAME: &'static str = "attributed_nodes";
 }
 
 impl Measurement for AttributedNodeRow {
@@ -96,10 +81,6 @@ pub struct AttributionRow {
     pub exact: Option<Estimate>,
 }
 
-impl Named for AttributionRow {
-    const NAME: &'static str = "attribution_patching";
-}
-
 impl AttributionRow {
     /// The verdict that the node matters here, if the gradient is right.
     pub fn matters(&self) -> bool {
@@ -128,17 +109,10 @@ pub struct AttributionAgreementRow {
     pub worst_exact: f64,
 }
 
-impl Named for AttributionAgreementRow {
-    const NAME: &'static str = "attribution_agreement";
-}
-
 /// Predicted effects, each as if it were a patch's.
 type Predicted = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
 
 /// The maps of every form and gradient, and how they agree with the patches that were run; `least` as in [`shares`].
-///
-/// # Errors
-/// As the bootstrap's; a map whose effects are all the same.
 pub(crate) fn attributions(
     rows: &[AttributedNodeRow],
     least: f64,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::Form;
-use crate::schema::{Identity, Named};
+use crate::schema::Identity;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 
 /// One edge. Those of the circuit, and the largest of the others.
@@ -32,39 +32,21 @@ pub struct EdgeRow {
     pub needed: Option<Estimate>,
 }
 
-impl Named for EdgeRow {
-    const NAME: &'static str = "edge_attribution";
-}
-
-/// Which edges carry what the run computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Circuit {
-    /// Those that were found.
-    Found,
-    /// All but those.
-    Rest,
-    /// As many as were found, drawn at random.
-    Random,
-    /// The found ones without one of them.
-    LessOne,
-    /// So many with the largest scores.
-    Top,
-    /// All: the clean run.
-    All,
-}
-
-impl Circuit {
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Circuit::Found => "found",
-            Circuit::Rest => "rest",
-            Circuit::Random => "random",
-            Circuit::LessOne => "less_one",
-            Circuit::Top => "top",
-            Circuit::All => "all",
-        }
+names! {
+    /// Which edges carry what the run computes.
+    pub enum Circuit {
+        /// Those that were found.
+        Found = "found",
+        /// All but those.
+        Rest = "rest",
+        /// As many as were found, drawn at random.
+        Random = "random",
+        /// The found ones without one of them.
+        LessOne = "less_one",
+        /// So many with the largest scores.
+        Top = "top",
+        /// All: the clean run.
+        All = "all",
     }
 }
 
@@ -88,10 +70,6 @@ pub struct CircuitRow {
     pub extreme: Option<f64>,
     /// Of `less_one`: share of the edges without which the effect is smaller (the interval of `needed` lies above 0).
     pub needed: Option<Estimate>,
-}
-
-impl Named for CircuitRow {
-    const NAME: &'static str = "circuits";
 }
 
 /// What one pair says: of an edge, in a pair in which the circuit was looked for; of a set of edges alone, in one on which it is
@@ -124,10 +102,6 @@ pub struct EdgePairRow {
     /// The lead in the corrupt run and in the clean one.
     pub corrupt: f64,
     pub clean: f64,
-}
-
-impl Named for EdgePairRow {
-    const NAME: &'static str = "edge_pairs";
 }
 
 measured!(

@@ -8,7 +8,7 @@ mod steering;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
 
@@ -21,51 +21,27 @@ pub(crate) use patching::{shares, too_few};
 pub(crate) use steering::steerings;
 pub use steering::{SteeringRow, SteeringTrialRow};
 
-/// How a solution is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// `<swi>`, latents, `</swi>` in place of each tagged clause.
-    Latents,
-    /// The clause itself, untagged.
-    Text,
-}
-
-impl Form {
-    pub const ALL: [Form; 2] = [Form::Latents, Form::Text];
-
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Form::Latents => "latents",
-            Form::Text => "text",
-        }
+names! {
+    /// How a solution is written.
+    pub enum Form {
+        /// `<swi>`, latents, `</swi>` in place of each tagged clause.
+        Latents = "latents",
+        /// The clause itself, untagged.
+        Text = "text",
     }
 }
 
-/// The token whose logit is explained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// The first token of the gold answer.
-    Answer,
-    /// The value that a tagged clause states (generated tasks).
-    Value,
-    /// `<swi>`, where a clause is tagged.
-    Swi,
-    /// `</swi>`.
-    SwiEnd,
-}
-
-impl Target {
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Target::Answer => "answer",
-            Target::Value => "value",
-            Target::Swi => "swi",
-            Target::SwiEnd => "swi_end",
-        }
+names! {
+    /// The token whose logit is explained.
+    pub enum Target {
+        /// The first token of the gold answer.
+        Answer = "answer",
+        /// The value that a tagged clause states (generated tasks).
+        Value = "value",
+        /// `<swi>`, where a clause is tagged.
+        Swi = "swi",
+        /// `</swi>`.
+        SwiEnd = "swi_end",
     }
 }
 
@@ -132,10 +108,6 @@ pub struct DirectLogitRow {
     pub top: Option<Estimate>,
 }
 
-impl Named for DirectLogitRow {
-    const NAME: &'static str = "direct_logit";
-}
-
 /// Contributions up to this many nats count as none.
 const LEAST_NATS: f64 = 0.1;
 
@@ -161,7 +133,7 @@ pub struct AttentionRow {
     pub head: usize,
     /// `swi`, `latent[k]` (of the text form `clause[k]`), `swi_end`, `text`, `answer` (the position that decides it).
     pub from: String,
-    /// The same without `answer`, and `prompt`.
+    /// A class as in `from` but for `answer`, or `prompt`.
     pub to: String,
     /// Blocks between them: 0 for the query's own or, from text, the last one before it; 2 stands for two or more. Absent
     /// where `to` is `prompt` or `text`.
@@ -178,8 +150,4 @@ impl AttentionRow {
     pub fn brings(&self) -> bool {
         self.direct.is_some_and(adds)
     }
-}
-
-impl Named for AttentionRow {
-    const NAME: &'static str = "attention_to_latents";
 }

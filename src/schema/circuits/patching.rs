@@ -7,32 +7,19 @@ use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 use super::{Component, Form};
-use crate::schema::{Identity, Named};
+use crate::schema::Identity;
 use crate::stats::special::binomial_half_cdf;
 use crate::stats::{Bootstrap, Estimate, LEVEL, holm, spearman};
 
-/// What is put where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PatchMode {
-    /// The clean run's value into the corrupt run: does it bring the clean answer back?
-    Denoise,
-    /// The corrupt run's value into the clean run: does it break the clean answer?
-    Noise,
-    /// The mean of all runs at that place into the clean run: is what the place tells runs apart needed?
-    Mean,
-}
-
-impl PatchMode {
-    pub const ALL: [PatchMode; 3] = [PatchMode::Denoise, PatchMode::Noise, PatchMode::Mean];
-
-    /// As it stands in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            PatchMode::Denoise => "denoise",
-            PatchMode::Noise => "noise",
-            PatchMode::Mean => "mean",
-        }
+names! {
+    /// What is put where.
+    pub enum PatchMode {
+        /// The clean run's value into the corrupt run: does it bring the clean answer back?
+        Denoise = "denoise",
+        /// The corrupt run's value into the clean run: does it break the clean answer?
+        Noise = "noise",
+        /// The mean of all runs at that place into the clean run: is what the place tells runs apart needed?
+        Mean = "mean",
     }
 }
 
@@ -60,15 +47,11 @@ pub struct PatchedNodeRow {
     pub whole: f64,
 }
 
-impl Named for PatchedNodeRow {
-    const NAME: &'static str = "patched_nodes";
-}
-
 /// A square of the map.
 pub(super) type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
 
 impl PatchedNodeRow {
-    /// The same of pairs that a user gave.
+    /// The file of pairs that a user gave.
     pub const PAIRS: &'static str = "patched_pairs";
 
     pub(super) fn cell(&self) -> Cell<'_> {
@@ -110,12 +93,8 @@ pub struct HeadPatchRow {
     pub p_holm: f64,
 }
 
-impl Named for HeadPatchRow {
-    const NAME: &'static str = "head_patching";
-}
-
 impl HeadPatchRow {
-    /// The same of pairs that a user gave.
+    /// The file of pairs that a user gave.
     pub const PAIRS: &'static str = "pair_patching";
 
     /// The verdict that the node matters here: the sign test, corrected for the cells of the form and mode.
@@ -142,9 +121,6 @@ pub(crate) fn too_few(rows: &[HeadPatchRow]) -> Option<String> {
 }
 
 /// The maps of every form and mode. `least`: effects up to this share count as none in the test.
-///
-/// # Errors
-/// As the bootstrap's.
 pub(crate) fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatchRow>> {
     let mut maps: BTreeMap<(Form, PatchMode), Vec<&PatchedNodeRow>> = BTreeMap::new();
     rows.iter().for_each(|row| maps.entry((row.form, row.mode)).or_default().push(row));
@@ -196,10 +172,6 @@ pub struct FormsRow {
     pub cells: usize,
     /// Spearman's ρ of the `denoise` effects of the two forms over these cells; the interval resamples problems.
     pub rank_correlation: Estimate,
-}
-
-impl Named for FormsRow {
-    const NAME: &'static str = "head_patching_forms";
 }
 
 /// Compares the forms. `None` where fewer than two problems, or three cells, are in both.

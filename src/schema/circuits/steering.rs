@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
-use crate::schema::{Identity, Named};
+use crate::schema::Identity;
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy, holm};
 
 /// What became of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
@@ -34,10 +34,6 @@ pub struct SteeringTrialRow {
     /// Length of what was added or taken out, over that of the state.
     pub length: f64,
     pub random_length: f64,
-}
-
-impl Named for SteeringTrialRow {
-    const NAME: &'static str = "steering_trials";
 }
 
 /// Doses in their order (all are above 0), the projection last.
@@ -70,7 +66,7 @@ pub struct SteeringRow {
     pub dose: Option<f64>,
     /// Share of the problems whose answer became the predicted one.
     pub hit_rate: Estimate,
-    /// The same had the value nothing to do with it, as in `known_value`.
+    /// The hit rate had the value nothing to do with it, as in `known_value`.
     pub chance: Estimate,
     pub above_chance: Estimate,
     /// The same share with a random direction of the same length.
@@ -86,10 +82,6 @@ pub struct SteeringRow {
     /// Exact McNemar test of the direction against the random one (of `add`, hits; of `project_out`, answers that are still
     /// gold), Holm over all cells.
     pub p_holm: f64,
-}
-
-impl Named for SteeringRow {
-    const NAME: &'static str = "steering";
 }
 
 impl SteeringRow {
@@ -108,9 +100,6 @@ const ADD: &str = "add";
 const PROJECT_OUT: &str = "project_out";
 
 /// One row a cell, in the order of layer, step and action; a cell of a single problem is left out.
-///
-/// # Errors
-/// As the bootstrap's.
 pub(crate) fn steerings(trials: &[SteeringTrialRow]) -> Result<Vec<SteeringRow>> {
     let mut cells: BTreeMap<_, Vec<&SteeringTrialRow>> = BTreeMap::new();
     trials.iter().for_each(|t| cells.entry((t.layer, t.step, rank(t.dose))).or_default().push(t));

@@ -3,12 +3,10 @@
 mod steps;
 pub mod summary;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use super::verdict::verdict;
-use super::{Identity, Named};
 use crate::stats::Estimate;
 
 pub use steps::Steps;
@@ -22,29 +20,32 @@ pub(crate) const NULL_SEED: &str = "null_seed";
 /// What the answers' own noise is measured with.
 pub(crate) const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
 
-/// What happens to the latents of a block after a replaced one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Later {
-    /// They follow from it.
-    #[default]
-    Recompute,
-    /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
-    /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
-    Frozen,
+names! {
+    /// What happens to the latents of a block after a replaced one.
+    #[derive(Default)]
+    pub enum Later {
+        /// They follow from it.
+        #[default]
+        Recompute = "recompute",
+        /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
+        /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
+        Frozen = "frozen",
+    }
 }
 
-/// How far a replaced latent input reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum At {
-    /// The position's output (the next latent's input), and its keys and values.
-    #[default]
-    Both,
-    /// Its output alone.
-    Embedding,
-    /// Its keys and values alone.
-    Kv,
+names! {
+    /// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
+    /// attend to them) and its output (the next latent's input, and the logits that decide whether to leave the block).
+    #[derive(Default)]
+    pub enum At {
+        /// Both are those of the replaced input.
+        #[default]
+        Both = "both",
+        /// The output is that of the replaced input; the cache keeps the keys and values of the input as it was.
+        Embedding = "embedding",
+        /// The cache holds the keys and values of the replaced input; the output is that of the input as it was.
+        Kv = "kv",
+    }
 }
 
 /// Where the blocks of the normal run come from.
@@ -57,25 +58,6 @@ pub enum BlockOrigin {
     /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
     /// is then how such a block works, not whether it would be opened.
     Forced,
-}
-
-impl fmt::Display for Later {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Later::Recompute => "recompute",
-            Later::Frozen => "frozen",
-        })
-    }
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            At::Both => "both",
-            At::Embedding => "embedding",
-            At::Kv => "kv",
-        })
-    }
 }
 
 /// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
@@ -135,10 +117,6 @@ pub struct Observation {
     pub operand_chance: Option<f64>,
 }
 
-impl Named for Observation {
-    const NAME: &'static str = "observations";
-}
-
 impl Observation {
     /// The file of a run without `all` among its steps.
     pub(crate) const STEPS: &'static str = "observations_steps";
@@ -184,7 +162,7 @@ pub struct InterventionRow {
     pub gained: usize,
     /// Against normal, all problems: exact McNemar; of several draws its like, the exact sign-flip test of their sums.
     pub p_value: f64,
-    /// The same, Holm-adjusted over the interventions of this run.
+    /// The p-value, Holm-adjusted over the interventions of this run.
     pub p_holm: f64,
     /// Lead of the gold answer, in nats.
     pub logit_diff: Option<Estimate>,
@@ -194,10 +172,6 @@ pub struct InterventionRow {
     pub firings: usize,
     /// Mean ‖new − old‖ of a firing.
     pub mean_change: f64,
-}
-
-impl Named for InterventionRow {
-    const NAME: &'static str = "latent_intervention";
 }
 
 impl InterventionRow {
@@ -242,23 +216,15 @@ impl InterventionRow {
     }
 }
 
-/// What an exchanged block is taken to hold, when answers are graded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Holds {
-    /// The result of its step.
-    #[default]
-    Value,
-    /// The first operand of its step: the operation is done after the block.
-    Operand,
-}
-
-impl fmt::Display for Holds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Holds::Value => "value",
-            Holds::Operand => "operand",
-        })
+names! {
+    /// What an exchanged block is taken to hold, when answers are graded.
+    #[derive(Default)]
+    pub enum Holds {
+        /// The result of its step.
+        #[default]
+        Value = "value",
+        /// The first operand of its step: the operation is done after the block.
+        Operand = "operand",
     }
 }
 
@@ -278,7 +244,7 @@ pub struct KnownValueRow {
     pub draws: usize,
     /// Share of exchanges after which the answer is the predicted one.
     pub hit_rate: Estimate,
-    /// The same share had the donor's value nothing to do with it: each answer against those of all donors that could have
+    /// The hit rate had the donor's value nothing to do with it: each answer against those of all donors that could have
     /// been drawn.
     pub chance: Estimate,
     /// Hit rate minus chance, paired.
@@ -286,10 +252,6 @@ pub struct KnownValueRow {
     /// Share of exchanges after which the answer is still the gold one.
     pub kept: Estimate,
     pub firings: usize,
-}
-
-impl Named for KnownValueRow {
-    const NAME: &'static str = "known_value";
 }
 
 impl KnownValueRow {

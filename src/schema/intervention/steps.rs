@@ -60,19 +60,7 @@ impl fmt::Display for Steps {
     }
 }
 
-impl From<Steps> for String {
-    fn from(steps: Steps) -> Self {
-        steps.to_string()
-    }
-}
-
-impl TryFrom<String> for Steps {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
+as_text!(Steps);
 
 #[cfg(test)]
 mod tests {

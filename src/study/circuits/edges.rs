@@ -160,7 +160,7 @@ impl Norm {
         &g / scale - &x * along
     }
 
-    /// The same of [`Self::forward`].
+    /// The gradient through [`Self::forward`].
     pub fn back(&self, x: ArrayView1<f32>, g: ArrayView1<f32>) -> Array1<f32> {
         self.back_unit(x, (&g * &self.weight).view())
     }

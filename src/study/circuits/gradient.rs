@@ -13,7 +13,7 @@ use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 use super::patch::Captured;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 
 /// A row whose lead is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -54,13 +54,13 @@ pub fn slopes(
     let moves = moves(model, aimed)?;
     let mut hooks = Hooks::none();
     if !moves.is_empty() {
-        hooks.replace(&all_of(HookPoint::new(PointKind::Embed)), layers, |site, value| {
+        hooks.replace(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, |site, value| {
             moved(site, value, aimed, &moves)
         })?;
     }
     for &point in points {
         ensure!(point.kind.position_axis() == 1, "`{point}` has no row of values for each position");
-        hooks.replace(&all_of(point), layers, |site, value| {
+        hooks.replace(&HookSpec::all(point), layers, |site, value| {
             let (value, leaf) = Leaf::under(site, value, &wanted)?;
             leaves.borrow_mut().push(leaf);
             Ok(value)
@@ -77,10 +77,6 @@ pub fn slopes(
     let mut out: Vec<Slope> = read.iter().map(|&lead| Slope { lead: f64::from(lead), ..Slope::default() }).collect();
     leaves.into_inner().into_iter().try_for_each(|leaf: Leaf| leaf.read(&gradients, &mut out))?;
     Ok(out)
-}
-
-pub(super) fn all_of(point: HookPoint) -> HookSpec {
-    HookSpec { pattern: point.to_string(), select: Select::All }
 }
 
 /// `[n, D]` after the final norm → each row's lead, `[n, 1]`.

@@ -9,11 +9,10 @@ use std::cell::Cell;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, TensorData};
 
-use super::gradient::all_of;
 use super::readout::logits;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::hooks::Site;
-use crate::model::{Activation, HookPoint, Hooks};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks};
 use crate::ops::matmul;
 use crate::study::Study;
 
@@ -67,7 +66,7 @@ impl<'a> Interchange<'a> {
         let mut stream = self.before.keep(&which);
         let reached = Cell::new(false);
         let mut hooks = Hooks::none();
-        hooks.replace(&all_of(point), self.study.model.layers.len(), |site, value| {
+        hooks.replace(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
             // The first wave begins with the exchanged latent of every row.
             if reached.replace(true) { Ok(value) } else { exchanged(site, value, given, within) }
         })?;

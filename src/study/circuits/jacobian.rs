@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
-use super::gradient::{Leaf, Slope, all_of};
+use super::gradient::{Leaf, Slope};
 use super::patch::Captured;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
-use crate::model::{Activation, Decoder, HookPoint, Hooks, PointKind};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 
 /// From where to where a row is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -86,14 +86,14 @@ fn pass(
     let wanted = |_: usize, position: usize| passage.from.iter().flatten().any(|&p| p == position);
     let mut hooks = Hooks::none();
     for &point in points {
-        hooks.replace(&all_of(point), layers, |site, value| {
+        hooks.replace(&HookSpec::all(point), layers, |site, value| {
             let (value, leaf) = Leaf::under(site, value, wanted)?;
             leaves.borrow_mut().push(leaf);
             Ok(value)
         })?;
     }
     let last = HookPoint::at(layers - 1, PointKind::ResidPost);
-    hooks.observe(&all_of(last), layers, |site, value| {
+    hooks.observe(&HookSpec::all(last), layers, |site, value| {
         aims.borrow_mut().extend(aim(site, value, passage.to, dimensions.start)?);
         Ok(())
     })?;

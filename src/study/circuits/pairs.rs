@@ -109,9 +109,6 @@ pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
 
 /// The usable pairs of a form, `limit` at most: of `given` prompts, or of the first `candidates` problems of the recipe's task.
 /// Given prompts have no worked solutions: their text form is what the model writes without switching.
-///
-/// # Errors
-/// As [`of_task`], [`decoded`] and [`as_text`].
 pub(crate) fn of_form(
     study: &Study,
     form: Form,

@@ -10,7 +10,7 @@ use super::readout::logits;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Select};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 use crate::schema::Component;
 use crate::study::Study;
 
@@ -88,7 +88,7 @@ pub fn record(
     let held = std::cell::RefCell::new(vec![Captured::new(); rows.len()]);
     let mut hooks = Hooks::none();
     for point in points {
-        let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+        let spec = HookSpec::all(point);
         let (held, wanted) = (&held, &wanted);
         hooks.observe(&spec, study.model.layers.len(), move |site, value| {
             let (data, width) = (value.to_vec()?, width(value));
@@ -148,7 +148,7 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
             let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
             let mut hooks = Hooks::none();
             for point in points(mine.iter().filter(|p| !p.values.is_empty()).map(|p| p.node)) {
-                let (spec, mine) = (HookSpec { pattern: point.to_string(), select: Select::All }, &mine);
+                let (spec, mine) = (HookSpec::all(point), &mine);
                 hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;
             }
             let mut forks = if from == 0 { start(mine.len()) } else { shared.keep(&vec![0; mine.len()]) };

@@ -16,7 +16,7 @@ use super::patch::{Captured, record};
 use super::readout::logits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
 use crate::study::Study;
 
 /// One run.
@@ -75,23 +75,25 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
-    hooks.observe(&all_of(HookPoint::new(PointKind::Embed)), layers, move |site, value| wires.embedded(site, value))?;
+    hooks.observe(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, move |site, value| {
+        wires.embedded(site, value)
+    })?;
     for layer in 0..layers {
         for kind in [PointKind::Q, PointKind::K, PointKind::V] {
             let at = HookPoint::at(layer, kind);
-            hooks.replace(&all_of(at), layers, move |site, value| wires.projected(site, value, layer))?;
+            hooks.replace(&HookSpec::all(at), layers, move |site, value| wires.projected(site, value, layer))?;
         }
         let z = HookPoint::at(layer, PointKind::Z);
-        hooks.observe(&all_of(z), layers, move |site, value| wires.headed(site, value, layer))?;
+        hooks.observe(&HookSpec::all(z), layers, move |site, value| wires.headed(site, value, layer))?;
         let before_mlp = HookPoint::at(layer, PointKind::Ln2Normalized);
-        hooks.replace(&all_of(before_mlp), layers, move |site, value| {
+        hooks.replace(&HookSpec::all(before_mlp), layers, move |site, value| {
             let norm = &weights.before_mlp[layer];
             wires.normalised(site, value, |_| Receiver::Mlp(layer), |x| norm.unit(x))
         })?;
         let out = HookPoint::at(layer, PointKind::MlpOut);
-        hooks.observe(&all_of(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
+        hooks.observe(&HookSpec::all(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
     }
-    hooks.replace(&all_of(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
+    hooks.replace(&HookSpec::all(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
         wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
@@ -104,10 +106,6 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f
         clean - corrupt
     };
     Ok(runs.iter().zip(&logits).map(lead).collect())
-}
-
-fn all_of(point: HookPoint) -> HookSpec {
-    HookSpec { pattern: point.to_string(), select: Select::All }
 }
 
 /// The runs of one batch, and what their senders have put out at the positions of the present call.

@@ -9,7 +9,7 @@ use ndarray::Array2;
 use super::logits::in_batches;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, Select};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks};
 
 /// Values at each of `points` (those with positions on the second axis, as `[B, L, D]`; `[B, L, H, dh]` is read as
 /// `[B, L, H · dh]`), `[places, D]` each, rows in the order of `places`: `(sequence, position)`, sorted. Memory:
@@ -45,7 +45,7 @@ pub(crate) fn capture(
         let mut stores = vec![Store::default(); points.len()];
         let mut hooks = Hooks::none();
         for (point, store) in points.iter().zip(&mut stores) {
-            let spec = HookSpec { pattern: point.to_string(), select: Select::All };
+            let spec = HookSpec::all(point);
             let slots = &slots;
             hooks
                 .observe(&spec, model.config().num_hidden_layers, move |site, value| store.keep(site, value, slots))?;

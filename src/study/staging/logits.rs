@@ -40,9 +40,6 @@ impl Reading {
 
 /// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the
 /// distribution is the decoder's own in text mode, where `<latent>` and `</swi>` cannot be drawn; inside it is the whole.
-///
-/// # Errors
-/// As the model's.
 pub(crate) fn readings(study: &Study, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
@@ -55,9 +52,6 @@ pub(crate) fn readings(study: &Study, staged: &Staged, threads: usize) -> Result
 }
 
 /// `read` of the logits at the `wanted` positions of every sequence.
-///
-/// # Errors
-/// As the model's.
 pub(crate) fn logits_at<R: Send>(
     study: &Study,
     sequences: &[Sequence],

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use super::Run;
 use super::summary::{PhaseResult, WARNING};
 use crate::evaluation::Scores;
-use crate::latent::Reasoning;
+use crate::latent::{Reasoning, Trace};
 use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, say};
-use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode};
+use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode, TERMS, Terms};
 use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
 use crate::store::{FlatRow, RowWriter};
@@ -220,9 +220,12 @@ fn row(
     (cosine_text_graph, cosine_full_bptt): Cosines,
 ) -> GrpoStepRow {
     let n = sampled.all.len();
-    let mean = |f: &dyn Fn(&(crate::latent::Trace, crate::train::reward::Terms, bool)) -> f64| {
-        (n > 0).then(|| sampled.all.iter().map(f).sum::<f64>() / n as f64)
-    };
+    let mean =
+        |f: &dyn Fn(&(Trace, Terms, bool)) -> f64| (n > 0).then(|| sampled.all.iter().map(f).sum::<f64>() / n as f64);
+    let terms = TERMS
+        .iter()
+        .enumerate()
+        .map(|(i, (key, _))| (format!("reward_{key}"), serde_json::Value::from(mean(&|(_, r, _)| r.each[i]))));
     let yes = |b: bool| f64::from(u8::from(b));
     let entropies: Vec<f64> = sampled
         .all
@@ -237,10 +240,7 @@ fn row(
         phase: phase.into(),
         step,
         reward: mean(&|(_, r, _)| r.total),
-        reward_correct: mean(&|(_, r, _)| r.correct),
-        reward_format: mean(&|(_, r, _)| r.format),
-        reward_use: mean(&|(_, r, _)| r.usage),
-        reward_brevity: mean(&|(_, r, _)| r.brevity),
+        terms: terms.collect(),
         accuracy: mean(&|(_, _, c)| yes(*c)),
         switch_rate: mean(&|(t, _, _)| yes(t.switched())),
         latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),

@@ -50,9 +50,6 @@ pub(super) struct Origin {
 const FILE: &str = "taken.json";
 
 /// The run that gives a recipe most phases, the fewest of them to be measured again, and those phases; of several the first.
-///
-/// # Errors
-/// As [`plan`], of the first run, where none can give any.
 pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<Planned>)> {
     let (mut best, mut why_not): (Option<(PathBuf, Vec<Planned>)>, _) = (None, None);
     let worth = |planned: &[Planned]| (planned.len(), planned.iter().filter(|phase| !phase.measured_again).count());

@@ -52,7 +52,7 @@ impl GgufFile {
             let Some(hf) = hf_name(config.family, &name) else {
                 bail!(
                     "{origin}: unexpected tensor `{name}`: a {} model has none of that name",
-                    config.family.model_type()
+                    config.family.name()
                 )
             };
             tensors.insert(hf, info);

@@ -33,7 +33,7 @@ pub fn write_q8_0(
     ensure!(
         !config.family.is_gemma() && !matches!(config.family, Family::Gpt2 | Family::Mistral | Family::Qwen3Moe),
         "a {} is not written to GGUF: write a folder instead",
-        config.family.model_type()
+        config.family.name()
     );
     let kind = |shape: &[usize]| match shape {
         [_, width] if Format::Q8_0.row_bytes(*width).is_some() => (Q8_0, Format::Q8_0),
@@ -82,7 +82,7 @@ struct Head {
 
 impl Head {
     fn new(config: &ModelConfig) -> Self {
-        let arch = config.family.model_type();
+        let arch = config.family.name();
         let mut head = Self { keys: 0, meta: vec![], tensors: 0, table: vec![] };
         let mut name = vec![];
         text(&mut name, arch);

@@ -24,9 +24,6 @@ pub(super) fn home() -> Result<PathBuf> {
 }
 
 /// The folder with all repositories.
-///
-/// # Errors
-/// As [`home`].
 pub(super) fn root() -> Result<PathBuf> {
     let named = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
     named.map_or_else(|| Ok(home()?.join("hub")), |folder| Ok(folder.into()))

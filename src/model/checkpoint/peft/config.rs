@@ -44,7 +44,7 @@ pub struct AdapterConfig {
     pub ensure_weight_tying: bool,
     /// Ids whose rows of the embedding table the file holds, in its order. Ids behind the base's last one are new rows.
     pub token_rows: Vec<usize>,
-    /// The same of the head.
+    /// Ids whose rows of the head the file holds, in its order.
     pub head_rows: Vec<usize>,
     pub base_model: Option<String>,
     /// Branch, tag or commit of a base on the hub.

@@ -63,7 +63,7 @@ pub struct Adapter {
     replaced: BTreeMap<String, Replaced>,
     /// Key of the rows of `config.token_rows`, `[n, d]`.
     token_rows: Option<String>,
-    /// The same of the head and `config.head_rows`, where the file holds them.
+    /// Key of the rows of `config.head_rows`, where the file holds them.
     head_rows: Option<String>,
     /// Rows of the vocabulary, where a `config.json` lies beside: the base's behind them are cut, as padded ones are where tokens were
     /// added.

@@ -31,9 +31,6 @@ pub struct AdapterWeights {
 impl AdapterWeights {
     /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
     /// zeros. Without any factors at all, zeros of rank 1 stand at the queries. Factors of a GPT-2 go by its own modules' names.
-    ///
-    /// # Errors
-    /// None for factors of a model of this shape.
     pub(crate) fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2();

@@ -54,9 +54,6 @@ impl PickleFile {
 
     /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
     /// beside them what else it holds of whole numbers (`n_prompts`, `d_model`).
-    ///
-    /// # Errors
-    /// As [`Self::open`], and a file without such matrices.
     pub(crate) fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
         let map = map_file(path)?;
         let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;

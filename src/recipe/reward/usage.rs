@@ -1,0 +1,13 @@
+//! `r_use`: pays for a switch in a well-formed response, in the form that `use_form` names.
+
+use super::{Facts, Reward, Term, UseReward, one, sign};
+
+pub(super) const TERM: Term = Term { weight: 0.1, value };
+
+fn value(facts: Facts, reward: &Reward) -> f64 {
+    let paid = match reward.use_form {
+        UseReward::Signed => sign(facts.correct),
+        UseReward::Gated => one(facts.correct),
+    };
+    paid * one(facts.well_formed) * one(facts.used)
+}
