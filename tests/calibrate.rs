@@ -64,7 +64,7 @@ fn models_of_every_kind_answer_as_they_were_built_to() {
 /// What each kind says of its latents holds in every answer, not only on average.
 #[test]
 fn the_truth_of_every_kind_holds() {
-    let modes = ["zero", "resample", "mean", "scale:0.5", "scale:2"];
+    let modes = ["zero", "resample", "mean", "scale:0.5", "scale:2", "skip", "empty_block"];
     for (kind, built) in models() {
         let study = &of(&built, 60, 4);
         let config = Config { modes: modes.map(str::to_owned).to_vec(), draws: 1, ..Config::default() };
@@ -87,6 +87,18 @@ fn the_truth_of_every_kind_holds() {
             // No latent input is read.
             Purpose::Inert | Purpose::Empty | Purpose::Blind => {
                 assert_eq!(modes[..3].iter().map(|&mode| changed(mode)).sum::<f64>(), 0.0, "{kind} {built:?}");
+            }
+            // What is needed is the block, not what stands in it.
+            Purpose::Bound => {
+                let idle = ["zero", "resample", "mean", "empty_block"];
+                assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
+                assert!(right("skip", None) < 0.5, "{kind} {built:?}");
+            }
+            // A latent that holds another value is believed; one that holds none is not missed.
+            Purpose::Backed => {
+                let idle = ["zero", "mean", "skip", "empty_block"];
+                assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
+                assert!(right("resample", None) < 0.5, "{kind} {built:?}");
             }
             // The text decides; the latents count.
             Purpose::Redundant => {

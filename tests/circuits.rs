@@ -518,8 +518,11 @@ fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
         }
         assert_eq!(seen, 5 * built.exit);
         assert_eq!(right > 0, built.is_read(), "{built:?}");
-        let removed = rows.iter().filter(|r| r.action == "project_out");
-        assert_eq!(removed.count(), seen);
+        let removed: Vec<_> = rows.iter().filter(|r| r.action == "project_out").collect();
+        assert_eq!(removed.len(), seen);
+        for row in removed {
+            assert!((row.length - row.random_length).abs() < 1e-3, "{} against {}", row.length, row.random_length);
+        }
     }
 }
 

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::known::{Built, Purpose, pairs, study as build};
+use super::known::{Built, COUNTS, Purpose, pairs, study as build};
 use crate::experiments::latent_intervention::{self, Config as Interventions};
 use crate::experiments::{
-    activation_patching, attention_to_latents, direct_logit, early_stop, exit_probability, head_patching, layer_probe,
-    logit_lens, phases, subspace, switch_benefit, switch_window, teacher_forced,
+    activation_patching, attention_to_latents, direct_logit, early_stop, exit_probability, head_patching,
+    jacobian_lens, layer_probe, logit_lens, phases, subspace, switch_benefit, switch_window, teacher_forced,
 };
 use crate::interventions::Steps;
 use crate::progress::Stopped;
 use crate::schema::{
     Axis, Component, Donors, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, Rotation,
-    SwitchProblemRow, Target, Variable, benefit,
+    SwitchProblemRow, Target, Transport, Variable, benefit,
 };
 use crate::store::Measurements;
 use crate::study::Study;
@@ -61,9 +61,11 @@ pub(super) const LOOKS: &[Look] = &[
     }),
     of_problems("latent_intervention_steps", |built, study, _| {
         let steps: Vec<Steps> = (0..built.exit).map(Steps::Only).collect();
-        interventions(built, study, &["resample".to_owned()], &steps)
+        let modes: &[&str] = if built.kind == Purpose::Backed { &BY_STEP } else { &BY_STEP[..1] };
+        interventions(built, study, &modes.iter().map(|&mode| mode.to_owned()).collect::<Vec<_>>(), &steps)
     }),
     of_problems("switch_benefit", |built, study, _| benefits(built, study)),
+    of_problems("jacobian_lens", |built, study, _| jacobians(built, study)),
     of_problems("early_stop", |built, study, _| stops(built, study)),
     Look { name: "subspace", sizes: PROBED, of_pairs: false, run: |built, study, _| subspaces(built, study) },
     Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
@@ -84,6 +86,9 @@ const MORE: [&str; 9] = [
     "suppress_switch",
 ];
 
+/// Modes at one latent step at a time; the first for every kind, all where text stands in for latents.
+const BY_STEP: [&str; 3] = ["resample", "zero", "known_value"];
+
 /// What a test cannot see, as its documentation says; its verdicts are put beside that truth all the same.
 pub(super) fn blind(test: &str) -> &'static str {
     match test {
@@ -93,12 +98,19 @@ pub(super) fn blind(test: &str) -> &'static str {
         "latent_intervention/embedding_argmax" => {
             "whether latents are read: the embedding of a token is read as that token in text would be"
         }
+        ZERO_STEP => "a latent that text stands in for: with its state gone the answer is read from the text",
+        SKIP_READ => "what latents hold: it takes the block away, which a model may need though it reads no latent",
+        JACOBIAN_EARLY => "a state that a later step changes as a whole: saturated steps have no slope",
         "layer_probe/switch, paper" => "at which layer it is decided: which token stands there scores at every layer",
         _ => "",
     }
 }
 
 const KNOWN_VALUE: &str = "latent_intervention/known_value";
+const KNOWN_VALUE_STEP: &str = "latent_intervention/known_value, one step";
+const ZERO_STEP: &str = "latent_intervention/zero, one step";
+const SKIP_READ: &str = "latent_intervention/skip, read as what latents hold";
+const JACOBIAN_EARLY: &str = "jacobian_lens/says the answer, before steps that change it";
 
 /// Verdicts by test: whether each place with truth yes was found, and whether any with truth no was.
 #[derive(Default)]
@@ -236,18 +248,23 @@ fn compared(built: &Built, study: &Study, n: usize) -> Result<Said> {
 /// Whether a mode makes answers wrong; `None` where the way the model is built does not say.
 fn lowers(built: &Built, mode: &str) -> Option<bool> {
     let (kind, read) = (built.kind, built.is_read());
+    let backed = kind == Purpose::Backed;
     match mode {
         "self_patch" | "null_batch" | "null_seed" => Some(false),
-        "zero" | "skip" | "empty_block" | "suppress_switch" => Some(read || kind == Purpose::Norm),
-        "mean" | "resample" | "gaussian" | "random_norm" | "rotate" => Some(read),
+        "skip" | "suppress_switch" if kind == Purpose::Bound => Some(true),
+        "zero" | "skip" | "empty_block" | "suppress_switch" => Some((read && !backed) || kind == Purpose::Norm),
+        // A seventh of each state is less than what the text has.
+        "mean" if backed => Some(false),
+        "resample" => Some(read),
+        "mean" | "gaussian" | "random_norm" | "rotate" => (!backed).then_some(read),
         // The counter is lost with the state, and with it what the norm's reader looks for.
-        "embedding" | "embedding_argmax" => (kind != Purpose::Norm).then_some(read),
+        "embedding" | "embedding_argmax" => (kind != Purpose::Norm && !backed).then_some(read),
         // A norm is divided out by every block; how the residual sum takes it is not laid down.
         "scale" => (!read && kind != Purpose::Redundant).then_some(kind == Purpose::Norm),
         // Text problems are answered by the digit; a block in them says what it says.
         "force_switch" => match kind {
-            Purpose::Inert | Purpose::Empty => Some(false),
-            Purpose::Noisy => None,
+            Purpose::Inert | Purpose::Empty | Purpose::Bound => Some(false),
+            Purpose::Noisy | Purpose::Backed => None,
             _ => Some(true),
         },
         _ => None,
@@ -265,7 +282,10 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
         match swept(built, study, std::slice::from_ref(mode), steps) {
             Ok(one) => said.join(one),
             Err(error) if error.is::<Stopped>() => return Err(error),
-            Err(_) if mode == "known_value" => said.add(KNOWN_VALUE, built.is_read(), false),
+            Err(_) if mode == "known_value" => steps.iter().for_each(|at| {
+                let (test, truth) = followed(built, *at);
+                said.add(test, truth, false);
+            }),
             Err(_) => steps.iter().for_each(|at| {
                 let (test, truth) = asked(built, mode, *at);
                 truth.into_iter().for_each(|truth| said.add(test.clone(), truth, false));
@@ -279,10 +299,23 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
 fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
     match steps {
         Steps::Only(step) if mode == "resample" => {
-            let behind = built.writes < step + 1 && step < built.reads;
-            ("latent_intervention/resample, one step".to_owned(), Some(built.is_read() && behind))
+            ("latent_intervention/resample, one step".to_owned(), Some(brings(built, step)))
         }
+        Steps::Only(step) if mode == "zero" => (ZERO_STEP.to_owned(), Some(brings(built, step))),
         _ => (format!("latent_intervention/{mode}"), lowers(built, mode.split(':').next().unwrap_or(mode))),
+    }
+}
+
+/// Whether the input of this latent step (an index) has the value that is read behind it.
+fn brings(built: &Built, step: usize) -> bool {
+    built.is_read() && built.writes < step + 1 && step < built.reads
+}
+
+/// What `known_value` at these steps asks, and whether it is so.
+fn followed(built: &Built, steps: Steps) -> (&'static str, bool) {
+    match steps {
+        Steps::Only(step) => (KNOWN_VALUE_STEP, brings(built, step)),
+        _ => (KNOWN_VALUE, built.is_read()),
     }
 }
 
@@ -298,9 +331,13 @@ fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Res
         if let Some(truth) = truth {
             said.add(test, truth, row.lowers());
         }
+        if built.kind == Purpose::Bound && row.mode == "skip" {
+            said.add(SKIP_READ, built.is_read(), row.lowers());
+        }
     }
     for row in &summary.known {
-        said.add(KNOWN_VALUE, built.is_read(), row.follows());
+        let (test, truth) = followed(built, row.steps);
+        said.add(test, truth, row.follows());
     }
     Ok(said)
 }
@@ -310,6 +347,24 @@ fn predicted(built: &Built, study: &Study, problem: usize, step: usize, value: i
     let last = step + 1 == study.corpus.test.get(problem)?.steps.len();
     let value = usize::try_from(value).ok().filter(|_| last)?;
     Some(built.answer_of(value).to_string())
+}
+
+/// Cells behind the last step that changes the state, and before it is read; cells on its way before that; all others.
+fn jacobians(built: &Built, study: &Study) -> Result<Said> {
+    let config = jacobian_lens::Config::default();
+    let rows = jacobian_lens::rows(study, &config)?;
+    let of = |lens| rows.iter().filter(move |r| r.lens == lens);
+    let mut said = Said::default();
+    for row in of(Transport::Jacobian) {
+        let null = of(Transport::Others).find(|r| (r.layer, r.step) == (row.layer, row.step)).context("no null")?;
+        let step = row.step.shown();
+        let early = step < built.reads || row.layer <= COUNTS;
+        match carries(built, step, row.layer) {
+            true if early => said.add(JACOBIAN_EARLY, true, row.says(null)),
+            truth => said.add("jacobian_lens/says the answer", truth, row.says(null)),
+        }
+    }
+    Ok(said)
 }
 
 fn stops(built: &Built, study: &Study) -> Result<Said> {
@@ -384,7 +439,8 @@ fn heads(built: &Built, study: &Study, n: usize) -> Result<Said> {
     let mut said = Said::default();
     for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {
         let node = (row.layer, row.head.unwrap_or_default());
-        let copies = built.kind == Purpose::Redundant && node == (built.reader.0, 1 - built.reader.1);
+        let copies =
+            matches!(built.kind, Purpose::Redundant | Purpose::Backed) && node == (built.reader.0, 1 - built.reader.1);
         let truth = match row.place.as_str() {
             "readout" => node == built.reader || copies,
             place => reads && place == writes && node == built.writer,

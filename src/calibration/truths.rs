@@ -43,6 +43,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "latent_intervention_steps",
             "activation_patching",
             "head_patching",
+            "jacobian_lens",
             "early_stop",
             "subspace",
         ],
@@ -76,6 +77,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "direct_logit",
             "attention_to_latents",
             "latent_intervention_steps",
+            "jacobian_lens",
             "early_stop",
             "subspace",
         ),
@@ -89,6 +91,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "activation_patching",
             "head_patching",
             "latent_intervention_steps",
+            "jacobian_lens",
             "early_stop",
         ),
     },
@@ -102,7 +105,7 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "superposed",
         about: "latents hold two values in directions that overlap; one is read",
         draw: |rng| parts(Purpose::Superposed, rng),
-        looks: causal!("layer_probe", "activation_patching", "early_stop", "subspace"),
+        looks: causal!("layer_probe", "activation_patching", "jacobian_lens", "early_stop", "subspace"),
     },
     Truth {
         name: "share",
@@ -115,6 +118,24 @@ pub(super) const TRUTHS: &[Truth] = &[
         about: "latents turn answers both ways: accuracy does not depend on them",
         draw: |rng| parts(Purpose::Noisy, rng),
         looks: causal!("latent_intervention_steps"),
+    },
+    Truth {
+        name: "bound",
+        about: "no latent is read, and without a block the answer is lost: never trained without one",
+        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Bound, rng) },
+        looks: causal!("layer_probe", "latent_intervention_steps", "jacobian_lens", "early_stop", "subspace"),
+    },
+    Truth {
+        name: "second",
+        about: "the second latent alone brings the value in; text stands in where no latent holds one",
+        draw: |rng| Built { decoy: None, decide: (1, 0), writes: 1, reads: 2, ..parts(Purpose::Backed, rng) },
+        looks: causal!(
+            "latent_intervention_steps",
+            "activation_patching",
+            "head_patching",
+            "jacobian_lens",
+            "subspace"
+        ),
     },
 ];
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use crate::nth::Nth;
-use crate::stats::Estimate;
+use crate::stats::{Estimate, FEWEST};
 
 names! {
     /// How a layer is read.
@@ -88,4 +88,11 @@ pub struct JacobianLensRow {
     pub logprob: Estimate,
     /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
     pub split_error: Option<f64>,
+}
+
+impl JacobianLensRow {
+    /// The verdict that the state says the answer: it does more often than another problem's by the same Jacobian.
+    pub fn says(&self, null: &Self) -> bool {
+        self.identity.n >= FEWEST && self.says_answer.low > null.says_answer.high
+    }
 }

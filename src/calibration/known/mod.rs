@@ -44,6 +44,10 @@ pub enum Purpose {
     /// As `Working`, but what latents carry is the operand of the last step: at `#` one is added to it or nothing, as the letters
     /// of the prompt say.
     Operand,
+    /// As `Inert`, but `#` looks whether a `</swi>` stands before it; without one a switch problem is answered with one and the same digit.
+    Bound,
+    /// As `Working`; the prompt holds the answer too, as for `Redundant`, but counts less: it is the answer only where no latent holds one.
+    Backed,
     /// As `Inert`; whether it switches follows from the letters, not from the kind of the problem.
     Blind,
 }
@@ -87,7 +91,7 @@ impl Built {
 
     /// Whether answers are read from what latents hold of the digit.
     pub fn is_read(&self) -> bool {
-        matches!(self.kind, Purpose::Working | Purpose::Superposed | Purpose::Operand)
+        matches!(self.kind, Purpose::Working | Purpose::Superposed | Purpose::Operand | Purpose::Backed)
     }
 
     /// Whether the stream of layer `layer` (0: the input) holds the digit's value at latent step `step`.
@@ -110,7 +114,7 @@ impl Built {
         let read = letters.iter().sum::<usize>() >= self.least;
         match self.kind {
             Purpose::Working | Purpose::Superposed if read => self.state(digit, self.reads),
-            Purpose::Redundant => self.state(digit, self.reads),
+            Purpose::Redundant | Purpose::Backed => self.state(digit, self.reads),
             Purpose::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
             Purpose::Norm => weights::FIXED,
             _ => digit,

@@ -35,7 +35,7 @@ fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Drawn {
 
 fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Drawn) -> String {
     let second = match built.kind {
-        Purpose::Redundant if *switches => NAMES[built.state(*digit, built.reads)],
+        Purpose::Redundant | Purpose::Backed if *switches => NAMES[built.state(*digit, built.reads)],
         _ => LETTERS[*b],
     };
     format!("{} {second} {} {digit} :", LETTERS[*a], if *switches { "s" } else { "t" })

@@ -16,7 +16,7 @@ const WORDS: [&str; 24] = [
 ];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
-/// What a latent of its own norm makes the `Norm` model answer.
+/// What a latent of its own norm makes the `Norm` model answer, and the `Bound` model without a block.
 pub(super) const FIXED: usize = 3;
 
 const LAYERS: usize = 4;
@@ -47,7 +47,7 @@ const fn letters(i: usize) -> usize {
 const NORM: usize = TOKENS + 27;
 /// 1 where the norm is as it should be.
 const SOUND: usize = TOKENS + 28;
-/// What turns the answers of the `Noisy` model, and what the decoy writes.
+/// What turns the answers of the `Noisy` model, what the decoy writes, and that the `Bound` model has seen a block.
 const ASIDE: usize = TOKENS + 29;
 
 /// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
@@ -244,11 +244,23 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
     if built.kind == Purpose::Operand {
         nodes.extend(adders(built, words));
     }
-    if built.kind == Purpose::Redundant {
-        let drawn = marked(&words.names, 31.0);
-        let takes = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
-        let puts = (0..VALUES).map(|v| (v, read(v), 0.6)).collect();
-        nodes.push(((built.reader.0, 1 - built.reader.1), Node { asks: vec![words.answer], drawn, takes, puts }));
+    let beside = (built.reader.0, 1 - built.reader.1);
+    if matches!(built.kind, Purpose::Redundant | Purpose::Backed) {
+        let mut drawn = marked(&words.names, 31.0);
+        let mut takes: Vec<_> = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
+        if built.kind == Purpose::Backed {
+            // Its reader reads latents only; text problems have a digit and no name.
+            drawn.extend(marked(&words.digits, 26.0));
+            takes.extend((0..VALUES).map(|v| (words.digits[v], v, 1.0)));
+        }
+        let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
+        nodes.push((beside, Node { asks: vec![words.answer], drawn, takes, puts }));
+    }
+    if built.kind == Purpose::Bound {
+        let seen = [words.swi_end, words.t];
+        let takes = seen.map(|word| (word, 0, 1.0)).to_vec();
+        let puts = vec![(0, ASIDE, 1.0)];
+        nodes.push((beside, Node { asks: vec![words.answer], drawn: marked(&seen, 31.0), takes, puts }));
     }
     nodes
 }
@@ -301,6 +313,15 @@ fn latents(built: &Built) -> Vec<(usize, f32)> {
     (2..=built.exit + 1).map(|c| (counter(c), 11.0 + 10.0 * c as f32)).collect()
 }
 
+/// How much of the answer the reader writes.
+fn share(kind: Purpose) -> f32 {
+    match kind {
+        Purpose::Redundant => 0.4,
+        Purpose::Backed => 0.6,
+        _ => 1.0,
+    }
+}
+
 fn reader(built: &Built, words: &Words) -> Node {
     let plain = built.least == 0;
     let digit = match built.kind {
@@ -326,14 +347,15 @@ fn reader(built: &Built, words: &Words) -> Node {
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
         Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words.bos, -25.0)]),
-        Purpose::Inert | Purpose::Empty | Purpose::Noisy | Purpose::Blind => {}
+        Purpose::Backed => drawn = vec![(counter(built.reads + 1), 41.0)],
+        Purpose::Inert | Purpose::Empty | Purpose::Noisy | Purpose::Bound | Purpose::Blind => {}
     }
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect();
     match built.kind {
         Purpose::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
         _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
     }
-    let share = if built.kind == Purpose::Redundant { 0.4 } else { 1.0 };
+    let share = share(built.kind);
     Node { asks: vec![words.answer], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
 }
 
@@ -391,6 +413,10 @@ fn head(w: &mut Matrix, built: &Built, words: &Words) {
         w.set(digit, read(v), 20.0);
         w.set(digit, state(v), 5.0);
         w.set(words.eos, digit, 20.0);
+        if built.kind == Purpose::Bound && v == FIXED {
+            w.set(digit, words.answer, 30.0);
+            w.set(digit, ASIDE, -30.0);
+        }
         if built.kind == Purpose::Noisy {
             // The digit and the next one lead; their parities differ, and so the letters choose between them.
             w.set(digit, read((v + VALUES - 1) % VALUES), 19.9);

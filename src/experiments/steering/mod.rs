@@ -3,8 +3,8 @@
 //!
 //! The means are of the blocks of one half of the problems (right answers of the normal run whose block stands for a known
 //! step, as in `known_value`); the problems of the other half are steered, each towards a value drawn for it. `add`: so many
-//! times the difference (`doses`) is added; `project_out`: the state's part along it is taken out. Each is done again with a
-//! random direction of the same length, one draw a problem and cell. A hit is the answer that arithmetic predicts from the
+//! times the difference (`doses`) is added; `project_out`: the state's part along it is taken out. Each is done again in a
+//! random direction by the same length, one draw a problem and cell. A hit is the answer that arithmetic predicts from the
 //! other value; `chance` is counted as in `known_value`.
 //!
 //! Misleads: where a mean rests on few blocks the direction holds their letters and lengths too. That an answer follows a

@@ -89,6 +89,8 @@ struct Arm<'a> {
     cell: &'a Cell,
     /// Not scaled to the dose yet.
     direction: Vec<f64>,
+    /// The direction of the values: how much is taken out is the state's part along it.
+    along: Vec<f64>,
 }
 
 impl Trials<'_> {
@@ -193,8 +195,8 @@ impl Trials<'_> {
                 let raw: Vec<f64> = direction.iter().map(|_| normal(&mut rng)).collect();
                 let scale = norm(&direction) / norm(&raw).max(1e-30);
                 let random = raw.into_iter().map(|x| x * scale).collect();
-                for direction in [direction, random] {
-                    arms.push(Arm { target: number, block, cell, direction });
+                for moved in [direction.clone(), random] {
+                    arms.push(Arm { target: number, block, cell, direction: moved, along: direction.clone() });
                 }
             }
         }
@@ -222,10 +224,10 @@ fn steered(site: &Site, value: Activation, arms: &[Arm], lengths: &mut [Option<f
     for place in mine {
         let (arm, from) = (&arms[place.row], (place.batch * l + place.index) * d);
         let state: Vec<f64> = states[from..from + d].iter().map(|&x| f64::from(x)).collect();
-        let along: f64 = state.iter().zip(&arm.direction).map(|(x, d)| x * d).sum();
+        let along: f64 = state.iter().zip(&arm.along).map(|(x, d)| x * d).sum();
         let factor = match arm.cell.dose {
             Some(dose) => dose,
-            None => -along / norm(&arm.direction).powi(2).max(1e-30),
+            None => -along / norm(&arm.along).powi(2).max(1e-30),
         };
         by[from..from + d].iter_mut().zip(&arm.direction).for_each(|(by, d)| *by = (factor * d) as f32);
         lengths[place.row] = Some(factor.abs() * norm(&arm.direction) / norm(&state).max(1e-30));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rand::Rng;
 
 use super::super::latent_intervention::{Arithmetic, Held, held};
@@ -107,6 +107,8 @@ pub struct Pair {
     pub target: usize,
     pub donor: usize,
     pub says: u32,
+    /// What the donor holds of the variable.
+    pub holds: i64,
     /// The tokens that each donor which could have been drawn predicts.
     drawable: BTreeMap<u32, usize>,
 }
@@ -198,7 +200,8 @@ fn drawn(
             let mut drawable = BTreeMap::new();
             pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
             let (donor, says) = pool[round];
-            pairs.push(Pair { target: *target, donor, says, drawable });
+            let holds = number(&targets[donor].held, variable, arithmetic).context("a donor that holds no number")?;
+            pairs.push(Pair { target: *target, donor, says, holds, drawable });
         }
     }
     pairs.truncate(most);

@@ -1,10 +1,14 @@
 //! Orthonormal columns: drawn, or learnt from pairs so that exchanging what lies in their span gives the predicted answers.
-//! Knows pairs and their predictions, not what they mean.
+//! Knows pairs, their predictions and which states hold the same; not what they hold.
+
+use std::collections::BTreeMap;
+use std::f64::consts::PI;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::tensor::{Tensor, TensorData};
+use linfa_linalg::eigh::{EigSort, Eigh};
 use linfa_linalg::qr::QR;
-use ndarray::{Array2, Zip};
+use ndarray::{Array1, Array2, ArrayView1, Axis, concatenate, s};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -14,14 +18,58 @@ use crate::progress;
 use crate::random::normal;
 use crate::study::circuits::interchange::{Given, Interchange, Within};
 
-/// How a rotation is learnt: Adam (Kingma and Ba 2015) on the columns, made orthonormal again after each update.
+/// How columns are learnt: descent over subspaces (the gradient's part outside the span, with momentum; Edelman, Arias and Smith 1998),
+/// each update as long as the rate says however small the gradient is. One scale for the whole matrix: a scale for each entry, as
+/// Adam's, depends on the basis that the stream is written in.
 #[derive(Clone, Copy, Debug)]
 pub struct Training {
     pub updates: usize,
     /// Pairs of one update.
     pub batch: usize,
-    /// At the first update; it falls to nothing in a straight line.
+    /// How far the columns turn in the first update, in radians (a mean over them); half a cosine brings it to nothing.
     pub learning_rate: f64,
+}
+
+/// Exchanges to learn from, one entry each.
+#[derive(Clone, Copy)]
+pub struct Lessons<'p> {
+    pub given: &'p [Given<'p>],
+    /// The token that must come.
+    pub says: &'p [u32],
+    /// What the given state holds.
+    pub holds: &'p [i64],
+}
+
+/// Where states are exchanged, and the tokens that no answer begins with.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    pub model: &'a Decoder,
+    pub interchange: &'a Interchange<'a>,
+    pub point: HookPoint,
+    pub masked: &'a [u32],
+}
+
+/// Updates from one look at the pairs kept aside to the next.
+const LOOK: usize = 10;
+/// Every so many rows one is kept aside.
+const ASIDE: usize = 4;
+/// How much of what differs among states that hold the same counts beside what differs between those that do not.
+const WITHIN: f64 = 1e-3;
+
+impl At<'_> {
+    /// Mean loss of some exchanges.
+    fn loss(self, columns: Tensor<2>, lessons: Lessons, which: &[usize]) -> Result<Tensor<1>> {
+        let given: Vec<Given> = which.iter().map(|&i| lessons.given[i]).collect();
+        let ids = which.iter().map(|&i| lessons.says[i]).collect();
+        let targets = Targets { ids, banned: self.masked.to_vec(), unrestricted: vec![] };
+        let finals = self.interchange.finals(self.point, &given, &Within::Span(Box::new(columns)))?;
+        let logits = self.model.unembed(finals.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        Ok(loss_of_logits(logits, targets).0.mean())
+    }
+
+    fn measured(self, columns: &Columns, lessons: Lessons, which: &[usize]) -> Result<f64> {
+        Ok(self.loss(columns.tensor(self.model), lessons, which)?.into_scalar::<f32>().into())
+    }
 }
 
 /// Orthonormal columns, `[D, r]`.
@@ -38,9 +86,38 @@ impl Columns {
         Self::orthonormal(Array2::from_shape_simple_fn((width, rank), || normal(rng)))
     }
 
+    /// The directions in which states that hold different things differ most, then those in which any differ; drawn ones behind them.
+    fn of_means(lessons: Lessons, rank: usize, rng: &mut ChaCha8Rng) -> Result<Self> {
+        let width = lessons.given.first().map_or(0, |(_, state)| state.len());
+        let wide = |state: &[f32]| state.iter().map(|&x| f64::from(x)).collect::<Array1<f64>>();
+        let mut groups: BTreeMap<i64, Vec<Array1<f64>>> = BTreeMap::new();
+        for ((_, state), holds) in lessons.given.iter().zip(lessons.holds) {
+            groups.entry(*holds).or_default().push(wide(state));
+        }
+        let mean = |states: &[Array1<f64>]| {
+            states.iter().fold(Array1::zeros(width), |sum, x| sum + x) / states.len().max(1) as f64
+        };
+        let all = mean(&groups.values().flatten().cloned().collect::<Vec<_>>());
+        let mut rows: Vec<Array1<f64>> = vec![];
+        for states in groups.values() {
+            let own = mean(states);
+            rows.push((&own - &all) * (states.len() as f64).sqrt());
+            rows.extend(states.iter().map(|state| (state - &own) * WITHIN.sqrt()));
+        }
+        let rows = ndarray::stack(Axis(0), &rows.iter().map(Array1::view).collect::<Vec<ArrayView1<f64>>>())?;
+        let (sizes, turns) =
+            rows.dot(&rows.t()).eigh().map_err(|e| anyhow!("leading directions: {e}"))?.sort_eig_desc();
+        let most = sizes.first().copied().unwrap_or(0.0);
+        let found = sizes.iter().take(rank).take_while(|size| **size > 1e-9 * most).count();
+        let mut leading = rows.t().dot(&turns.slice(s![.., ..found]));
+        leading.columns_mut().into_iter().zip(&sizes).for_each(|(mut column, size)| column /= size.sqrt());
+        let drawn = Array2::from_shape_simple_fn((width, rank - found), || normal(rng));
+        Self::orthonormal(concatenate(Axis(1), &[leading.view(), drawn.view()])?)
+    }
+
     fn orthonormal(columns: Array2<f64>) -> Result<Self> {
         let (mut q, r) = columns.qr().map_err(|e| anyhow!("orthonormal columns: {e}"))?.into_decomp();
-        // The nearest direction of each column, not its opposite: what Adam remembers of it stays true.
+        // The nearest direction of each column, not its opposite: what momentum remembers of it stays true.
         for (mut column, scale) in q.columns_mut().into_iter().zip(r.diag()) {
             column *= scale.signum();
         }
@@ -61,47 +138,57 @@ impl Columns {
         Within::Span(Box::new(self.tensor(model)))
     }
 
-    /// Learns from exchanges at a point and the tokens that they must give; those of an update are drawn.
+    /// What of a matrix turns the span; the rest turns the columns inside it, which changes nothing.
+    fn outside(&self, matrix: &Array2<f64>) -> Array2<f64> {
+        matrix - &self.0.dot(&self.0.t().dot(matrix))
+    }
+
+    /// Learns from exchanges and the tokens that they must give. One row of [`ASIDE`] is kept aside: of two starts (by the states'
+    /// means, drawn) the one with the smaller loss there is taken, and of all columns on the way those with the smallest.
     ///
     /// # Errors
     /// A rotation that is no longer finite, and as the model's.
-    pub fn train(
-        self,
-        model: &Decoder,
-        (interchange, point): (&Interchange, HookPoint),
-        (pairs, says): (&[Given], &[u32]),
-        (how, masked): (Training, &[u32]),
-        rng: &mut ChaCha8Rng,
-    ) -> Result<Self> {
-        let dim = self.0.dim();
-        let mut columns = self;
-        let [mut mean, mut square] = [Array2::<f64>::zeros(dim), Array2::<f64>::zeros(dim)];
+    pub fn learnt(at: At, lessons: Lessons, rank: usize, how: Training, rng: &mut ChaCha8Rng) -> Result<Self> {
+        let width = at.model.config().hidden_size;
+        let (aside, mut used): (Vec<usize>, Vec<usize>) =
+            (0..lessons.given.len()).partition(|&i| lessons.given[i].0 % ASIDE == ASIDE - 1);
+        let aside = if aside.is_empty() { used.clone() } else { aside };
+        if used.is_empty() {
+            used.clone_from(&aside);
+        }
+        let (mut columns, drawn) = (Self::of_means(lessons, rank, rng)?, Self::random(width, rank, rng)?);
+        let (mut least, other) = (at.measured(&columns, lessons, &aside)?, at.measured(&drawn, lessons, &aside)?);
+        if other < least {
+            (columns, least) = (drawn, other);
+        }
+        let mut best = columns.clone();
+        let (mut mean, mut square) = (Array2::<f64>::zeros(columns.0.dim()), 0.0);
         for update in 0..how.updates {
             progress::go_on()?;
-            let drawn: Vec<usize> = (0..how.batch).map(|_| rng.random_range(0..pairs.len())).collect();
-            let given: Vec<Given> = drawn.iter().map(|&i| pairs[i]).collect();
-            let ids = drawn.iter().map(|&i| says[i]).collect();
-            let targets = Targets { ids, banned: masked.to_vec(), unrestricted: vec![] };
-            let leaf = columns.tensor(model).autodiff().require_grad();
-            let finals = interchange.finals(point, &given, &Within::Span(Box::new(leaf.clone())))?;
-            let logits = model.unembed(finals.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-            let gradients = loss_of_logits(logits, targets).0.mean().backward();
+            let which: Vec<usize> = (0..how.batch).map(|_| used[rng.random_range(0..used.len())]).collect();
+            let leaf = columns.tensor(at.model).autodiff().require_grad();
+            let gradients = at.loss(leaf.clone(), lessons, &which)?.backward();
             let slope = leaf.grad(&gradients).context("a rotation that no answer depends on")?;
             let slope = slope.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading a gradient: {e:?}"))?;
-            let slope = Array2::from_shape_vec(dim, slope.into_iter().map(f64::from).collect())?;
-            // What turns the columns inside their span changes nothing.
-            let slope = &slope - &columns.0.dot(&columns.0.t().dot(&slope));
-            mean = &mean * 0.9 + &slope * 0.1;
-            square = &square * 0.999 + &slope * &slope * 0.001;
+            let slope = Array2::from_shape_vec(columns.0.dim(), slope.into_iter().map(f64::from).collect())?;
+            let slope = columns.outside(&slope);
+            mean = columns.outside(&mean) * 0.9 + &slope * 0.1;
+            square = square * 0.99 + slope.mapv(|x| x * x).sum() * 0.01;
             let t = update as i32 + 1;
-            let rate = how.learning_rate * (1.0 - update as f64 / how.updates as f64);
-            let (first, second) = (1.0 - 0.9_f64.powi(t), 1.0 - 0.999_f64.powi(t));
-            Zip::from(&mut columns.0).and(&mean).and(&square).for_each(|x, m, s| {
-                *x -= rate * (m / first) / ((s / second).sqrt() + 1e-8);
-            });
-            columns = Self::orthonormal(columns.0)?;
+            let (first, second): (f64, f64) = (1.0 - 0.9_f64.powi(t), 1.0 - 0.99_f64.powi(t));
+            if square > 0.0 {
+                let rate = how.learning_rate * (1.0 + (PI * update as f64 / how.updates as f64).cos()) / 2.0;
+                let length = rate * (rank as f64).sqrt() / (first * (square / second).sqrt());
+                columns = Self::orthonormal(columns.0 - mean.clone() * length)?;
+            }
+            if (update + 1) % LOOK == 0 || update + 1 == how.updates {
+                let loss = at.measured(&columns, lessons, &aside)?;
+                if loss < least {
+                    (best, least) = (columns.clone(), loss);
+                }
+            }
         }
-        Ok(columns)
+        Ok(best)
     }
 }
 
