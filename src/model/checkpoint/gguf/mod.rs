@@ -50,10 +50,7 @@ impl GgufFile {
                 continue; // already in the configuration
             }
             let Some(hf) = hf_name(config.family, &name) else {
-                bail!(
-                    "{origin}: unexpected tensor `{name}`: a {} model has none of that name",
-                    config.family.name()
-                )
+                bail!("{origin}: unexpected tensor `{name}`: a {} model has none of that name", config.family.name())
             };
             tensors.insert(hf, info);
         }
