@@ -29,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYER = 15
 NAMES = ["Mary", "John", "Anna", "Tom", "Lucy", "Paul", "Kate", "Mark", "Emma", "Jack"]
 PROMPTS = [f"{a} and {b} went to the {place}, and {a} said" for a in NAMES[:5] for b in NAMES[5:] for place in ("shop", "old harbour")]
-PAIR = "When {} and {} went to the store, {} gave a drink to"
+PAIR = "When {} met {}, {} gave it to"
 PAIRS = [
     {"clean": PAIR.format(a, b, b), "corrupt": PAIR.format(a, b, a), "answer": f" {a}", "wrong": f" {b}"}
-    for a, b in [("Mary", "John"), ("Tom", "Mark"), ("Kate", "Paul"), ("Jack", "Anna")]
+    for a, b in [("Mary", "John"), ("Tom", "Mark"), ("Paul", "James"), ("David", "Peter")]
 ]
 
 

@@ -372,7 +372,7 @@ fn marks_stand_beside_the_axis_not_on_it() {
     let marks = svg.split("<circle cx=\"").skip(1).filter_map(|c| c.split('"').next()?.parse::<f64>().ok());
     // Legends stand left of the axis.
     let first = marks.filter(|x| *x > ends(axis)).fold(f64::INFINITY, f64::min);
-    assert!(first > ends(axis) + 12.0, "{first} at an axis at {}", ends(axis));
+    assert!(first > ends(axis) + 10.0, "{first} at an axis at {}", ends(axis));
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn draw(scene: &mut Scene, plot: &Plot, y: &Axis, line: &Line, series: usize, do
             let below = run.iter().rev().map(|p| plot.at(p.x, p.low));
             scene.shapes.push(Shape::Area { points: above.chain(below).collect(), colour: colour(series), alpha: 0.2 });
         }
-        if line.joined {
+        if line.joined && run.len() > 1 {
             let path: Vec<At> = run.iter().map(|p| (place(p), plot.y(p.y))).collect();
             scene.line(&path, colour(series), 5.0, dash(series));
         }
