@@ -141,7 +141,9 @@ def theirs_steer(path, threads):
     _, cache = model.run_with_cache(["I love this", "I hate this"], names_filter=hook, prepend_bos=False)
     love, hate = cache[hook][:, -1]
     with model.hooks(fwd_hooks=[(hook, lambda state, hook: state + 0.5 * (love - hate))]):
-        texts = model.generate(PROMPTS[:20], max_new_tokens=20, do_sample=False, prepend_bos=False)
+        # With its cache, 4.3.0 over transformers 5.23 continues every prompt by hyphens.
+        cached = {"use_past_kv_cache": False, "prepend_bos": False}
+        texts = model.generate(PROMPTS[:20], max_new_tokens=20, do_sample=False, **cached)
     return [text[len(prompt) :] for prompt, text in zip(PROMPTS, texts)]
 
 

@@ -44,7 +44,7 @@ impl Run {
     }
 
     fn of_grid(root: &Path, of: Cell) -> Result<Self> {
-        let name = format!("evaluation.max_new_tokens={}+grpo.from_step={}", of.budget, of.from_step);
+        let name = format!("grpo.from_step={}+evaluation.max_new_tokens={}", of.from_step, of.budget);
         let seed = root.join(format!("grid-{}", of.replay)).join(format!("seed={}", of.seed));
         Self::open(seed.join(name), of, FateRow::GRID_STEPS)
     }

@@ -233,8 +233,7 @@ fn at_hand(line: &str) -> TempDir {
         line.starts_with("train") && (line.contains("--resume") || line.contains("--base") || line.contains("--from"));
     if line.contains("--from runs/rl-fate/trunks") {
         let settings = "--set grpo.steps=0 --set latent.keep_steps=[1] --sweep";
-        let seed =
-            line.split_once("--sweep seed=").and_then(|(_, seeds)| seeds.split([',', ' ']).next()).expect("seeds");
+        let seed = line.split_once("seed=").and_then(|(_, seeds)| seeds.split([',', ' ']).next()).expect("seeds");
         done(
             &shorter(&format!(
                 "train --preset micro --method switch --threads 1 {settings} seed={seed} --out runs/rl-fate/trunks"
