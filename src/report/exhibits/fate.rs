@@ -33,8 +33,8 @@ const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Stude
     hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
     seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds.";
 
-const LAW: &str = "Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after reinforcement \
-    learning. Bars: Student's 95 % interval over seeds; a mark without bars is a run.";
+const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
+    reinforcement learning.";
 
 /// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
@@ -190,11 +190,8 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     };
     let cells = |mode: &'static str| {
         let law = law(rows, mode).ok()??;
-        let point = |cell: &FateCell| {
-            let (worth, change): (Vec<f64>, Vec<f64>) = cell.runs.values().copied().unzip();
-            Some(Point::new(worth.iter().sum::<f64>() / worth.len() as f64, mean_of_runs(&change).ok()?))
-        };
-        Some(Line::scatter(mode, law.cells.iter().filter_map(point).collect()))
+        let of_cell = |cell: &FateCell| cell.runs.values().map(|&(worth, change)| Point::bare(worth, change)).collect();
+        Some(Line::scatter(mode, law.cells.iter().flat_map::<Vec<Point>, _>(of_cell).collect()))
     };
     let panel = |title: &str, lines: Vec<Line>| {
         Figure::lines(LineChart {
@@ -207,7 +204,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let grid =
-        panel("Starts and budgets, 80 steps, means over seeds", FateRow::MODES.into_iter().filter_map(cells).collect());
+        panel("Starts and budgets, 80 steps, run by run", FateRow::MODES.into_iter().filter_map(cells).collect());
     let primary = panel("One start, 160 steps, run by run", groups().filter_map(run).collect());
     let panels: Vec<Figure> = [grid, primary].into_iter().flatten().collect();
     let title = "What switching is worth, and what reinforcement learning makes of it (ours)";
