@@ -200,7 +200,7 @@ fn lora_step(c: &mut Criterion) {
 fn everything(layers: usize) -> Vec<HookSpec> {
     let latent = [PointKind::LatentSource, PointKind::LatentInjected, PointKind::BoundaryLogits, PointKind::Result];
     let points = HookPoint::all(layers).into_iter().filter(|p| !latent.contains(&p.kind));
-    points.map(|p| HookSpec::all(p)).collect()
+    points.map(HookSpec::all).collect()
 }
 
 /// A forward under hooks that keep a handle to every value they see.

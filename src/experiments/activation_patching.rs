@@ -162,7 +162,7 @@ fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measur
 }
 
 fn points() -> [HookSpec; 2] {
-    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"].map(|pattern| HookSpec::all(pattern))
+    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"].map(HookSpec::all)
 }
 
 /// Layer 0 is the input of the first block, layer l the stream after block l.

@@ -51,6 +51,7 @@ pub use scale::Standardiser;
 pub use sign_flip::sign_flip;
 pub use softmax::Softmax;
 pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
+pub(crate) use student::APART;
 pub use student::{lie_apart, mean_of_runs};
 pub use wilson::{accuracy, wilson};
 

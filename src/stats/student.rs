@@ -23,6 +23,10 @@ pub fn mean_of_runs(values: &[f64]) -> Result<Estimate> {
     Ok(Estimate { value: mean, low: mean - arm, high: mean + arm, n })
 }
 
+/// What † says beside a mean over runs.
+pub(crate) const APART: &str = "† The runs lie in two clumps, more like all or nothing than like a normal spread: the interval holds \
+    less than 95 % (.63 where three of ten runs succeed).";
+
 /// Whether shares of runs lie in two clumps: .2 or more apart, and four times as far as the values of either. Then
 /// [`mean_of_runs`] takes for normal what is more like all or nothing.
 pub fn lie_apart(shares: &[f64]) -> bool {

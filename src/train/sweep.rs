@@ -11,7 +11,7 @@ use super::pipeline::{self, Branch, Ended, Options, WARNING};
 use crate::progress::{say, show};
 use crate::recipe::Recipe;
 use crate::schema::{Named, SweepRow};
-use crate::stats::{lie_apart, mean_of_runs};
+use crate::stats::{APART, lie_apart, mean_of_runs};
 use crate::store::{RowWriter, write_atomic};
 
 /// The setting that tells runs of one point apart.
@@ -159,10 +159,6 @@ fn write(root: &Path, rows: &[SweepRow], command: &str, warnings: &str) -> Resul
     let text = format!("`{command}`\n\n{}{gap}{warnings}", table(rows)?);
     write_atomic(&root.join("sweep.md"), text.as_bytes())
 }
-
-/// What † says beside a mean over runs.
-pub(crate) const APART: &str = "† The runs lie in two clumps, more like all or nothing than like a normal spread: the interval holds \
-    less than 95 % (.63 where three of ten runs succeed).";
 
 /// Markdown: a row for each phase at each point, its accuracy over the seeds.
 fn table(rows: &[SweepRow]) -> Result<String> {

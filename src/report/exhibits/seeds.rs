@@ -7,8 +7,7 @@ use super::Exhibit;
 use crate::report::folder::{Folder, distinct};
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::schema::{Named, PhaseRow};
-use crate::stats::{Estimate, lie_apart, mean_of_runs};
-use crate::train::sweep::APART;
+use crate::stats::{APART, Estimate, lie_apart, mean_of_runs};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];
 
