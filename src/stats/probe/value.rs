@@ -18,6 +18,9 @@ use super::{TooFew, check, chosen, pick};
 /// Mean gradient at which a fit stops.
 const TOLERANCE: f64 = 1e-5;
 
+/// The same where fits are compared only to choose C.
+const LOOSE: f64 = 1e-4;
+
 /// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -225,7 +228,8 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     let raw = chosen(features, train);
     let scaler = Standardiser::fit(raw.view())?;
     let seen = pick(values, train);
-    let models = Softmax::path(scaler.apply(raw.view()).view(), &seen, grid, TOLERANCE)?;
+    let tolerance = if grid.len() > 1 { LOOSE } else { TOLERANCE };
+    let models = Softmax::path(scaler.apply(raw.view()).view(), &seen, grid, tolerance)?;
     let held = scaler.apply(chosen(features, test).view());
     let mut classes = seen.clone();
     classes.sort_unstable();
