@@ -299,7 +299,7 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let rows = stem.split('-').next().unwrap_or_default();
         // What training logs step by step has names of its own; raw rows are not committed, those here may be anyone's.
-        let raw = ["observations", "patched_", "attributed_", "edge_pairs", "steering_trials", "rl_fate"]
+        let raw = ["observations", "patched_", "attributed_", "edge_pairs", "steering_trials"]
             .iter()
             .any(|name| rows.starts_with(name));
         if file.extension().is_none_or(|e| e != "parquet") || rows == "metrics" || raw {

@@ -8,14 +8,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
 use crate::evaluation::requests;
 use crate::latent::{Decode, DecodeSettings, Decoded, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
 use crate::parallel;
-use crate::schema::{Named, PassRow};
+use crate::schema::PassRow;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 use crate::study::Study;
 use crate::study::answers::outcome;
@@ -26,19 +25,13 @@ pub const ABOUT: About =
     About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
         .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Answers drawn of each problem.
-    pub samples: usize,
-    /// Of the draws; as rollouts of GRPO by default.
-    pub temperature: f64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { samples: 16, temperature: 1.0 }
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Answers drawn of each problem.
+        pub samples: usize = 16,
+        /// Of the draws.
+        pub temperature: f64 = 1.0,
     }
 }
 
@@ -47,16 +40,6 @@ struct Draws {
     right: Vec<bool>,
     answers: Vec<Option<String>>,
     switched: usize,
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`rows`].
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(PassRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// One row a power of two up to the number of samples, and one for all of them.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::Named;
 use crate::stats::special::t_cdf;
 use crate::stats::{Bootstrap, Estimate, mean_of_runs, spearman};
 
@@ -37,10 +36,6 @@ pub struct FateRow {
     pub kl: f64,
 }
 
-impl Named for FateRow {
-    const NAME: &'static str = "rl_fate";
-}
-
 /// Which checkpoint of a run is compared with its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
@@ -69,8 +64,9 @@ impl FateRow {
 /// A hypothesis: one value a seed.
 #[derive(Clone, Debug)]
 pub struct FateTest {
+    /// What it is about: a column of the rows.
+    pub of: &'static str,
     pub name: &'static str,
-    pub compared: Compared,
     pub values: Vec<f64>,
 }
 
@@ -78,7 +74,7 @@ impl FateTest {
     /// Mean over seeds with Student's 95 % interval; `n` counts seeds.
     ///
     /// # Errors
-    /// Fewer than two seeds.
+    /// Fewer than two seeds, and seeds that all have the same.
     pub fn estimate(&self) -> Result<Estimate> {
         mean_of_runs(&self.values)
     }
@@ -86,7 +82,7 @@ impl FateTest {
     /// Two-sided p of Student's t test of no change.
     ///
     /// # Errors
-    /// Fewer than two seeds.
+    /// As [`Self::estimate`].
     pub fn p(&self) -> Result<f64> {
         let n = self.values.len() as f64;
         let mean = self.estimate()?.value;
@@ -95,16 +91,15 @@ impl FateTest {
     }
 }
 
-/// What reinforcement learning changed in `value` under a mode and a budget: one number a seed, in order of seeds.
+/// Start and end of each run of the primary block under a mode and a budget, in order of seeds.
 ///
 /// # Errors
-/// A seed without its start or its end.
-pub fn changes(
-    rows: &[FateRow],
+/// No runs; a seed without its end.
+pub fn runs<'a>(
+    rows: &'a [FateRow],
     compared: Compared,
     (mode, budget): (&str, usize),
-    value: fn(&FateRow) -> f64,
-) -> Result<Vec<(u64, f64)>> {
+) -> Result<Vec<[&'a FateRow; 2]>> {
     let here = |row: &&FateRow| row.of == FateRow::STEPS && row.replay == mode && row.budget == budget;
     let mut starts: Vec<&FateRow> = rows.iter().filter(here).filter(|row| row.step == 0).collect();
     starts.sort_by_key(|row| row.seed);
@@ -113,12 +108,11 @@ pub fn changes(
         Compared::AtTheEnd => row.step == row.of,
         Compared::AtEqualDistance => row.equal,
     };
-    let change = |start: &&FateRow| {
+    let run = |start: &'a FateRow| {
         let end = rows.iter().filter(here).filter(ends).find(|row| row.seed == start.seed);
-        let end = end.with_context(|| format!("{mode}, budget {budget}, seed {}: no end", start.seed))?;
-        Ok((start.seed, value(end) - value(start)))
+        Ok([start, end.with_context(|| format!("{mode}, budget {budget}, seed {}: no end", start.seed))?])
     };
-    starts.iter().map(change).collect()
+    starts.into_iter().map(run).collect()
 }
 
 /// H1 to H3 are the change under `full_bptt` less that under `segmented` at the small budget; H4 is the change of the switch rate
@@ -129,24 +123,25 @@ pub fn changes(
 pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>> {
     let [frozen, full] = FateRow::MODES;
     let [small, large] = FateRow::BUDGETS;
-    let more = |name, value: fn(&FateRow) -> f64| -> Result<FateTest> {
-        let of = |mode| changes(rows, compared, (mode, small), value);
-        let (frozen, full) = (of(frozen)?, of(full)?);
-        let seeds = |of: &[(u64, f64)]| of.iter().map(|(seed, _)| *seed).collect::<Vec<_>>();
-        ensure!(seeds(&frozen) == seeds(&full), "budget {small}: the modes have other seeds");
-        Ok(FateTest { name, compared, values: full.iter().zip(&frozen).map(|((_, a), (_, b))| a - b).collect() })
+    let change = |[start, end]: &[&FateRow; 2], value: fn(&FateRow) -> f64| value(end) - value(start);
+    let (without, with) = (runs(rows, compared, (frozen, small))?, runs(rows, compared, (full, small))?);
+    let seeds = |runs: &[[&FateRow; 2]]| runs.iter().map(|[start, _]| start.seed).collect::<Vec<_>>();
+    ensure!(seeds(&without) == seeds(&with), "budget {small}: the modes have other seeds");
+    let more = |of, name, value: fn(&FateRow) -> f64| {
+        let values = with.iter().zip(&without).map(|(with, without)| change(with, value) - change(without, value));
+        FateTest { of, name, values: values.collect() }
     };
     let mut tests = vec![
-        more("H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| {
+        more("with_block", "H1: accuracy with a forced block, budget 30, full_bptt less segmented", |row| {
             row.with_block.unwrap_or(f64::NAN)
-        })?,
-        more("H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate)?,
-        more("H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy)?,
+        }),
+        more("switch_rate", "H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate),
+        more("accuracy", "H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy),
     ];
     if compared == Compared::AtTheEnd {
-        let values = changes(rows, compared, (frozen, large), |row| row.switch_rate)?;
-        let values = values.into_iter().map(|(_, change)| change).collect();
-        tests.push(FateTest { name: "H4: switch rate, budget 80, segmented", compared, values });
+        let of_all = runs(rows, compared, (frozen, large))?;
+        let values = of_all.iter().map(|run| change(run, |row| row.switch_rate)).collect();
+        tests.push(FateTest { of: "switch_rate", name: "H4: switch rate, budget 80, segmented", values });
     }
     Ok(tests)
 }

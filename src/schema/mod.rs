@@ -75,7 +75,7 @@ pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
-pub use fate::{Compared, FateCell, FateRow, FateTest, Law, changes, fate_tests, law};
+pub use fate::{Compared, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
 pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
@@ -150,6 +150,9 @@ named! {
     DecodeRow = "decodes",
     NormalRunRow = "normal_run",
     SweepRow = "sweep",
+    FateRow = "rl_fate",
+    PartSwapRow = "part_swap",
+    PassRow = "pass_at_k",
 }
 
 /// A row that is measured by itself; tables follow from the rows of all units.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use super::verdict::verdict;
-use super::{Identity, Named};
 use crate::stats::Estimate;
 
 /// One part of the weights put from one phase into the other. Changes are against the model that it is put into, on the same problems.
@@ -41,8 +41,4 @@ impl PartSwapRow {
     pub fn verdict(&self) -> &'static str {
         verdict(self.identity.n, self.accuracy_change.value, self.p_holm, ["lowers", "raises"])
     }
-}
-
-impl Named for PartSwapRow {
-    const NAME: &'static str = "part_swap";
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::Identity;
 use crate::stats::Estimate;
 
 /// All problems, k of the samples of each.
@@ -22,8 +22,4 @@ pub struct PassRow {
     pub distinct: Estimate,
     /// Samples with at least one block, bootstrap over problems.
     pub switch_rate: Estimate,
-}
-
-impl Named for PassRow {
-    const NAME: &'static str = "pass_at_k";
 }

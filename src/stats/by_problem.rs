@@ -20,7 +20,7 @@ pub fn mean(seed: u64, values: impl IntoIterator<Item = (usize, f64)>) -> Result
 }
 
 /// Share of events that may come several to a problem. Where fewer than [`FEWEST`] problems hold one of the rarer kind,
-/// resampling them falls short (it covers .88 to .92 where two to ten do): the interval is then Wilson's for as many independent
+/// resampling them falls short: the interval is then Wilson's for as many independent
 /// events as would vary that much (Korn & Graubard 1998; Dean & Pagano 2015), no fewer than problems and no more than events,
 /// with Student's quantile. Where all agree, those of one problem count as copies.
 ///

@@ -1,12 +1,12 @@
 //! What each head, MLP and embedding adds directly to a logit (direct logit attribution; Elhage et al. 2021), at text and at
 //! every latent step.
 //!
-//! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text.
-//! The residual stream is a sum of what its nodes wrote, and the head reads it along one direction for each token once the
-//! final norm's scale is taken as it was in that run: so contributions sum to the logit exactly (tested to 1e-5).
-//! `logit` is the target's own logit (with `centred` minus the mean of all tokens'); `lead` the logit minus that of the best other token that could be drawn there, which is
-//! what decides. At a latent step the embedding is the injected state; `carried` takes it apart in turn, into the nodes of the
-//! block's earlier steps and `<swi>`, along the recurrence.
+//! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text. The
+//! residual stream is a sum of what its nodes wrote, and the head reads it along one direction for each token once the final norm's
+//! scale is taken as it was in that run: so contributions sum to the logit exactly (tested to 1e-5). `logit` is the target's own
+//! logit (with `centred` minus the mean of all tokens'); `lead` the logit minus that of the best other token that could be drawn
+//! there, which is what decides. At a latent step the embedding is the injected state; `carried` takes it apart in turn, into the
+//! nodes of the block's earlier steps and `<swi>`, along the recurrence.
 //!
 //! Misleads: a node may act through others (no direct contribution, yet everything depends on it) and may push against its
 //! own effect. What happens without it is for `head_patching` to say.

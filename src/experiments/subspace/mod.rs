@@ -9,15 +9,14 @@
 //! predictions that were dealt to other pairs (`shuffled`), and, at the same place, another variable: the step's first operand.
 //!
 //! The search starts from the directions in which the mean states of different values differ. Where a state is read past a
-//! threshold a drawn start has next to no gradient: in a hand-built model of seven values it moved .41 with 8 dimensions, where this
-//! one moves .99 with six.
+//! threshold a drawn start has next to no gradient.
 //!
 //! Misleads: `shuffled` starts from means too, of states dealt to values at random; where states differ in few dimensions it moves
-//! some answers (.56 there with six of eight): it is the rank's null, not chance. A rank that does little may not have been learnt
-//! to its end: `fitted`, the share of its own training pairs that it moves, says so. Text behind the block is kept as the normal run wrote it, and what is judged is the answer's first token. A rank at which the value moves is an
-//! upper bound of what the model needs. Gradient descent may find a direction that leads to the answer and that natural states do
-//! not use; that it holds on unseen values speaks against that, and that it fails there may only say that each value has a
-//! direction of its own.
+//! some answers (`tests/subspace.rs` prints how many): it is the rank's null, not chance. A rank that does little may not have been
+//! learnt to its end: `fitted`, the share of its own training pairs that it moves, says so. Text behind the block is kept as the
+//! normal run wrote it, and what is judged is the answer's first token. A rank at which the value moves is an upper bound of what the
+//! model needs. Gradient descent may find a direction that leads to the answer and that natural states do not use; that it holds on
+//! unseen values speaks against that, and that it fails there may only say that each value has a direction of its own.
 
 mod pairs;
 mod rotation;

@@ -1,8 +1,6 @@
 //! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
 //! `experiments/rl-fate.toml`: cells, tests, and the law that they ask for. Measures nothing.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 
 use super::{Drawing, Exhibit};
@@ -12,14 +10,14 @@ use crate::report::folder::Folder;
 use crate::report::paper::Paper;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::report::verdicts::shown_p;
-use crate::schema::{Compared, FateCell, FateRow, FateTest, Law, Named, changes, fate_tests, law};
+use crate::schema::{Compared, FateCell, FateRow, FateTest, Law, Named, fate_tests, law, runs};
 use crate::stats::{Estimate, holm, mean_of_runs, sign_flip};
 
 const SOURCES: &[&str] = &[FateRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { cell, over_runs: true, ..Exhibit::of("ours:rl-fate", SOURCES) },
-    Exhibit { table: runs, covers: true, ..Exhibit::of("tab:rl-fate", SOURCES) },
+    Exhibit { table: cells, covers: true, ..Exhibit::of("tab:rl-fate", SOURCES) },
     Exhibit { table: tests, ..Exhibit::of("tab:rl-fate-tests", SOURCES) },
     Exhibit { draw, ..Exhibit::of("fig:rl-fate", SOURCES) },
 ];
@@ -31,7 +29,7 @@ const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented`
 
 const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
     hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
-    seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds.";
+    seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds. H5 and H6 are described: the plan has five seeds for them.";
 
 const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
     reinforcement learning.";
@@ -43,8 +41,8 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
         "equal" => Compared::AtEqualDistance,
         _ => return None,
     };
-    let place = ["with_block", "switch_rate", "accuracy"].iter().position(|name| *name == row)?;
-    fate_tests(cells.folder.rows(""), compared).ok()?.get(place)?.estimate().ok()
+    let tests = fate_tests(cells.folder.rows(""), compared).ok()?;
+    tests.iter().find(|test| test.of == row)?.estimate().ok()
 }
 
 /// The runs of a mode and a budget.
@@ -52,7 +50,7 @@ fn groups() -> impl Iterator<Item = (usize, &'static str)> {
     FateRow::BUDGETS.into_iter().flat_map(|budget| FateRow::MODES.map(|mode| (budget, mode)))
 }
 
-fn runs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+fn cells(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Count, Measured, Text};
     let columns = [
         ("budget", Count),
@@ -114,57 +112,42 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
         for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
             let flips: Vec<i64> = test.values.iter().map(|x| (x * problems as f64).round() as i64).collect();
-            let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
-            let words = [test.name.to_owned(), at.to_owned()].map(Cell::Text);
-            let of = [each.join(", "), shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))].map(Cell::Text);
-            table.push(words.into_iter().chain([Cell::measured(test.estimate().ok())]).chain(of).collect())?;
+            table.push(line(test, at, [shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))]))?;
         }
     }
-    of_grid(rows)?.into_iter().try_for_each(|row| table.push(row))?;
+    of_grid(rows).into_iter().try_for_each(|row| table.push(row))?;
     Ok(Some(table).filter(|table| !table.rows().is_empty()))
 }
 
-/// H5 for each mode, and H6 between them, where the grid was run.
-fn of_grid(rows: &[FateRow]) -> Result<Vec<Vec<Cell>>> {
-    let of = FateRow::MODES.map(|mode| law(rows, mode));
-    let [Some(frozen), Some(full)] = of.map(|law| law.ok().flatten()) else { return Ok(vec![]) };
-    let text = |text: String| Cell::Text(text);
+/// A hypothesis over seeds, with its p-values.
+fn line(test: &FateTest, at: &str, p: [String; 3]) -> Vec<Cell> {
+    let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+    let [name, at, each] = [test.name, at, &each.join(", ")].map(|text| Cell::Text(text.to_owned()));
+    [name, at, Cell::measured(test.estimate().ok()), each].into_iter().chain(p.map(Cell::Text)).collect()
+}
+
+/// H5 for each mode, and H6 between them, where the grid was run: without p-values, which the plan has for five seeds.
+fn of_grid(rows: &[FateRow]) -> Vec<Vec<Cell>> {
+    let [Some(frozen), Some(full)] = FateRow::MODES.map(|mode| law(rows, mode).ok().flatten()) else { return vec![] };
     let mut out = vec![];
     for (mode, law) in FateRow::MODES.into_iter().zip([&frozen, &full]) {
         let seeds = law.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let (follow, all) = signs(law);
-        out.push(vec![
-            text(format!(
-                "H5: benefit of a block at the start and change of the switch rate, Spearman over {} cells, {mode}",
-                law.cells.len()
-            )),
-            text("at the end".into()),
-            Cell::Measured(law.correlation),
-            text(format!("seeds {seeds}; the sign follows in {follow} of {all} cells whose benefit is not 0")),
-            Cell::nothing(),
-            Cell::nothing(),
-            Cell::nothing(),
-        ]);
+        let name = format!(
+            "H5: benefit of a block at the start and change of the switch rate, Spearman over {} cells, {mode}",
+            law.cells.len()
+        );
+        let signs = format!("seeds {seeds}; the sign follows in {follow} of {all} cells whose benefit is not 0");
+        let [name, at, signs] = [name, "at the end".to_owned(), signs].map(Cell::Text);
+        let nothing = std::iter::repeat_n(Cell::nothing(), 3);
+        out.push([name, at, Cell::Measured(law.correlation), signs].into_iter().chain(nothing).collect());
     }
     if frozen.seeds == full.seeds {
         let values = full.intercepts.iter().zip(&frozen.intercepts).map(|(a, b)| a - b).collect();
-        let test = FateTest {
-            name: "H6: change of the switch rate at a benefit of 0, full_bptt less segmented",
-            compared: Compared::AtTheEnd,
-            values,
-        };
-        let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
-        out.push(vec![
-            text(test.name.into()),
-            text("at the end".into()),
-            Cell::measured(test.estimate().ok()),
-            text(each.join(", ")),
-            text(shown_p(test.p()?)),
-            Cell::nothing(),
-            Cell::nothing(),
-        ]);
+        let name = "H6: change of the switch rate at a benefit of 0, full_bptt less segmented";
+        out.push(line(&FateTest { of: "switch_rate", name, values }, "at the end", Default::default()));
     }
-    Ok(out)
+    out
 }
 
 /// In how many cells the switch rate changes in the direction of the benefit, among those whose benefit differs from 0 over seeds.
@@ -183,10 +166,10 @@ fn signs(law: &Law) -> (usize, usize) {
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
     let run = |(budget, mode): (usize, &'static str)| {
-        let moved = changes(rows, Compared::AtTheEnd, (mode, budget), |row| row.switch_rate).ok()?;
-        let worth = changes_at_start(rows, (mode, budget));
-        let marks = moved.into_iter().filter_map(|(seed, change)| Some(Point::bare(*worth.get(&seed)?, change)));
-        Some(Line::scatter(&format!("{mode}, budget {budget}"), marks.collect()))
+        let runs = runs(rows, Compared::AtTheEnd, (mode, budget)).ok()?;
+        let mark =
+            |[start, end]: [&FateRow; 2]| Some(Point::bare(start.benefit()?, end.switch_rate - start.switch_rate));
+        Some(Line::scatter(&format!("{mode}, budget {budget}"), runs.into_iter().filter_map(mark).collect()))
     };
     let cells = |mode: &'static str| {
         let law = law(rows, mode).ok()??;
@@ -209,11 +192,4 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels: Vec<Figure> = [grid, primary].into_iter().flatten().collect();
     let title = "What switching is worth, and what reinforcement learning makes of it (ours)";
     exhibit.drawing(title, panels.len().max(1), panels, LAW)
-}
-
-/// What a block is worth at the start of each run of the primary block, by seed.
-fn changes_at_start(rows: &[FateRow], (mode, budget): (&str, usize)) -> BTreeMap<u64, f64> {
-    let starts =
-        rows.iter().filter(|r| (r.of, r.step, r.budget, r.replay.as_str()) == (FateRow::STEPS, 0, budget, mode));
-    starts.filter_map(|row| Some((row.seed, row.benefit()?))).collect()
 }
