@@ -117,6 +117,29 @@ fn what_is_not_supported_is_named() {
     assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
 }
 
+/// Experts stand in one tensor `[E, out, in]`; what its head says of them is checked before anything is cut.
+#[test]
+fn stacked_experts_are_checked() {
+    let root = tempfile::tempdir().expect("temp");
+    let (path, whole) = (root.path().join("m.gguf"), crate::parity::fixture("gguf/qwen3_moe.gguf"));
+    let read = Checkpoint::open_gguf(&whole).expect("opens");
+    let sparse = read.config.extras.experts.as_ref().expect("experts");
+    assert_eq!((sparse.count, sparse.per_token, sparse.width), (5, 2, 12));
+    assert_eq!(sparse.layers, [true, false, true]);
+    let bytes = fs::read(&whole).expect("reads");
+    let check = |key: &str, value: u32, parts: &[&str]| {
+        let mut changed = bytes.clone();
+        let at = changed.windows(key.len()).position(|text| text == key.as_bytes()).expect("the key") + key.len() + 4;
+        changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        fs::write(&path, changed).expect("writes");
+        assert_names(&message(Checkpoint::open_gguf(&path)), parts);
+    };
+    check("qwen3moe.expert_count", 6, &["m.gguf", "ffn_down_exps", "must hold 6 experts, found 5"]);
+    check("qwen3moe.expert_used_count", 9, &["m.gguf", "num_experts_per_tok", "5 experts, found 9"]);
+    check("qwen3moe.expert_feed_forward_length", 13, &["experts.0.down_proj.weight", "[24, 13]", "[24, 12]"]);
+    check("qwen3moe.block_count", u32::MAX, &["m.gguf", "num_hidden_layers", "4294967295"]);
+}
+
 /// Blocks of 256 in rows of another length, and in a file that ends before them.
 #[test]
 fn damaged_blocks_are_named() {

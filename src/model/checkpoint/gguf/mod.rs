@@ -49,6 +49,13 @@ impl GgufFile {
             if name == ROPE_FREQS {
                 continue; // already in the configuration
             }
+            if let Some((layer, module)) = stacked(config.family, &name) {
+                let slices = of_experts(&info, config.experts(layer).map_or(0, |experts| experts.count));
+                let slices = slices.map_err(|e| anyhow!("{origin}: tensor `{name}`: {e}"))?;
+                let expert = |(number, slice)| (format!("model.layers.{layer}.mlp.experts.{number}.{module}"), slice);
+                tensors.extend(slices.into_iter().enumerate().map(expert));
+                continue;
+            }
             let Some(hf) = hf_name(config.family, &name) else {
                 bail!("{origin}: unexpected tensor `{name}`: a {} model has none of that name", config.family.name())
             };
@@ -137,7 +144,7 @@ const OUTSIDE: [(&str, &str); 5] = [
 ];
 
 /// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
-const IN_BLOCK: [(&str, &str); 10] = [
+const IN_BLOCK: [(&str, &str); 11] = [
     ("attn_qkv", FUSED),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -148,6 +155,7 @@ const IN_BLOCK: [(&str, &str); 10] = [
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
 ];
 
 /// The norms before and behind attention, before and behind the feed-forward: as in [`NormPlace::names`](crate::model::config::NormPlace::names).
@@ -157,6 +165,31 @@ const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_
 fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
     let norms = NORMS.into_iter().zip(family.norm_place().names());
     IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
+}
+
+/// The experts' matrices of a block, all experts' in one tensor `[E, out, in]`.
+const STACKED: [(&str, &str); 3] =
+    [("ffn_gate_exps", "gate_proj.weight"), ("ffn_up_exps", "up_proj.weight"), ("ffn_down_exps", "down_proj.weight")];
+
+/// The layer and the parameter of an expert that a tensor holds for all experts.
+fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
+    let (_, module) = STACKED.iter().find(|(gguf, _)| family == Family::Qwen3Moe && *gguf == part)?;
+    Some((layer.parse().ok()?, module))
+}
+
+/// Each expert's matrix: they stand one behind the other.
+fn of_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
+    let &[experts, rows, width] = &info.shape[..] else {
+        bail!("must have three axes (expert, row, column), found {:?}", info.shape)
+    };
+    ensure!(experts == count && count > 0, "must hold {count} experts, found {experts}");
+    let bytes = info.range.len() / experts;
+    let one = |number| {
+        let start = info.range.start + number * bytes;
+        Info { shape: vec![rows, width], range: start..start + bytes, ..info.clone() }
+    };
+    Ok((0..experts).map(one).collect())
 }
 
 /// What of a block has a bias in a family where q, k and v have one.

@@ -8,7 +8,7 @@ use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::model::config::{Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, Sliding};
+use crate::model::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, Sliding};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -90,6 +90,9 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// llama.cpp's name of the architecture that is `qwen3_moe` in `config.json`.
+const QWEN3_MOE: &str = "qwen3moe";
+
 /// `data` of a tensor, as stored.
 pub fn config<'d>(
     keys: &Keys,
@@ -98,7 +101,7 @@ pub fn config<'d>(
 ) -> Result<ModelConfig> {
     let origin = keys.origin;
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
-    let family = Family::named(arch)
+    let family = Family::named(if arch == QWEN3_MOE { Family::Qwen3Moe.name() } else { arch })
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
     ensure!(
         family != Family::Mistral,
@@ -152,8 +155,11 @@ pub fn config<'d>(
         pad_token_id: keys.token_id("padding")?,
         extras: Extras::default(),
     };
-    if family == Family::Gemma2 {
-        config.extras = gemma2(keys, &config)?;
+    config.validate(origin)?; // before anything is listed by layer
+    match family {
+        Family::Gemma2 => config.extras = gemma2(keys, &config)?,
+        Family::Qwen3Moe => config.extras.experts = Some(experts(keys, tensors, &config)?),
+        _ => (),
     }
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
@@ -184,6 +190,19 @@ fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
     })
 }
 
+/// The mixture of experts. That a position's weights sum to one the format does not say: llama.cpp does it for this family always.
+fn experts(keys: &Keys, tensors: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Experts> {
+    let need = |name: &str| keys.need(&format!("{QWEN3_MOE}.{name}"));
+    let routed = |layer: usize| tensors.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
+    Ok(Experts {
+        count: need("expert_count")?,
+        per_token: need("expert_used_count")?,
+        width: need("expert_feed_forward_length")?,
+        normalised: true,
+        layers: (0..config.num_hidden_layers).map(routed).collect(),
+    })
+}
+
 fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String) -> Result<()> {
     let origin = keys.origin;
     for (name, neutral, what) in [
@@ -196,7 +215,12 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
         ("residual_scale", 1.0, "unscaled residuals"),
         ("attention.scale", 0.0, "the usual attention scale"),
     ] {
-        if family == Family::Gemma2 && name == "attention.sliding_window" {
+        let read = match family {
+            Family::Gemma2 => name == "attention.sliding_window",
+            Family::Qwen3Moe => name.starts_with("expert_"),
+            _ => false,
+        };
+        if read {
             continue;
         }
         let name = key(name);
