@@ -12,6 +12,7 @@ mod commands;
 mod common;
 mod compare;
 mod coverage;
+mod decoded_trace;
 mod docs;
 mod drawn;
 mod early_stop;

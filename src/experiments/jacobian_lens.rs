@@ -222,7 +222,7 @@ fn of_cell(
 }
 
 /// States, one after the other → log-probabilities of the next token.
-fn read_out(study: &Study, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
+pub(super) fn read_out(study: &Study, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
     let (model, width) = (&study.model, study.model.config().hidden_size);
     let (n, like) = (states.len() / width, model.norm.weight.val());
     let states = TensorData::new(states, [n, width]);

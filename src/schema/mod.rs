@@ -34,6 +34,7 @@ mod accuracy;
 mod benefit;
 mod calibration;
 mod circuits;
+mod decoded_trace;
 mod early_stop;
 mod entropy;
 mod exits;
@@ -72,6 +73,7 @@ pub use circuits::{
     SteeringRow, SteeringTrialRow, Target, agreement,
 };
 pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
+pub use decoded_trace::{DecodedTraceRow, Reader};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
@@ -119,6 +121,7 @@ named! {
     LensRow = "logit_lens",
     JacobianLensRow = "jacobian_lens",
     EarlyStopRow = "early_stop",
+    DecodedTraceRow = "decoded_trace",
     PatternRow = "patterns",
     TokenLensRow = "token_lens",
     TeacherForcedRow = "teacher_forced",
@@ -232,6 +235,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<LensRow>(LensRow::NAME),
     known::<JacobianLensRow>(JacobianLensRow::NAME),
     known::<EarlyStopRow>(EarlyStopRow::NAME),
+    known::<DecodedTraceRow>(DecodedTraceRow::NAME),
     known::<PassRow>(PassRow::NAME),
     known::<PatternRow>(PatternRow::NAME),
     known::<TokenLensRow>(TokenLensRow::NAME),

@@ -96,6 +96,16 @@ impl Plan {
     }
 }
 
+/// The root of a question, and the edges that it states, from and to.
+pub(crate) fn edges(question: &str) -> Option<(&str, Vec<(&str, &str)>)> {
+    let (stated, asked) = question.split_once('?')?;
+    let edge = |text| match str::split_whitespace(text).collect::<Vec<_>>()[..] {
+        [from, ">", to] => Some((from, to)),
+        _ => None,
+    };
+    Some((asked.split_whitespace().next()?, stated.split(';').filter_map(edge).collect()))
+}
+
 /// A set of nodes, one bit each: there are at most 16.
 type NodeSet = u16;
 

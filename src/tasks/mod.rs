@@ -18,6 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use graph::edges;
 pub use graph::{Nodes, Told};
 pub use problem::{Known, StepValue, TaskProblem};
 pub(crate) use worked::{Operand, Worked, evaluate, number};

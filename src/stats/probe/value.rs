@@ -77,13 +77,16 @@ impl ValueProtocol {
         ensure!(self.folds >= 5, "{} splits; the protocol asks for 5 or more", self.folds);
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
-        let why = || format!("single class: all {} values are {}", values.len(), values[0]);
-        ensure!(frequent.len() > 1, TooFew(why()));
-        let (right, bits, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        several(values)?;
+        let scored = |graded: &[Graded]| -> (Vec<f64>, Vec<f64>) {
+            graded.iter().map(|graded| (f64::from(u8::from(graded.right)), graded.bits)).unzip()
+        };
+        let (read, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        let (right, bits) = scored(&read);
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
         let control = self.out_of_fold(features, &shuffled, groups, Some(&c));
-        let (by_chance, chance_bits, _) = control.context("value probe on control labels")?;
+        let (by_chance, chance_bits) = scored(&control.context("value probe on control labels")?.0);
         let information = |bits: &[f64]| -> Result<Estimate> {
             Ok(super::unbounded(self.bootstrap().clustered_mean(bits, groups)?, self.folds))
         };
@@ -101,6 +104,23 @@ impl ValueProtocol {
             rows: values.len(),
             c,
         })
+    }
+
+    /// The value that each row is read as, by a probe that never saw its problem; arguments as of [`Self::run`].
+    ///
+    /// # Errors
+    /// [`TooFew`] problems or values; features that are not finite.
+    pub fn predictions<F: Copy + Into<f64> + Sync>(
+        &self,
+        features: ArrayView2<'_, F>,
+        values: &[usize],
+        groups: &[usize],
+    ) -> Result<Vec<usize>> {
+        check(features, values.len(), groups.len())?;
+        ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
+        several(values)?;
+        let (read, _) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        Ok(read.iter().map(|graded| graded.predicted).collect())
     }
 
     fn bootstrap(&self) -> Bootstrap {
@@ -144,15 +164,14 @@ impl ValueProtocol {
         Ok(super::widened(self.bootstrap().units(groups.len(), recalls)?, self.folds, 0.0))
     }
 
-    /// For each row 1 if its value was predicted, else 0, and the bits that it gained; and the C of each fold, `given` or chosen
-    /// inside it.
+    /// Each row under the probe of its fold; and the C of each fold, `given` or chosen inside it.
     fn out_of_fold<F: Copy + Into<f64> + Sync>(
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
         groups: &[usize],
         given: Option<&[f64]>,
-    ) -> Result<(Vec<f64>, Vec<f64>, Vec<f64>)> {
+    ) -> Result<(Vec<Graded>, Vec<f64>)> {
         let splits = self.splits(groups, self.folds)?;
         let fold = |(i, split): (usize, &Split)| {
             let c = match given {
@@ -162,13 +181,11 @@ impl ValueProtocol {
             Ok((fit_and_grade(features, values, &split.train, &split.test, &[c])?.remove(0), c))
         };
         let folds: Vec<(Vec<Graded>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
-        let (mut right, mut bits) = (vec![0.0; values.len()], vec![0.0; values.len()]);
+        let mut rows = vec![Graded::default(); values.len()];
         for (split, (graded, _)) in splits.iter().zip(&folds) {
-            for (&row, graded) in split.test.iter().zip(graded) {
-                (right[row], bits[row]) = (f64::from(u8::from(graded.right)), graded.bits);
-            }
+            split.test.iter().zip(graded).for_each(|(&row, graded)| rows[row] = *graded);
         }
-        Ok((right, bits, folds.into_iter().map(|f| f.1).collect()))
+        Ok((rows, folds.into_iter().map(|f| f.1).collect()))
     }
 
     fn choose_c<F: Copy + Into<f64> + Sync>(
@@ -209,8 +226,17 @@ fn constant(right: &[f64], groups: &[usize]) -> Result<Option<Estimate>> {
     wilson(if right[0] > 0.5 { problems } else { 0 }, problems, LEVEL).map(Some)
 }
 
+/// Refuses values that are all the same.
+fn several(values: &[usize]) -> Result<()> {
+    let why = || format!("single class: all {} values are {}", values.len(), values[0]);
+    ensure!(values.iter().any(|v| *v != values[0]), TooFew(why()));
+    Ok(())
+}
+
 /// One row under a probe that never saw its problem.
+#[derive(Clone, Copy, Default)]
 struct Graded {
+    predicted: usize,
     /// Whether its value is predicted.
     right: bool,
     /// What the probe's probability of its value gains over the value's share among the training rows; 0 where none of them has it.
@@ -243,6 +269,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     let graded = |model: &Softmax| {
         let (predicted, probabilities) = (model.predict(held.view()), model.probabilities(held.view()));
         let of = |(i, (&predicted, &row)): (usize, (&usize, &usize))| Graded {
+            predicted,
             right: predicted == values[row],
             bits: gained(&probabilities, i, values[row]),
         };

@@ -1,0 +1,476 @@
+//! Whether the steps that blocks stand for can be read from their latents as a solution: each block is read as the value of its
+//! step, and the whole chain, of values read and values in the text, is verified by forward chaining.
+//!
+//! Of the problems that are answered right with blocks in the place of known steps. A block is read at one latent, two ways: by the
+//! logit lens at `layer` (the most probable of the values that steps of these problems have), and by a linear probe for the step's
+//! value that was fitted on other questions. A step follows where the problem's operation makes it of the step before, as that was
+//! read; of graphs, where an edge leads to it from there. A chain is valid where every step follows and the last gives the answer.
+//!
+//! Two nulls: `shuffled` puts in the values that were read in another problem with blocks of the same lengths, `permuted` moves a
+//! problem's own values to other steps.
+//!
+//! Misleads: an arithmetic chain has one derivation, so there it is valid where every value read is the true one; in a graph other
+//! paths count too. Text between blocks says other steps, and is right. A second operand is taken from the problem; whether it was
+//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use ndarray::{Array2, Axis};
+use rand::Rng;
+use rand::seq::SliceRandom;
+
+use super::About;
+use super::jacobian_lens::read_out;
+use super::latent_intervention::known_value::blocks;
+use super::latent_intervention::{Arithmetic, of_study};
+use crate::latent::{Sequence, Trace};
+use crate::model::Step;
+use crate::nth::Nth;
+use crate::random::keyed;
+use crate::schema::{DecodedTraceRow, Reader};
+use crate::stats::by_problem::{cell, share};
+use crate::stats::probe::{TooFew, ValueProtocol};
+use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::study::circuits::patch::Node;
+use crate::study::staging::capture::capture;
+use crate::study::{DoesNotApply, Study};
+use crate::tasks::{Task, edges};
+use crate::text::{Problem, Vocabulary};
+
+/// What it asks.
+pub const ABOUT: About = About::asking(
+    "whether the steps that blocks stand for can be read from latents as a valid solution: logit lens, probe, two nulls",
+)
+.on_request();
+
+settings! {
+    /// Settings.
+    pub struct Config {
+        /// Layer that is read, 0 to the number of blocks; the last where it is not given.
+        pub layer: Option<usize> = None,
+        pub probe: ValueProtocol = ValueProtocol::default(),
+    }
+}
+
+/// What follows from what in the problems. Knows problems by their index among the test problems.
+pub trait Derivation: Sync {
+    /// Whether each of a problem's steps follows from those before it, and, last, whether the answer follows from the steps.
+    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool>;
+}
+
+impl<F: Fn(usize, &[&str]) -> Vec<bool> + Sync> Derivation for F {
+    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
+        self(problem, values)
+    }
+}
+
+/// Steps that work on the result before them.
+struct Chains {
+    arithmetic: Box<dyn Arithmetic>,
+    answers: Vec<String>,
+}
+
+impl Derivation for Chains {
+    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
+        let numbers: Vec<Option<i64>> = values.iter().map(|value| value.parse().ok()).collect();
+        let made = |step: usize| {
+            let operand = match step.checked_sub(1) {
+                Some(before) => numbers[before],
+                None => self.arithmetic.operand(problem, 0),
+            };
+            self.arithmetic.apply(problem, step, operand?)
+        };
+        let mut follows: Vec<bool> =
+            (0..values.len()).map(|step| numbers[step].is_some() && made(step) == numbers[step]).collect();
+        let last = numbers.last().copied().flatten();
+        let answer = last.and_then(|last| self.arithmetic.answer_if(problem, values.len() - 1, last));
+        follows.push(answer.as_ref() == self.answers.get(problem));
+        follows
+    }
+}
+
+/// Steps along the edges of the question's graph.
+struct Paths(Vec<Problem>);
+
+impl Derivation for Paths {
+    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
+        let about = &self.0[problem];
+        let Some((root, edges)) = edges(&about.question) else { return vec![false; values.len() + 1] };
+        let from = std::iter::once(&root).chain(values);
+        let mut follows: Vec<bool> = from.zip(values).map(|(from, to)| edges.contains(&(*from, *to))).collect();
+        follows.push(values.last() == Some(&about.answer.as_str()));
+        follows
+    }
+}
+
+fn derivation(study: &Study) -> Result<Box<dyn Derivation>> {
+    let test = &study.corpus.test;
+    match &study.recipe.task {
+        Some(Task::Graph(_)) => Ok(Box::new(Paths(test.clone()))),
+        Some(_) => {
+            let answers = test.iter().map(|problem| problem.answer.clone()).collect();
+            Ok(Box::new(Chains { arithmetic: of_study(study)?, answers }))
+        }
+        None => {
+            let why = format!("{}: what follows from what is known of generated tasks only", study.name);
+            Err(DoesNotApply::because(why).into())
+        }
+    }
+}
+
+/// A problem that is read.
+struct Read {
+    problem: usize,
+    row: Sequence,
+    /// The value of each step, as the solution has it.
+    words: Vec<String>,
+    /// Step of the solution, and positions of the latents, of each block.
+    blocks: Vec<(usize, Vec<usize>)>,
+}
+
+impl Read {
+    /// The values of all steps where blocks hold these.
+    fn with<'a>(&'a self, read: &[&'a str]) -> Vec<&'a str> {
+        let mut values: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        self.blocks.iter().zip(read).for_each(|(&(step, _), word)| values[step] = word);
+        values
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.blocks.iter().map(|(_, latents)| latents.len()).collect()
+    }
+}
+
+/// One row a reader and latent.
+///
+/// # Errors
+/// [`DoesNotApply`] where blocks stand for no step of a generated task that is known; a layer that does not exist.
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
+    rows_by(study, config, derivation(study)?.as_ref())
+}
+
+/// The same by what the caller says follows from what.
+///
+/// # Errors
+/// As [`rows`].
+pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> Result<Vec<DecodedTraceRow>> {
+    study.chooses_blocks()?;
+    let depth = study.model.config().num_hidden_layers;
+    let layer = config.layer.unwrap_or(depth);
+    ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
+    let (all, left_out) = reads(study, derivation)?;
+    let few = || format!("{}: {} right answers have blocks in the place of known steps", study.name, all.len());
+    ensure!(all.len() > 1, DoesNotApply::because(few()));
+    let found = Found::of(study, layer, &all)?;
+    let longest = all.iter().flat_map(Read::lengths).max().unwrap_or(0);
+    let (mut rows, mut p_values) = (vec![], vec![]);
+    for reader in Reader::ALL {
+        for latent in 0..longest {
+            let mine: Vec<usize> =
+                (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
+            let Some(read) = found.read(study, config, reader, &mine, latent)? else { continue };
+            let here: Vec<&Read> = mine.iter().map(|&i| &all[i]).collect();
+            let (row, p) = of_reader(study, derivation, &here, &read)?;
+            rows.push(DecodedTraceRow { reader, layer, step: Nth::of(latent), left_out, ..row });
+            p_values.extend(p);
+        }
+    }
+    let mut adjusted = holm(&p_values)?.into_iter();
+    rows.iter_mut().filter(|row| row.difference.is_some()).for_each(|row| row.p_holm = adjusted.next());
+    Ok(rows)
+}
+
+/// The right answers whose blocks stand for steps, and how many more have blocks of which that is not known.
+fn reads(study: &Study, derivation: &dyn Derivation) -> Result<(Vec<Read>, usize)> {
+    let (corpus, (scores, traces)) = (&study.corpus, study.decoded()?);
+    let (mut all, mut left_out) = (vec![], 0);
+    for (trace, _) in traces.iter().zip(&scores.outcomes).filter(|(t, o)| o.correct && t.latent_calls() > 0) {
+        match read(trace, &corpus.test[trace.problem], study)? {
+            Some(read) if derivation.follows(read.problem, &read.with(&[])).iter().all(|follows| *follows) => {
+                all.push(read);
+            }
+            _ => left_out += 1,
+        }
+    }
+    Ok((all, left_out))
+}
+
+/// `None` where the text is not the solution without the clauses that blocks stand for, or a value is not one word.
+fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<Read>> {
+    let vocabulary = &study.corpus.vocabulary;
+    let stands = blocks(trace, problem, vocabulary)?;
+    let row = trace.sequence(&study.corpus.switch)?;
+    let mut latents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (position, at) in row.steps.iter().enumerate() {
+        if let Step::Latent { block, .. } = *at {
+            latents.entry(block).or_default().push(position);
+        }
+    }
+    let gold: Vec<&str> = problem.solution.split_whitespace().collect();
+    let hidden = |word: usize| stands.iter().any(|(_, step)| problem.steps[*step].words.contains(&word));
+    let shown: Vec<&str> = gold.iter().enumerate().filter(|(i, _)| !hidden(*i)).map(|(_, word)| *word).collect();
+    let text = vocabulary.decode_visible(&trace.text())?;
+    let values = problem.steps.iter().map(|step| match gold.get(step.value_words.clone()) {
+        Some([word]) => Some((*word).to_owned()),
+        _ => None,
+    });
+    let words: Option<Vec<String>> = values.collect();
+    let follows = text.split_whitespace().eq(shown) && stands.len() == latents.len();
+    Ok(words.filter(|_| follows).map(|words| Read {
+        problem: trace.problem,
+        words,
+        blocks: stands.into_iter().filter_map(|(block, step)| Some((step, latents.remove(&block)?))).collect(),
+        row,
+    }))
+}
+
+/// The states of all latents.
+struct Found<'a> {
+    all: &'a [Read],
+    /// Row of the states of each problem's blocks and latents.
+    at: BTreeMap<(usize, usize, usize), usize>,
+    states: Array2<f32>,
+    /// The values that steps have, and of each the tokens that it is, where it is one.
+    words: Vec<&'a str>,
+    tokens: Vec<Vec<u32>>,
+}
+
+impl<'a> Found<'a> {
+    fn of(study: &Study, layer: usize, all: &'a [Read]) -> Result<Self> {
+        let mut places = vec![];
+        for (i, read) in all.iter().enumerate() {
+            for (b, (_, latents)) in read.blocks.iter().enumerate() {
+                places.extend(latents.iter().enumerate().map(|(k, &position)| ((i, position), (i, b, k))));
+            }
+        }
+        places.sort_unstable();
+        let (positions, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
+        let rows: Vec<Sequence> = all.iter().map(|read| read.row.clone()).collect();
+        let (source, point) = (&study.reasoning.source, Node::Resid(layer).point());
+        let states = capture(&study.model, source, &rows, &[point], &positions, study.threads)?.remove(0);
+        let mut words: Vec<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
+        words.sort_unstable();
+        words.dedup();
+        let tokens = words.iter().map(|word| tokens(&study.corpus.vocabulary, word)).collect::<Result<_>>()?;
+        Ok(Self { all, at: keys.into_iter().enumerate().map(|(row, key)| (key, row)).collect(), states, words, tokens })
+    }
+
+    /// What each block of some problems is read as at one of its latents; `None` where the reader cannot be used: values that are
+    /// no single token, or too few problems for a probe.
+    fn read(
+        &self,
+        study: &Study,
+        config: &Config,
+        reader: Reader,
+        mine: &[usize],
+        latent: usize,
+    ) -> Result<Option<Vec<Vec<&'a str>>>> {
+        let mut keys = vec![];
+        for &i in mine {
+            keys.extend((0..self.all[i].blocks.len()).map(|b| (i, b)));
+        }
+        let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(i, b, latent)]).collect();
+        let states = self.states.select(Axis(0), &rows);
+        let read = match reader {
+            Reader::Logit if self.tokens.iter().any(Vec::is_empty) => return Ok(None),
+            Reader::Logit => self.by_lens(study, &states)?,
+            Reader::Probe => match self.by_probe(config, &keys, &states) {
+                Err(error) if error.downcast_ref::<TooFew>().is_some() => return Ok(None),
+                read => read?,
+            },
+        };
+        let mut read = read.into_iter().map(|word| self.words[word]);
+        Ok(Some(mine.iter().map(|&i| read.by_ref().take(self.all[i].blocks.len()).collect()).collect()))
+    }
+
+    fn by_lens(&self, study: &Study, states: &Array2<f32>) -> Result<Vec<usize>> {
+        let mut read = vec![];
+        // Few rows at a time: a vocabulary is large.
+        for some in states.axis_chunks_iter(Axis(0), 64) {
+            for lp in read_out(study, some.iter().copied().collect())? {
+                let of = |word: &usize| self.tokens[*word].iter().map(|&t| lp[t as usize]).fold(f64::MIN, f64::max);
+                let best = (0..self.words.len()).max_by(|a, b| of(a).total_cmp(&of(b)));
+                read.push(best.unwrap_or(0));
+            }
+        }
+        Ok(read)
+    }
+
+    fn by_probe(&self, config: &Config, keys: &[(usize, usize)], states: &Array2<f32>) -> Result<Vec<usize>> {
+        let value = |&(i, b): &(usize, usize)| {
+            let read = &self.all[i];
+            self.words.partition_point(|word| *word < read.words[read.blocks[b].0].as_str())
+        };
+        let values: Vec<usize> = keys.iter().map(value).collect();
+        let problems: Vec<usize> = keys.iter().map(|&(i, _)| i).collect();
+        config.probe.predictions(states.view(), &values, &problems)
+    }
+}
+
+/// The single tokens that are this word, with and without a blank before it.
+fn tokens(vocabulary: &Vocabulary, word: &str) -> Result<Vec<u32>> {
+    let mut tokens = vec![];
+    for text in [word.to_owned(), format!(" {word}")] {
+        if let [token] = vocabulary.encode(&text)?[..] {
+            tokens.push(token);
+        }
+    }
+    tokens.dedup();
+    Ok(tokens)
+}
+
+/// The row of one reading, and its p-value if it has one.
+fn of_reader(
+    study: &Study,
+    derivation: &dyn Derivation,
+    here: &[&Read],
+    read: &[Vec<&str>],
+) -> Result<(DecodedTraceRow, Option<f64>)> {
+    let holds = |i: usize, values: &[&str]| {
+        derivation.follows(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
+    };
+    let valid: Vec<bool> = (0..here.len()).map(|i| holds(i, &read[i])).collect();
+    let mut follows = vec![];
+    for (one, values) in here.iter().zip(read) {
+        let of = derivation.follows(one.problem, &one.with(values));
+        follows.extend(one.blocks.iter().map(|(step, _)| (one.problem, of[*step])));
+    }
+    let lengths: Vec<Vec<usize>> = here.iter().map(|one| one.lengths()).collect();
+    let (mut own, mut others) = (vec![], vec![]);
+    for (i, donor) in donors(&lengths, study.seed) {
+        own.push(valid[i]);
+        others.push(holds(i, &read[donor]));
+    }
+    let (mut several, mut moved) = (vec![], vec![]);
+    for i in (0..here.len()).filter(|&i| read[i].len() > 1) {
+        let mut values = read[i].clone();
+        let by = keyed([study.seed, here[i].problem as u64, 1, 0]).random_range(1..values.len());
+        values.rotate_left(by);
+        several.push(valid[i]);
+        moved.push(holds(i, &values));
+    }
+    let flips = if own.is_empty() { None } else { Some(Flips::count(&others, &own)?) };
+    let row = DecodedTraceRow {
+        identity: study.identity(here.len()),
+        // These four are the caller's.
+        reader: Reader::Logit,
+        layer: 0,
+        step: Nth::of(0),
+        left_out: 0,
+        reads: follows.len(),
+        valid: wilson(valid.iter().filter(|v| **v).count(), valid.len(), LEVEL)?,
+        follows: share(study.seed, &follows)?,
+        shuffled: of_all(&others)?,
+        valid_of_several: of_all(&several)?,
+        permuted: of_all(&moved)?,
+        difference: flips.as_ref().map(|flips| flips.change(LEVEL)).transpose()?,
+        p_holm: None,
+    };
+    Ok((row, flips.map(|flips| flips.p_value())))
+}
+
+fn of_all(holds: &[bool]) -> Result<Option<Estimate>> {
+    let share = |n: usize| wilson(holds.iter().filter(|h| **h).count(), n, LEVEL);
+    Some(holds.len()).filter(|n| *n > 0).map(share).transpose()
+}
+
+/// Of each problem another one whose blocks have the same lengths, every one once; none of a problem that is alone with its.
+fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
+    let mut alike: BTreeMap<&[usize], Vec<usize>> = BTreeMap::new();
+    lengths.iter().enumerate().for_each(|(i, of)| alike.entry(of.as_slice()).or_default().push(i));
+    let mut pairs = vec![];
+    for mut group in alike.into_values().filter(|group| group.len() > 1) {
+        let mut rng = keyed([seed, group[0] as u64, 0, 0]);
+        group.shuffle(&mut rng);
+        pairs.extend((0..group.len()).map(|i| (group[i], group[(i + 1) % group.len()])));
+    }
+    pairs.sort_unstable();
+    pairs
+}
+
+/// Markdown, one row a reader and latent.
+pub fn table(rows: &[DecodedTraceRow]) -> String {
+    let mut out = String::from(
+        "| reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | moved to other steps \
+         | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for r in rows {
+        let [follows, shuffled, several, permuted] =
+            [r.follows, r.shuffled, r.valid_of_several, r.permuted].map(|estimate| cell(estimate, 3));
+        out += &format!(
+            "| {} | {} | {:.3} | {follows} | {shuffled} | {several} | {permuted} | {} |\n",
+            r.reader.name(),
+            r.step,
+            r.valid,
+            r.verdict()
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::{Chains as Family, Graph, Split};
+
+    fn problems(task: &Task) -> Vec<(Problem, Vec<String>)> {
+        let rows = task.rows(Split::Test, 0, 0..50).expect("problems").into_iter().map(Problem::from);
+        let words = |p: &Problem| {
+            let gold: Vec<&str> = p.solution.split_whitespace().collect();
+            p.steps.iter().map(|s| gold[s.value_words.start].to_owned()).collect()
+        };
+        rows.map(|problem| (words(&problem), problem)).map(|(words, problem)| (problem, words)).collect()
+    }
+
+    /// Chains of 50 problems, whose true values follow; then what follows where one value of each is another.
+    fn changed(derivation: &dyn Derivation, problems: &[(Problem, Vec<String>)], other: impl Fn(&str) -> String) {
+        for (i, (_, words)) in problems.iter().enumerate() {
+            let mut values: Vec<&str> = words.iter().map(String::as_str).collect();
+            assert!(derivation.follows(i, &values).iter().all(|f| *f), "problem {i}: the solution is a derivation");
+            let (at, wrong) = (i % values.len(), other(&words[i % words.len()]));
+            values[at] = &wrong;
+            let follows = derivation.follows(i, &values);
+            assert!(!follows[at] && follows[..at].iter().all(|f| *f), "problem {i}: step {at} does not follow");
+        }
+    }
+
+    #[test]
+    fn a_chain_follows_step_by_step_and_a_path_by_its_edges() {
+        let task = Task::Chains(Family::default());
+        let chains = problems(&task);
+        let rows = task.rows(Split::Test, 0, 0..50).expect("problems");
+        let answers = rows.iter().map(|row| row.answer.clone()).collect();
+        struct Own(Vec<crate::tasks::TaskProblem>);
+        impl Arithmetic for Own {
+            fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
+                self.0[problem].answer_if(step, value)
+            }
+            fn operand(&self, problem: usize, step: usize) -> Option<i64> {
+                self.0[problem].operand(step)
+            }
+            fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
+                self.0[problem].apply(step, operand)
+            }
+        }
+        let arithmetic = Chains { arithmetic: Box::new(Own(rows)), answers };
+        changed(&arithmetic, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
+
+        let graphs = problems(&Task::Graph(Graph::default()));
+        let paths = Paths(graphs.iter().map(|(problem, _)| problem.clone()).collect());
+        changed(&paths, &graphs, |_| "no node".to_owned());
+        // A path that leads elsewhere is one as far as it goes.
+        let (problem, words) = &graphs[0];
+        let values: Vec<&str> = words[..words.len() - 1].iter().map(String::as_str).collect();
+        let follows = paths.follows(0, &values);
+        assert!(follows[..values.len()].iter().all(|f| *f) && !follows[values.len()], "{}", problem.question);
+    }
+
+    #[test]
+    fn donors_have_blocks_of_the_same_lengths() {
+        let lengths = [vec![5], vec![5, 5], vec![5], vec![5], vec![3], vec![5, 5]];
+        let pairs = donors(&lengths, 0);
+        assert_eq!(pairs.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 1, 2, 3, 5], "one is alone with its lengths");
+        assert!(pairs.iter().all(|&(i, donor)| i != donor && lengths[i] == lengths[donor]), "{pairs:?}");
+    }
+}
