@@ -97,9 +97,6 @@ impl Compute {
     }
 
     /// A checkpoint's decoder, computing in this type.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read.
     pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
@@ -121,9 +118,6 @@ impl Compute {
     }
 
     /// Before anything is computed: sets what this type asks of the whole process.
-    ///
-    /// # Errors
-    /// A device that does not compute in this type.
     pub fn begin(self, device: &Device) -> Result<()> {
         ensure!(
             self.runs_on(device),

@@ -49,7 +49,6 @@ pub struct Activations {
     machine: MachineArgs,
 }
 
-/// One line of `--prompts`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

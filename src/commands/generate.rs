@@ -92,9 +92,6 @@ settings! {
 
 impl DecodeArgs {
     /// Of a model that reasons so and ends its texts with these tokens.
-    ///
-    /// # Errors
-    /// A value out of range, by name.
     pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
         let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
         // One named alone moves the other out of its way.
@@ -226,7 +223,6 @@ fn taken(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
-/// Prompts that were continued.
 pub(super) struct Continued {
     pub traces: Vec<Trace>,
     pub recorded: Vec<Recorded>,

@@ -69,9 +69,6 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// Opens the model, an adapter merged into it.
-    ///
-    /// # Errors
-    /// As [`Opened::open`].
     pub fn open(&self) -> Result<Opened> {
         let over = self.adapter.as_ref().filter(|_| self.is_named()).map(committed);
         Opened::open(&self.named()?, over.as_deref(), Apply::Merged)
@@ -122,9 +119,6 @@ pub(crate) fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
 }
 
 /// `1,2,3` as ids.
-///
-/// # Errors
-/// What is not a number, by itself.
 pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     if text.trim().is_empty() {
         bail!("--ids is empty: write token ids, for example --ids 1,2,3");
@@ -139,9 +133,6 @@ pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
 }
 
 /// Writes a result to standard output. A reader that has gone away (`| head`) is no error.
-///
-/// # Errors
-/// Any other trouble with standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {

@@ -64,9 +64,6 @@ pub struct Targets {
 
 impl Targets {
     /// Opens everything that is named on the machine, before any work.
-    ///
-    /// # Errors
-    /// The first that cannot be opened.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
         let mut adapter = self.adapter.as_ref().map(committed);
         let named = match (self.targets.is_empty(), &adapter) {

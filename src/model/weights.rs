@@ -57,9 +57,6 @@ impl Decoder {
 
     /// Loads weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
     /// to them, and they may be trained.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read, or that the device has no place for.
     pub(crate) fn load_in(checkpoint: &Checkpoint, dtype: FloatDType, device: &Device) -> Result<Self> {
         let get = |name: &str| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))

@@ -27,8 +27,6 @@ const BOUND: f64 = 1e-5;
 
 const STEPS: usize = 3;
 
-/// # Errors
-/// A fixture that cannot be read, and what the model refuses.
 pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
     let mut out = setting.fixtures.of_kept()?;
     let folder = setting.folder.join("stored");
