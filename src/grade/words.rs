@@ -25,7 +25,7 @@ const LONGEST: usize = 4_000;
 pub(super) struct Stated {
     spellings: Vec<String>,
     /// Whether a mark says that it is the answer.
-    marked: bool,
+    pub(super) marked: bool,
     /// Whether the first spelling is a text of several lines.
     lines: bool,
 }
@@ -40,11 +40,6 @@ impl Stated {
             }
         }
         Self { spellings: all, marked: true, lines: false }
-    }
-
-    /// Whether a mark says that it is the answer.
-    pub fn is_marked(&self) -> bool {
-        self.marked
     }
 
     /// The answer as it is shown; none where nothing marks one and the text is long.
