@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{PROGRAMS, copy};
 use crate::common::tiny_config;
 use burn::tensor::Device;
 use switchyard::model::Decoder;
@@ -13,13 +14,6 @@ use switchyard::model::config::{Family, ModelConfig};
 use switchyard::report::recipes::all;
 use tempfile::TempDir;
 use tokenizers::AddedToken;
-
-const PROGRAMS: [(&str, &str); 4] = [
-    ("probe", env!("CARGO_BIN_EXE_probe")),
-    ("intervene", env!("CARGO_BIN_EXE_intervene")),
-    ("report", env!("CARGO_BIN_EXE_report")),
-    ("train", env!("CARGO_BIN_EXE_train")),
-];
 
 /// Every phase of every preset in a few steps.
 const SHORT: [&str; 24] = [
@@ -144,18 +138,6 @@ fn done(line: &str, folder: &Path) {
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let (path, entry) = entry.map(|entry| (to.join(entry.file_name()), entry)).expect("an entry");
-        if entry.path().is_dir() {
-            copy(&entry.path(), &path);
-        } else {
-            std::fs::copy(entry.path(), path).expect("copied");
-        }
-    }
 }
 
 fn write(path: &Path, text: &str) {

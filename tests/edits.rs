@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::programs::text;
 use burn::tensor::Device;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -69,10 +70,6 @@ fn vector(path: &Path, name: &str, values: &[f32]) {
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, vec![values.len()], &bytes).expect("a tensor");
     std::fs::write(path, safetensors::serialize([(name, view)], None).expect("packs")).expect("writes");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path")
 }
 
 /// Every hook that known rows pass.
