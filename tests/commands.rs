@@ -9,7 +9,7 @@ use crate::common::programs::{PROGRAMS, copy};
 use crate::common::tiny_config;
 use burn::tensor::Device;
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::report::recipes::all;
 use tempfile::TempDir;
@@ -258,7 +258,7 @@ fn pairs() -> String {
 
 /// A model of the family Qwen3 as a Hugging Face folder.
 fn stranger(gguf: &Path, folder: &Path, also: &[&str]) {
-    let opened = Checkpoint::open_gguf(gguf).expect("opens");
+    let opened = ModelFiles::open_gguf(gguf).expect("opens");
     let mut tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
     tokenizer.add_special_tokens(also.iter().map(|token| AddedToken::from(*token, true))).expect("tokens");
     let config = ModelConfig {

@@ -10,7 +10,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use switchyard::interventions::{At, Later, Steps, Zero};
-use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::hooks::{Recorded, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::Study;
@@ -227,7 +227,7 @@ fn a_hook_of_known_rows_is_the_hook_of_a_forward() {
     let edit = "blocks.1.attn.hook_z@pos[2]=scale:-0.5";
     let args = ["activations", MICRO, "--ids", &written.join(","), "--logits", "--hook", edit, "--out", text(&out)];
     done(&args);
-    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let spec: HookSpec = "blocks.1.attn.hook_z@pos[2]".parse().expect("a hook");
     let mut hooks = Hooks::none();
     let half = |_: &switchyard::model::Site, value: Activation| match value {
@@ -318,7 +318,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
 
 #[test]
 fn a_recording_is_a_cache_of_any_calls() {
-    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let layers = model.config().num_hidden_layers;
     let specs: Vec<HookSpec> =
         ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();

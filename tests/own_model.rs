@@ -8,7 +8,7 @@ use crate::common::{tiny_config, word_vocabulary};
 use serde_json::json;
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::peft::Adapter;
-use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use tempfile::TempDir;
 
@@ -148,7 +148,7 @@ fn a_pretrained_model_goes_through_all_phases_in_bf16() {
 fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, model) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("model"));
-    let micro = Checkpoint::open_folder(MICRO).expect("opens");
+    let micro = ModelFiles::open_folder(MICRO).expect("opens");
     let files = micro.text_files(None).expect("its tokenizer");
     let options = SaveOptions { dtype: Dtype::BF16, files, ..SaveOptions::default() };
     save_hf_folder(&model, &micro.config, micro.tensors(), &options).expect("writes");

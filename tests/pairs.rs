@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use serde_json::json;
 use switchyard::experiments::pair_patching::{self, Config, Places};
 use switchyard::latent::Sequence;
-use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::schema::{Component, Form, HeadPatchRow, PatchMode, PatchedNodeRow};
@@ -89,7 +89,7 @@ fn named(row: &PatchedNodeRow, config: &ModelConfig) -> (String, std::ops::Range
 #[test]
 fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
     let (folder, temp) = (plain_model(), tempfile::tempdir().expect("a folder"));
-    let model = Decoder::load(&Checkpoint::open(text(folder.path())).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(text(folder.path())).expect("opens"), &Device::flex()).expect("loads");
     let vocabulary = Vocabulary::load(folder.path()).expect("a vocabulary");
     let (mut lines, mut rows) = (vec![], vec![]);
     for i in 0..4 {

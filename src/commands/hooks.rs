@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::print;
 use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Target, What, With};
 use crate::latent::{Blocks, DecodeSettings};
-use crate::loading::Opened;
+use crate::loading::Checkpoint;
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
 
 /// What to change, or which hooks there are.
@@ -25,7 +25,7 @@ pub(crate) struct HookArgs {
 
 impl HookArgs {
     /// The changes, read and checked, files included.
-    pub fn edits(&self, opened: &Opened) -> Result<Edits> {
+    pub fn edits(&self, opened: &Checkpoint) -> Result<Edits> {
         Edits::read(&self.hook, opened.config())
     }
 }
@@ -114,7 +114,7 @@ impl AtWork<'_> {
 }
 
 /// Prints one line a hook, those of every layer as one pattern.
-pub(crate) fn list(opened: &Opened) -> Result<()> {
+pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
     let config = opened.config();
     let layers = config.num_hidden_layers;
     let latent = opened.switch().is_some();

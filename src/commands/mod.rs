@@ -42,7 +42,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::de::DeserializeOwned;
 
-use crate::loading::Opened;
+use crate::loading::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
 use crate::study::checkpoint;
@@ -69,9 +69,9 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// Opens the model, an adapter merged into it.
-    pub fn open(&self) -> Result<Opened> {
+    pub fn open(&self) -> Result<Checkpoint> {
         let over = self.adapter.as_ref().filter(|_| self.is_named()).map(committed);
-        Opened::open(&self.named()?, over.as_deref(), Apply::Merged)
+        Checkpoint::open(&self.named()?, over.as_deref(), Apply::Merged)
     }
 
     /// Whether the user named a model: an adapter alone names its own base.
@@ -79,7 +79,7 @@ impl ModelArgs {
         self.target.is_some() || self.model.is_some()
     }
 
-    /// The model as [`Opened::open`] takes it: of a run, the folder of the checkpoint.
+    /// The model as [`Checkpoint::open`] takes it: of a run, the folder of the checkpoint.
     ///
     /// # Errors
     /// A phase that was not trained, or of what is not a run.
@@ -103,7 +103,7 @@ impl ModelArgs {
 ///
 /// # Errors
 /// A model without tokenizer, an empty prompt, what is no number.
-pub(crate) fn row_ids(opened: &Opened, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
+pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
     prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn row_ids(opened: &Opened, prompt: Option<&str>, ids: Option<&str>) 
 ///
 /// # Errors
 /// A model without tokenizer, an empty prompt.
-pub(crate) fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
+pub(crate) fn encode(opened: &Checkpoint, prompt: &str) -> Result<Vec<u32>> {
     ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
     let vocabulary = opened.text()?;
     unknown::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;

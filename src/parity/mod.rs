@@ -20,7 +20,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use crate::model::Decoder;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use reference::Found;
 
 /// The tiny models that have reference values.
@@ -87,7 +87,7 @@ impl Fixtures {
     }
 
     pub(crate) fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
-        let checkpoint = Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?;
+        let checkpoint = ModelFiles::open_folder(self.path(&format!("tiny/{name}")))?;
         if self.kept { Decoder::load_kept_to_train(&checkpoint, device) } else { Decoder::load(&checkpoint, device) }
     }
 
