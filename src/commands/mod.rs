@@ -46,7 +46,7 @@ use crate::loading::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
 use crate::study::checkpoint;
-use committed::committed;
+use committed::fixture_path;
 use targets::{FIXTURE, examined, is_run};
 
 /// Which model.
@@ -70,7 +70,7 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Opens the model, an adapter merged into it.
     pub fn open(&self) -> Result<Checkpoint> {
-        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(committed);
+        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(fixture_path);
         Checkpoint::open(&self.named()?, over.as_deref(), Apply::Merged)
     }
 
@@ -85,10 +85,10 @@ impl ModelArgs {
     /// A phase that was not trained, or of what is not a run.
     pub fn named(&self) -> Result<String> {
         if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
-            return Ok(committed(adapter).display().to_string());
+            return Ok(fixture_path(adapter).display().to_string());
         }
         let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
-        let run = committed(target);
+        let run = fixture_path(target);
         if !is_run(&run) {
             ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
             return Ok(run.display().to_string());

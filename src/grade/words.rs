@@ -265,7 +265,7 @@ pub(super) fn unstyled(text: &str) -> String {
 }
 
 /// The letter that a text chooses: `C`, `(C)`, `C.`, `C) 42`, `\text{(C)}`, "option C".
-pub(super) fn chosen(text: &str) -> Option<char> {
+pub(super) fn choice(text: &str) -> Option<char> {
     let Stated { spellings, lines, .. } = stated(text);
     let spellings: Vec<String> = spellings.iter().skip(usize::from(lines)).map(|said| words(said)).collect();
     let sure = spellings.iter().rev().find_map(|said| alone(said));
