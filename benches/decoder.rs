@@ -15,7 +15,7 @@ use switchyard::corpus::Row;
 use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::machine::Compute;
 use switchyard::method::{CrossEntropy, LrSchedule};
-use switchyard::model::checkpoint::{Checkpoint, write_random};
+use switchyard::model::checkpoint::{ModelFiles, write_random};
 use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
@@ -354,7 +354,7 @@ fn stored(c: &mut Criterion) {
         if !path.exists() {
             write_random(&size.config, &path, 1).expect("writes");
         }
-        let checkpoint = Checkpoint::open(&path.display().to_string()).expect("opens");
+        let checkpoint = ModelFiles::open(&path.display().to_string()).expect("opens");
         dtype.load(&checkpoint, &Device::flex()).expect("loads")
     };
     let load = &load;

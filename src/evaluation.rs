@@ -89,7 +89,6 @@ pub fn evaluate(
     Ok((score(&traces, corpus)?, traces))
 }
 
-/// What is evaluated, and how.
 pub(crate) struct Evaluated<'a> {
     pub model: &'a Decoder,
     pub corpus: &'a Corpus,
@@ -136,9 +135,6 @@ pub(crate) fn decode_batches(
 }
 
 /// Grades traces against the held-out problems that they name.
-///
-/// # Errors
-/// A token that the vocabulary does not know.
 pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
     let mut outcomes = vec![];
     for trace in traces {
@@ -177,9 +173,6 @@ const LOGITS_HELD: usize = 1 << 22;
 
 /// Next-token entropies (nats) at the response positions of a batch: what phase 1's annotation reads. The head sees
 /// response positions only, a few at a time: a vocabulary of 150,000 would otherwise hold gigabytes of logits.
-///
-/// # Errors
-/// A token outside the embedding.
 pub(crate) fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
     let width = batch.iter().map(|s| s.length()).max().unwrap_or(0);
     let pad = |s: &Sample| -> Vec<u32> {

@@ -16,9 +16,6 @@ thread_local! {
 }
 
 /// What `work` returns.
-///
-/// # Errors
-/// A panic inside `work`, with its text.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -14,7 +14,7 @@ use burn::tensor::Device;
 
 use crate::latent::{Reasoning, SwitchIds};
 use crate::machine::Compute;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::jittered;
 use crate::model::{Decoder, ModelConfig};
@@ -24,8 +24,8 @@ use crate::text::Vocabulary;
 /// A model whose settings and text side have been read and checked, and whose weights have not been touched.
 ///
 /// What a command asks for (hooks, ids, settings) is checked against it before anything slow happens.
-pub struct Opened {
-    pub checkpoint: Checkpoint,
+pub struct Checkpoint {
+    pub files: ModelFiles,
     /// `None` where the checkpoint brings no tokenizer that can be read: such a model runs on ids.
     pub vocabulary: Option<Vocabulary>,
     /// Why its text side cannot be read. It never keeps the weights from being read.
@@ -50,41 +50,41 @@ pub struct Loaded {
     pub reasoning: Reasoning,
 }
 
-impl Opened {
+impl Checkpoint {
     /// Opens a folder, a `.gguf` or a hub id, with a PEFT folder over it if there is one.
     ///
     /// # Errors
     /// What cannot be read or does not fit together, naming the file.
     pub fn open(model: &str, adapter: Option<&Path>, apply: Apply) -> Result<Self> {
-        let mut checkpoint = Checkpoint::open(model)?;
+        let mut files = ModelFiles::open(model)?;
         let mut attached = None;
         if let Some(dir) = adapter {
             let adapter = Arc::new(Adapter::open(dir)?);
             attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
-            checkpoint = checkpoint.with_adapter(adapter, apply)?;
+            files = files.with_adapter(adapter, apply)?;
         }
-        checkpoint.notes.iter().for_each(|note| say(note));
-        let mut stop = checkpoint.config.eos_token_ids.clone();
-        let (vocabulary, fault) = match text_side(&checkpoint, &mut stop) {
+        files.notes.iter().for_each(|note| say(note));
+        let mut stop = files.config.eos_token_ids.clone();
+        let (vocabulary, fault) = match text_side(&files, &mut stop) {
             Ok(vocabulary) => (vocabulary, None),
             Err(fault) => {
                 say(&format!("warning: text cannot be read, only token ids: {fault:#}"));
                 (None, Some(fault))
             }
         };
-        let own = || Reasoning::read(&checkpoint.path);
+        let own = || Reasoning::read(&files.path);
         let reasoning = match adapter.map(Reasoning::read).transpose()?.flatten() {
             Some(reasoning) => Some(reasoning),
             None => own()?,
         };
         if let Some(reasoning) = &reasoning {
-            reasoning.check_fits(checkpoint.config.max_position_embeddings, adapter.unwrap_or(&checkpoint.path))?;
+            reasoning.check_fits(files.config.max_position_embeddings, adapter.unwrap_or(&files.path))?;
         }
-        Ok(Self { checkpoint, vocabulary, fault, stop, reasoning, attached })
+        Ok(Self { files, vocabulary, fault, stop, reasoning, attached })
     }
 
     pub fn config(&self) -> &ModelConfig {
-        &self.checkpoint.config
+        &self.files.config
     }
 
     /// Ids of the switch tokens, where the vocabulary has them.
@@ -97,7 +97,7 @@ impl Opened {
     /// # Errors
     /// A checkpoint without tokenizer, or with one that cannot be read: then why.
     pub fn text(&self) -> Result<&Vocabulary> {
-        let path = self.checkpoint.path.display();
+        let path = self.files.path.display();
         match (&self.vocabulary, &self.fault) {
             (Some(vocabulary), _) => Ok(vocabulary),
             (None, Some(fault)) => Err(anyhow!("{path}: its text side cannot be read: {fault:#}")),
@@ -113,7 +113,7 @@ impl Opened {
         ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
         let rows = self.config().vocab_size;
         if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
-            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.checkpoint.path.display());
+            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.files.path.display());
         }
         Ok(())
     }
@@ -133,8 +133,8 @@ impl Opened {
     /// A tensor that cannot be read or that the device has no place for.
     pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
         let model = match dtype {
-            Compute::Stored => dtype.load(&self.checkpoint, device)?,
-            _ => dtype.load_to_train(&self.checkpoint, device)?,
+            Compute::Stored => dtype.load(&self.files, device)?,
+            _ => dtype.load_to_train(&self.files, device)?,
         };
         self.loaded(model)
     }
@@ -144,7 +144,7 @@ impl Opened {
     /// # Errors
     /// As [`Self::load_as`].
     pub fn load_to_train(self, dtype: Compute, device: &Device) -> Result<Loaded> {
-        let model = dtype.load_to_train(&self.checkpoint, device)?;
+        let model = dtype.load_to_train(&self.files, device)?;
         self.loaded(model)
     }
 
@@ -160,16 +160,16 @@ impl Opened {
 
 /// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
 /// `stop`, from every file that names some.
-fn text_side(checkpoint: &Checkpoint, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
-    let named = checkpoint.stop_ids()?;
-    let side = checkpoint.text_side()?;
+fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
+    let named = files.stop_ids()?;
+    let side = files.text_side()?;
     for note in side.iter().flat_map(|side| &side.notes) {
-        say(&format!("{}: {note}", checkpoint.path.display()));
+        say(&format!("{}: {note}", files.path.display()));
     }
-    let templates = checkpoint.templates()?;
+    let templates = files.templates()?;
     let vocabulary = side.map(Vocabulary::of).transpose()?.map(|vocabulary| vocabulary.or_templates(templates));
     if let Some(vocabulary) = &vocabulary {
-        vocabulary.check_fits(checkpoint.config.vocab_size)?;
+        vocabulary.check_fits(files.config.vocab_size)?;
     }
     for id in named.into_iter().chain(vocabulary.iter().flat_map(|v| v.stops().to_vec())) {
         if !stop.contains(&id) {

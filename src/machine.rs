@@ -14,7 +14,7 @@ use burn::tensor::{DType, Device, FloatDType};
 use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use crate::model::Decoder;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use crate::ops;
 use crate::world::Place;
 
@@ -97,10 +97,7 @@ impl Compute {
     }
 
     /// A checkpoint's decoder, computing in this type.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read.
-    pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
+    pub fn load(self, checkpoint: &ModelFiles, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
             Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
@@ -112,7 +109,7 @@ impl Compute {
 
     /// Reads a model to be trained: tables of tokens in f32 where they are floats, everything kept apart from the factors of an adapter where
     /// it is kept as stored.
-    pub(crate) fn load_to_train(self, checkpoint: &Checkpoint, device: &Device) -> Result<Decoder> {
+    pub(crate) fn load_to_train(self, checkpoint: &ModelFiles, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),
             Compute::StoredBf16 => self.load(checkpoint, device),
@@ -121,9 +118,6 @@ impl Compute {
     }
 
     /// Before anything is computed: sets what this type asks of the whole process.
-    ///
-    /// # Errors
-    /// A device that does not compute in this type.
     pub fn begin(self, device: &Device) -> Result<()> {
         ensure!(
             self.runs_on(device),

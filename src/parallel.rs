@@ -10,9 +10,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Runs a program's work on one of the `threads` that tensor operations share. From any other thread, each operation on
 /// several threads would first put its caller to sleep.
-///
-/// # Errors
-/// A system that starts no more threads.
 pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R> {
     // Stacks as large as a main thread's. A pool that stands already serves as it is: an error without a cause.
     let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
@@ -88,7 +85,7 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
     let within = |part: &[T]| {
         let pool = idle_pool(threads)?;
         let done = pool.install(|| work(part));
-        give_back(pool);
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
         done
     };
     std::thread::scope(|scope| {
@@ -114,10 +111,6 @@ fn idle_pool(threads: usize) -> Result<ThreadPool> {
         .num_threads(threads)
         .build()
         .with_context(|| format!("cannot start {threads} threads; {ADVICE}"))
-}
-
-fn give_back(pool: ThreadPool) {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
 }
 
 #[cfg(test)]

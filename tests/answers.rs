@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{text, text_of};
 use serde_json::{Value, json};
 use switchyard::corpus::Corpus;
 use switchyard::recipe::Recipe;
@@ -20,18 +21,10 @@ fn probe(args: &[&str]) -> Output {
     run(env!("CARGO_BIN_EXE_probe"), args)
 }
 
-fn said(output: &Output) -> String {
-    [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
-}
-
 fn written(folder: &TempDir, name: &str, lines: &[Value]) -> PathBuf {
     let file = folder.path().join(name);
     std::fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("written");
     file
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path of text")
 }
 
 /// Problems of a task as a file has them.
@@ -57,7 +50,7 @@ fn task_of(run: &str) -> (Task, u64) {
 fn outcomes(run: &str, more: &[&str], out: &Path) -> (Vec<Value>, String) {
     let args = ["--phase", "sft", "--threads", "1", "--only", "outcomes", "--out", text(out)];
     let output = probe(&[&[run], &args[..], more].concat());
-    let told = said(&output);
+    let told = text_of(&output);
     assert!(output.status.success(), "{told}");
     let rows: Vec<Value> = read(&out.join("outcomes-sft.parquet")).expect("rows");
     (rows, told)
@@ -86,7 +79,7 @@ fn words_from_a_file_are_graded_as_the_task_grades_them() {
     assert_eq!(right(&own), right(&exact));
     let output =
         probe(&[graph, "--grader", "exact", "--phase", "sft", "--only", "outcomes", "--out", text(temp.path())]);
-    assert!(said(&output).contains("--grader says how answers of a file are graded"), "{}", said(&output));
+    assert!(text_of(&output).contains("--grader says how answers of a file are graded"), "{}", text_of(&output));
 }
 
 #[test]
@@ -174,7 +167,7 @@ fn golds_that_no_response_can_reach_end_it_before_any_work() {
         let file = written(&temp, "own.jsonl", lines);
         let args = ["fixtures/micro", "--phase", "sft", "--threads", "1", "--only", "outcomes", "--out", text(&out)];
         let output = probe(&[&args[..], &["--data", text(&file)], more].concat());
-        (output.status.code(), said(&output))
+        (output.status.code(), text_of(&output))
     };
     for (gold, more, says) in [
         ("?", &[][..], "6 of 6 gold answers cannot be read"),
@@ -201,7 +194,7 @@ fn golds_that_no_response_can_reach_end_it_before_any_work() {
     let folder = temp.path().join("run");
     let train = [&base[..], &["--data", text(&file), "--out", text(&folder)]].concat();
     let output = run(env!("CARGO_BIN_EXE_train"), &train);
-    let told = said(&output);
+    let told = text_of(&output);
     assert!(output.status.code() == Some(2) && told.contains("4 of 4 gold answers cannot be said"), "{told}");
     let twice: Vec<Value> = all.iter().map(|row| with(row, "id", "x".into())).collect();
     let (code, told) = of(&twice, &[]);
@@ -223,7 +216,7 @@ fn a_pair_counts_once_and_a_mark_of_byte_order_is_no_word() {
     let args = ["pairs", text(&file), "fixtures/micro", "--phase", "sft", "--threads", "1", "--components", "resid"];
     let output =
         run(env!("CARGO_BIN_EXE_intervene"), &[&args[..], &["--modes", "denoise", "--out", text(&out)]].concat());
-    let told = said(&output);
+    let told = text_of(&output);
     assert!(output.status.success(), "{told}");
     assert!(
         told.contains("3 pairs repeat the same pair as one before (the first is") && told.contains("pairs.jsonl:3"),

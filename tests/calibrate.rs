@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::known::of;
+use crate::common::programs::{done, program, refused};
 use switchyard::calibration::known::{Built, Purpose};
 use switchyard::calibration::{Settings, drawn, kinds};
 use switchyard::experiments::latent_intervention::{self, Config};
@@ -196,12 +196,11 @@ fn the_command_writes_what_the_report_cites() {
     let reports = tempfile::tempdir().expect("a folder");
     let out = reports.path().join("calibration");
     let probe = |more: &[&str]| {
-        let done =
-            Command::new(env!("CARGO_BIN_EXE_probe")).arg("calibrate").args(more).arg("--out").arg(&out).output();
-        done.expect("a program")
+        let mut command = program("probe");
+        command.arg("calibrate").args(more).arg("--out").arg(&out);
+        command
     };
-    let done = probe(&["--draws", "2", "--n", "50", "--only", "latent_intervention,unread"]);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    done(&mut probe(&["--draws", "2", "--n", "50", "--only", "latent_intervention,unread"]));
     let micro = reports.path().join("micro");
     std::fs::create_dir(&micro).expect("a folder");
     for file in std::fs::read_dir(Path::new(".").join("reports/micro")).expect("the committed rows").flatten() {
@@ -216,7 +215,5 @@ fn the_command_writes_what_the_report_cites() {
     assert!(table.contains("latent_intervention/zero") && !out.join("tables/claims.md").exists(), "{table}");
     let claims = text(&micro.join("tables/claims.md"));
     assert!(claims.contains("(reports/calibration: latent_intervention/skip)"), "{claims}");
-    let wrong = probe(&["--only", "nothing"]);
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--list"));
+    refused(&mut probe(&["--only", "nothing"]), &["--list"]);
 }

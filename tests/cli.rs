@@ -189,7 +189,7 @@ fn activations_are_those_of_the_model() {
             ("logits", &[1, 3, v]),
         ]
     );
-    let checkpoint = switchyard::model::checkpoint::Checkpoint::open(&model).expect("opens");
+    let checkpoint = switchyard::model::checkpoint::ModelFiles::open(&model).expect("opens");
     let decoder = Decoder::load(&checkpoint, &burn::tensor::Device::flex()).expect("loads");
     let logits = decoder.logits(&[vec![5, 6, 7]], &mut Hooks::none()).expect("a forward");
     assert!(crate::common::relative(&found["logits"].1, &crate::common::values(&logits)) < 1e-6);
@@ -483,7 +483,7 @@ fn gguf_of_type(kind: u32) -> Vec<u8> {
 #[test]
 fn values_that_are_not_finite_are_an_error() {
     let fixture = Fixture::new();
-    let checkpoint = switchyard::model::checkpoint::Checkpoint::open(&fixture.text("model")).expect("opens");
+    let checkpoint = switchyard::model::checkpoint::ModelFiles::open(&fixture.text("model")).expect("opens");
     let mut weights: Vec<(String, HostTensor)> = checkpoint.tensors().collect::<Result<_, _>>().expect("weights");
     for (name, tensor) in &mut weights {
         if name.as_str() == "model.layers.1.mlp.up_proj.weight" {

@@ -5,21 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{PROGRAMS, copy};
 use crate::common::tiny_config;
 use burn::tensor::Device;
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::report::recipes::all;
 use tempfile::TempDir;
 use tokenizers::AddedToken;
-
-const PROGRAMS: [(&str, &str); 4] = [
-    ("probe", env!("CARGO_BIN_EXE_probe")),
-    ("intervene", env!("CARGO_BIN_EXE_intervene")),
-    ("report", env!("CARGO_BIN_EXE_report")),
-    ("train", env!("CARGO_BIN_EXE_train")),
-];
 
 /// Every phase of every preset in a few steps.
 const SHORT: [&str; 24] = [
@@ -146,18 +140,6 @@ fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let (path, entry) = entry.map(|entry| (to.join(entry.file_name()), entry)).expect("an entry");
-        if entry.path().is_dir() {
-            copy(&entry.path(), &path);
-        } else {
-            std::fs::copy(entry.path(), path).expect("copied");
-        }
-    }
-}
-
 fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
     std::fs::write(path, text).expect("written");
@@ -276,7 +258,7 @@ fn pairs() -> String {
 
 /// A model of the family Qwen3 as a Hugging Face folder.
 fn stranger(gguf: &Path, folder: &Path, also: &[&str]) {
-    let opened = Checkpoint::open_gguf(gguf).expect("opens");
+    let opened = ModelFiles::open_gguf(gguf).expect("opens");
     let mut tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
     tokenizer.add_special_tokens(also.iter().map(|token| AddedToken::from(*token, true))).expect("tokens");
     let config = ModelConfig {

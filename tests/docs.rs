@@ -5,15 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::programs::PROGRAMS;
 use switchyard::recipe::{Recipe, settings};
 use switchyard::schema::glossary;
-
-const PROGRAMS: [(&str, &str); 4] = [
-    ("train", env!("CARGO_BIN_EXE_train")),
-    ("probe", env!("CARGO_BIN_EXE_probe")),
-    ("intervene", env!("CARGO_BIN_EXE_intervene")),
-    ("report", env!("CARGO_BIN_EXE_report")),
-];
 
 const HEAD: &str = "<!-- Written by tests/docs.rs from the programs: do not edit. -->\n\n";
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::programs::text;
 use burn::tensor::Device;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use switchyard::interventions::{At, Later, Steps, Zero};
-use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::hooks::{Recorded, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::Study;
@@ -69,10 +70,6 @@ fn vector(path: &Path, name: &str, values: &[f32]) {
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, vec![values.len()], &bytes).expect("a tensor");
     std::fs::write(path, safetensors::serialize([(name, view)], None).expect("packs")).expect("writes");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path")
 }
 
 /// Every hook that known rows pass.
@@ -230,7 +227,7 @@ fn a_hook_of_known_rows_is_the_hook_of_a_forward() {
     let edit = "blocks.1.attn.hook_z@pos[2]=scale:-0.5";
     let args = ["activations", MICRO, "--ids", &written.join(","), "--logits", "--hook", edit, "--out", text(&out)];
     done(&args);
-    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let spec: HookSpec = "blocks.1.attn.hook_z@pos[2]".parse().expect("a hook");
     let mut hooks = Hooks::none();
     let half = |_: &switchyard::model::Site, value: Activation| match value {
@@ -321,7 +318,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
 
 #[test]
 fn a_recording_is_a_cache_of_any_calls() {
-    let model = Decoder::load(&Checkpoint::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let layers = model.config().num_hidden_layers;
     let specs: Vec<HookSpec> =
         ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();

@@ -1,8 +1,8 @@
 //! The experiments on the committed micro checkpoints: known outcomes, controls that must be inert, refused settings.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::common::programs::{copy, done, program, refused};
 use switchyard::experiments::latent_intervention::{Config, rows};
 use switchyard::experiments::teacher_forced;
 use switchyard::schema::{Event, InterventionRow, Steps};
@@ -24,24 +24,8 @@ fn config(modes: &[&str], steps: &[Steps]) -> Config {
 }
 
 /// Runs a binary on 60 problems of the micro fixture, into a folder.
-fn command(binary: &str, out: &Path, args: &[&str]) {
-    let mut command = Command::new(binary);
-    command.args(["--phase", "sft", "--problems", "60", "--out"]).arg(out).args(args);
-    let output = command.output().expect("the binary runs");
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Everything that lies in a folder.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
-        let (file, path) = (to.join(entry.file_name()), entry.path());
-        if path.is_dir() {
-            copy(&path, &file);
-        } else {
-            std::fs::copy(&path, &file).expect("a copy");
-        }
-    }
+fn command(name: &str, out: &Path, args: &[&str]) {
+    done(program(name).args(["--phase", "sft", "--problems", "60", "--out"]).arg(out).args(args));
 }
 
 #[test]
@@ -50,14 +34,11 @@ fn the_checkpoint_that_grpo_started_from_is_measured_where_rl_is_asked_about() {
     let (run, out) = (temp.path().join("micro"), temp.path().join("rows"));
     copy(&micro(), &run);
     copy(&run.join("sft"), &run.join("grpo_start"));
-    let measure = |binary: &str, args: &[&str]| {
-        let mut command = Command::new(binary);
-        command.arg(&run).args(["--problems", "40", "--out"]).arg(&out).args(args);
-        let output = command.output().expect("the binary runs");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let measure = |name: &str, args: &[&str]| {
+        done(program(name).arg(&run).args(["--problems", "40", "--out"]).arg(&out).args(args));
     };
-    measure(env!("CARGO_BIN_EXE_probe"), &["--only", "teacher_forced,phases"]);
-    measure(env!("CARGO_BIN_EXE_intervene"), &["--pairs", "2", "--draws", "1"]);
+    measure("probe", &["--only", "teacher_forced,phases"]);
+    measure("intervene", &["--pairs", "2", "--draws", "1"]);
     let there = |name: &str| out.join(name).with_extension("parquet").is_file();
     for checkpoint in ["sft", "grpo_start", "grpo"] {
         assert!(there(&format!("teacher_forced-{checkpoint}")), "{checkpoint}");
@@ -78,13 +59,9 @@ fn every_experiment_runs_in_bf16_and_says_so() {
         // Too few problems for the probes by problem; the others need no more.
         let only =
             "teacher_forced,switch_window,exit_probability,accuracy,outcomes,traces,positions,entropy,logit_lens";
-        command(env!("CARGO_BIN_EXE_probe"), &out, &["--dtype", dtype, "--threads", "2", "--only", only]);
+        command("probe", &out, &["--dtype", dtype, "--threads", "2", "--only", only]);
         let modes = "normal,zero,self_patch,known_value";
-        command(
-            env!("CARGO_BIN_EXE_intervene"),
-            &out,
-            &["--dtype", dtype, "--threads", "2", "--modes", modes, "--pairs", "4"],
-        );
+        command("intervene", &out, &["--dtype", dtype, "--threads", "2", "--modes", modes, "--pairs", "4"]);
         let text = std::fs::read_to_string(out.join("manifest.json")).expect("a manifest");
         let manifest: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         for (name, entry) in manifest.as_object().expect("entries") {
@@ -145,10 +122,7 @@ fn swi_stands_where_the_annotator_put_it() {
 
 #[test]
 fn there_is_no_step_0() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-    let output = command.args(["--steps", "0"]).output().expect("intervene runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("`0`") && said.contains("count from 1"), "{said}");
+    refused(program("intervene").args(["--steps", "0"]), &["`0`", "count from 1"]);
 }
 
 #[test]
@@ -166,8 +140,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
     ] {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let out = temp.path().join("out");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-        let output = command.args(&args).arg("--out").arg(&out).output().expect("intervene runs");
+        let output = program("intervene").args(&args).arg("--out").arg(&out).output().expect("intervene runs");
         let said = String::from_utf8_lossy(&output.stderr);
         let errors = said.lines().filter(|line| !line.starts_with("note: ")).count();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");

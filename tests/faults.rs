@@ -1,12 +1,9 @@
 //! What a run meets that is not its own doing: models of NaNs, readers that go away, signals, a second process.
 
+use crate::common::programs::{copy, program, refused, text_of};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 /// `smoke`, long enough to be met in the middle of its first phase.
 fn long_train(out: &Path) -> Command {
@@ -32,18 +29,6 @@ fn stop(child: &Child) {
     assert!(sent.success());
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if from.is_dir() {
-            copy(&from, &to);
-        } else {
-            std::fs::copy(&from, &to).expect("a copy");
-        }
-    }
-}
-
 #[test]
 fn a_model_of_nans_is_an_error_and_no_accuracy() {
     let temp = tempfile::tempdir().expect("a temporary folder");
@@ -55,16 +40,11 @@ fn a_model_of_nans_is_an_error_and_no_accuracy() {
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&[0xC0, 0x7F, 0xC0, 0x7F]);
     std::fs::write(&file, bytes).expect("weights");
-    for (binary, only) in
-        [(env!("CARGO_BIN_EXE_probe"), "accuracy"), (env!("CARGO_BIN_EXE_intervene"), "latent_intervention")]
-    {
+    for (name, only) in [("probe", "accuracy"), ("intervene", "latent_intervention")] {
         let out = temp.path().join("out");
-        let mut command = Command::new(binary);
+        let mut command = program(name);
         command.arg(&run).args(["--phase", "sft", "--problems", "5", "--only", only, "--out"]).arg(&out);
-        let output = command.output().expect("runs");
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("the weight `model.") && said.contains("not finite"), "{said}");
+        refused(&mut command, &["the weight `model.", "not finite"]);
         assert!(!out.join("accuracy-sft.parquet").exists());
     }
 }
@@ -95,7 +75,7 @@ fn a_schedulers_signal_leaves_a_checkpoint_and_a_second_process_is_told_who_trai
     let mut second = long_train(&out);
     let refused = second.arg("--resume").stderr(Stdio::piped()).output().expect("runs");
     assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused).contains(&format!("process {}", child.id())), "{}", text(&refused));
+    assert!(text_of(&refused).contains(&format!("process {}", child.id())), "{}", text_of(&refused));
 
     stop(&child);
     assert_eq!(child.wait().expect("its end").code(), Some(130));
@@ -120,10 +100,7 @@ fn a_damaged_state_or_row_file_is_told_and_not_read() {
         let mut damaged = whole.clone();
         damaged[8..16].fill(0x7F);
         std::fs::write(&path, damaged).expect("writes");
-        let output = long_train(&run).arg("--resume").stderr(Stdio::piped()).output().expect("runs");
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("checksum") && said.contains("delete"), "{said}");
+        refused(long_train(&run).arg("--resume").stderr(Stdio::piped()), &["checksum", "delete"]);
         std::fs::write(&path, whole).expect("writes");
     }
 
@@ -134,10 +111,7 @@ fn a_damaged_state_or_row_file_is_told_and_not_read() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).expect("writes");
-    let output = Command::new(env!("CARGO_BIN_EXE_report")).arg(&rows).output().expect("runs");
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("teacher_forced-sft.parquet") && said.contains("checksum"), "{said}");
+    refused(program("report").arg(&rows), &["teacher_forced-sft.parquet", "checksum"]);
 }
 
 #[test]
@@ -151,12 +125,12 @@ fn grading_names_the_line_and_replaces_files_only() {
     let row = "{\"gold\":\"1\",\"pred\":\"1\"}\n".as_bytes();
     std::fs::write(&pairs, [row.repeat(5000).as_slice(), b"\xFF\xFE\n"].concat()).expect("writes");
     let out = temp.path().join("graded.jsonl");
-    let said = text(&grade(&out));
+    let said = text_of(&grade(&out));
     assert!(said.contains("pairs.jsonl:5001"), "{said}");
     assert!(!out.exists());
 
     std::fs::write(&pairs, row).expect("writes");
-    let said = text(&grade(Path::new("/dev/null")));
+    let said = text_of(&grade(Path::new("/dev/null")));
     assert!(said.contains("not a file"), "{said}");
     assert!(grade(&out).status.success());
     #[cfg(unix)]
@@ -187,7 +161,7 @@ fn arguments_that_are_no_text_are_errors() {
     for (program, lines) in programs {
         for line in lines {
             let output = Command::new(program).args(*line).arg(odd).current_dir(temp.path()).output().expect("runs");
-            let said = text(&output);
+            let said = text_of(&output);
             assert!(output.status.code() == Some(2) && !said.contains("panicked"), "{program} {line:?}: {said}");
         }
     }
@@ -197,7 +171,7 @@ fn arguments_that_are_no_text_are_errors() {
         .args(["--preset", "smoke", "--threads", "1", "--only", "base", "--set", "base.steps=2", "--out"])
         .arg(&folder);
     let output = train.output().expect("runs");
-    let said = text(&output);
+    let said = text_of(&output);
     assert!(matches!(output.status.code(), Some(0 | 2)) && !said.contains("panicked"), "{said}");
 }
 
@@ -207,7 +181,7 @@ fn threads_that_the_system_does_not_start_are_an_error() {
     // Each thread has a stack of 8 MiB: so many do not fit into the memory that is allowed.
     let line = "ulimit -v 3000000; exec \"$0\" generate --threads 1000 --prompt '<bos> a = 5 ; ? a :'";
     let output = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_probe")]).output().expect("runs");
-    let said = text(&output);
+    let said = text_of(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("cannot start 1000 threads") && said.contains("ulimit -u"), "{said}");
 }

@@ -2,10 +2,10 @@
 //! what does not exist is refused before any work.
 
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
 use crate::common::known::Purpose;
+use crate::common::programs::{program, refused};
 use switchyard::experiments::hook_intervention::{self, Config};
 use switchyard::latent::decode;
 use switchyard::model::hooks::Site;
@@ -178,11 +178,9 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (&["--heads", "0"], "need --hook"),
         (&["--only", "hook_intervention"], "needs a hook point"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        let mut command = program("intervene");
         command.args(["fixtures/micro", "--phase", "sft", "--problems", "4", "--out"]).arg(&out).args(args);
-        let said = command.output().expect("it runs");
-        let error = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && error.contains(says), "{args:?}: {error}");
+        refused(&mut command, &[says]);
         assert!(!out.exists(), "{args:?} left {}", out.display());
     }
 }

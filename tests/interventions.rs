@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::known::{EXIT_STEP, Purpose};
+use crate::common::programs::{done, program, refused};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
 use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
@@ -295,12 +295,10 @@ fn blocks_can_be_forced_where_the_model_opens_none() {
 #[test]
 fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    let mut command = program("intervene");
     // The committed checkpoints are found from any folder.
     let command = command.current_dir(temp.path()).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
-    let output = command.arg(temp.path().join("out")).output().expect("intervene runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (said, _) = done(command.arg(temp.path().join("out")));
     assert!(said.contains("a page beside the paper's:") && said.contains("report"), "{said}");
     for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
         for phase in ["sft", "grpo"] {
@@ -316,31 +314,17 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let out = temp.path().join("out");
     let run = |modes: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-        command.args([
-            "fixtures/micro",
-            "--phase",
-            "sft",
-            "--problems",
-            "12",
-            "--draws",
-            "1",
-            "--replace",
-            "--modes",
-            modes,
-        ]);
-        command.args(["--only", "latent_intervention", "--out"]).arg(&out).output().expect("intervene runs")
+        let mut command = program("intervene");
+        command.args(["fixtures/micro", "--phase", "sft", "--problems", "12", "--draws", "1", "--replace", "--out"]);
+        command.arg(&out).args(["--only", "latent_intervention", "--modes", modes]);
+        command
     };
-    let output = run("zero,scale:1,known_value");
-    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let (said, _) = done(&mut run("zero,scale:1,known_value"));
     assert!(said.contains("skipped: scale:1 (all) fired") && said.contains("moved nothing"), "{said}");
     let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
     let modes: Vec<&str> = folder.rows::<InterventionRow>("sft").iter().map(|row| row.mode.as_str()).collect();
     assert_eq!(modes, ["normal", "zero", "known_value"]);
-    let output = run("scale:1");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("no mode says anything: scale:1"), "{told}");
+    refused(&mut run("scale:1"), &["no mode says anything: scale:1"]);
 }
 
 #[test]
@@ -352,14 +336,9 @@ fn values_that_are_not_known_leave_the_other_modes() {
         format!("{{\"question\": \"{question}\", \"answer\": \"{}\"}}\n", (2 * i + 3) % 7)
     };
     std::fs::write(&data, (0..7).map(line).collect::<String>()).expect("problems");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-    command
-        .args(["fixtures/micro", "--phase", "sft", "--draws", "1", "--modes", "zero,known_value", "--data"])
-        .arg(&data);
-    command.args(["--only", "latent_intervention", "--out"]).arg(&out);
-    let output = command.output().expect("intervene runs");
-    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let mut command = program("intervene");
+    command.args(["fixtures/micro", "--phase", "sft", "--draws", "1", "--modes", "zero,known_value", "--out"]);
+    let (said, told) = done(command.arg(&out).args(["--only", "latent_intervention", "--data"]).arg(&data));
     assert!(told.contains("skipped: known_value: ") && told.contains("are not known, or are none"), "{told}");
     assert!(said.contains("skipped: known_value") && said.lines().any(|line| line.starts_with("zero ")), "{said}");
 }
@@ -386,24 +365,18 @@ fn values_of_a_users_own_file_are_exchanged() {
         }
     }
     std::fs::write(&data, lines).expect("problems");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-    command
-        .args(["fixtures/micro", "--phase", "sft", "--draws", "2", "--modes", "zero,known_value", "--data"])
-        .arg(&data);
-    command.args(["--only", "latent_intervention", "--out"]).arg(&out);
-    let output = command.output().expect("intervene runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let mut command = program("intervene");
+    command.args(["fixtures/micro", "--phase", "sft", "--draws", "2", "--modes", "zero,known_value", "--out"]);
+    let (_, told) = done(command.arg(&out).args(["--only", "latent_intervention", "--data"]).arg(&data));
     assert!(told.contains("known values: 48 in 24 of 24 held-out solutions"), "{told}");
     let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
     let known = folder.rows::<KnownValueRow>("sft");
     let row = known.iter().find(|row| row.holds == Holds::Value).expect("exchanges");
     assert!(row.hit_rate.value > 0.5 && row.identity.n > 10, "{row:?}");
     // Of each four problems with the same names two pairs, by the value of the first step.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+    let mut command = program("intervene");
     command.args(["fixtures/micro", "--phase", "sft", "--only", "activation_patching", "--data"]).arg(&data);
-    let output = command.arg("--out").arg(temp.path().join("patched")).output().expect("intervene runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    done(command.arg("--out").arg(temp.path().join("patched")));
     let folder = switchyard::report::folder::Folder::open(&temp.path().join("patched")).expect("rows");
     let patched = folder.rows::<PatchRow>("sft");
     assert!(patched.iter().all(|row| row.identity.n > 6 && row.identity.n <= 12), "{:?}", patched.first());

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common::programs::{done, program, refused};
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::{
     ALL, Journal, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces,
@@ -278,17 +279,14 @@ fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
         ["<bos> a = 5 ; h = a + 4 ; ? h : h = 5 + 4 = 2 ; # 2", "<bos> c = 1 ; d = c * 3 ; ? d : d = 1 * 3 = 3 ; # 3"];
     std::fs::write(&texts, lines.join("\n")).expect("texts");
     let read = |args: &[&str]| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_probe"));
+        let mut command = program("probe");
         command.args(["lens", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4", "--json"]);
-        let output = command.args(args).output().expect("probe runs");
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), said(&output.stdout), said(&output.stderr))
+        command.args(args);
+        command
     };
-    let (ok, fitted, error) = read(&["--kind", "jacobian", "--fit", &texts, "--save", &lens, "--skip", "2"]);
-    assert!(ok, "{error}");
-    let (_, again, _) = read(&["--kind", "jacobian", "--lens", &lens]);
-    let json = |text: &str| -> serde_json::Value { serde_json::from_str(text).expect("JSON") };
-    let (fitted, again, logit) = (json(&fitted), json(&again), json(&read(&[]).1));
+    let json = |args: &[&str]| serde_json::from_str::<serde_json::Value>(&done(&mut read(args)).0).expect("JSON");
+    let fitted = json(&["--kind", "jacobian", "--fit", &texts, "--save", &lens, "--skip", "2"]);
+    let (again, logit) = (json(&["--kind", "jacobian", "--lens", &lens]), json(&[]));
     assert_eq!(fitted["read_layers"], serde_json::json!([0, 1, 2, 3]));
     let p = |of: &serde_json::Value, layer: usize| of["layers"][layer][7][0][1].as_f64().expect("a probability");
     for layer in 0..4 {
@@ -305,7 +303,6 @@ fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
         ),
         (vec!["--kind", "jacobian", "--fit", texts.as_str(), "--skip", "90"], "none of 2 prompts has a position left"),
     ] {
-        let (ok, _, error) = read(&args);
-        assert!(!ok && error.contains(why), "{args:?}: {error}");
+        refused(&mut read(&args), &[why]);
     }
 }

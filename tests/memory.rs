@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use common::tiny_config;
 use switchyard::latent::trace::{Position, PositionRole};
 use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
-use switchyard::model::checkpoint::{Checkpoint, write_random};
+use switchyard::model::checkpoint::{ModelFiles, write_random};
 use switchyard::model::config::Family;
 use switchyard::model::{Decoder, ModelConfig};
 use switchyard::recipe::{Compute, Facts, Grpo, ReplayMode};
@@ -186,7 +186,7 @@ fn a_model_kept_as_stored_takes_the_memory_of_its_file() {
         let size = std::fs::metadata(root.path().join(file)).expect("a file").len() as f64;
         let mut held = None;
         let load = |held: &mut Option<Decoder>| {
-            let checkpoint = Checkpoint::open(root.path().join(name).to_str().expect("a path")).expect("opens");
+            let checkpoint = ModelFiles::open(root.path().join(name).to_str().expect("a path")).expect("opens");
             *held = Some(Decoder::load_kept(&checkpoint, &Device::flex()).expect("loads"));
         };
         let most = peak(|| load(&mut held)) as f64;

@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -31,6 +30,7 @@ use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
+use crate::common::programs::{done, program, refused};
 use crate::parity::reference::{compare_gradients, fixture, read, tiny};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
@@ -474,13 +474,7 @@ fn smoke(out: &Path) {
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
     // Nearly every word of this task is a digit, a letter or an operator.
     let set = [set.as_slice(), &["--set", "swireasoning.symbols=false"]].concat();
-    let train = Command::new(env!("CARGO_BIN_EXE_train"))
-        .args(["--preset", "smoke", "--method", methods, "--out"])
-        .arg(out)
-        .args(set)
-        .output()
-        .expect("train runs");
-    assert!(train.status.success(), "{}", String::from_utf8_lossy(&train.stderr));
+    done(program("train").args(["--preset", "smoke", "--method", methods, "--out"]).arg(out).args(set));
 }
 
 /// Names of what the probes of layers were fitted for.
@@ -555,18 +549,12 @@ fn their_latents_go_through_the_experiments_of_switch() {
     }
     // What does not apply is left out, not failed; where the user names it, it is an error.
     let probe = |only: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+        let mut command = program("probe");
+        command.arg(temp.path()).args(["--phase", "coconut", "--problems", "40"]).args(only).arg("--out");
+        command.arg(temp.path().join("rows"));
         command
-            .arg(temp.path())
-            .args(["--phase", "coconut", "--problems", "40", "--out"])
-            .arg(temp.path().join("rows"));
-        command.args(only).output().expect("probe runs")
     };
-    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    let named = probe(&["--only", "teacher_forced"]);
-    assert_eq!(named.status.code(), Some(2), "{}", said(&named));
-    assert!(said(&named).contains("chooses neither where to switch"), "{}", said(&named));
-    let all = probe(&[]);
-    assert!(all.status.success(), "{}", said(&all));
-    assert!(said(&all).contains("teacher_forced-coconut: left out"), "{}", said(&all));
+    refused(&mut probe(&["--only", "teacher_forced"]), &["chooses neither where to switch"]);
+    let (_, said) = done(&mut probe(&[]));
+    assert!(said.contains("teacher_forced-coconut: left out"), "{said}");
 }

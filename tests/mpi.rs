@@ -17,7 +17,7 @@ use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::parity::GrpoValues;
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
@@ -180,7 +180,7 @@ const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 /// Losses, and gradients by name, of a supervised batch and of rollouts, both with latents (fixtures/make_steps.py).
 fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     let fixtures = Path::new("fixtures");
-    let checkpoint = Checkpoint::open_folder(fixtures.join("tiny/qwen3_tied")).expect("the tiny model");
+    let checkpoint = ModelFiles::open_folder(fixtures.join("tiny/qwen3_tied")).expect("the tiny model");
     let model = Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights");
     let mut all = BTreeMap::new();
     let mut put = |case: &str, loss: f64, grads| {

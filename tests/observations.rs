@@ -3,9 +3,10 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use crate::common::programs::{done, program, refused};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -292,14 +293,13 @@ fn a_killed_program_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = |name: &str| folder.path().join(name);
     let command = |name: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
+        let mut command = program("intervene");
         command.args(["fixtures/micro", "--phase", "sft", "--problems", "100", "--only", "latent_intervention"]);
         command.args(["--modes", "zero,random_norm,resample,mean", "--steps", "all,1,2,3", "--draws", "4", "--out"]);
         command.arg(out(name)).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     };
-    let whole = command("whole").output().expect("intervene runs");
-    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+    done(&mut command("whole"));
     let mut kills = 0;
     // Again and again, each time a little further on.
     for size in [1, 400_000, 900_000, 1_500_000] {
@@ -318,38 +318,29 @@ fn a_killed_program_loses_nothing() {
         child.wait().expect("its end");
     }
     assert!(kills >= 2, "only {kills} kills came before the end");
-    let end = command("killed").arg("--resume").output().expect("intervene runs");
-    assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+    done(command("killed").arg("--resume"));
     for ((name, a), (_, b)) in tables(&out("whole")).iter().zip(&tables(&out("killed"))) {
         assert!(a == b, "{} differs after {kills} kills", name.display());
     }
     // And then there is nothing left to do.
     let bytes = tables(&out("killed"));
-    let again = command("killed").arg("--resume").stdout(Stdio::piped()).output().expect("intervene runs");
-    assert!(String::from_utf8_lossy(&again.stdout).contains("done before") && tables(&out("killed")) == bytes);
+    let (again, _) = done(command("killed").arg("--resume").stdout(Stdio::piped()));
+    assert!(again.contains("done before") && tables(&out("killed")) == bytes);
 }
 
 #[test]
 fn one_list_names_every_experiment_and_its_program() {
-    for program in [env!("CARGO_BIN_EXE_probe"), env!("CARGO_BIN_EXE_intervene")] {
-        let output = Command::new(program).arg("--list").output().expect("it runs");
-        let said = String::from_utf8(output.stdout).expect("text");
+    for name in ["probe", "intervene"] {
+        let (said, _) = done(program(name).arg("--list"));
         let lines: Vec<Vec<&str>> = said.lines().map(|l| l.split_whitespace().take(2).collect()).collect();
         assert_eq!(lines, ALL.iter().map(|e| vec![e.name, e.program()]).collect::<Vec<_>>());
     }
-    for (program, name, needle) in [
-        (env!("CARGO_BIN_EXE_probe"), "switch_benefit", "`switch_benefit` is run by `intervene`"),
-        (env!("CARGO_BIN_EXE_intervene"), "accuracy", "`accuracy` is run by `probe`"),
-        (
-            env!("CARGO_BIN_EXE_intervene"),
-            "acuracy",
-            "no experiment `acuracy` (did you mean `accuracy`?); there are latent_intervention,",
-        ),
+    for (name, experiment, needle) in [
+        ("probe", "switch_benefit", "`switch_benefit` is run by `intervene`"),
+        ("intervene", "accuracy", "`accuracy` is run by `probe`"),
+        ("intervene", "acuracy", "no experiment `acuracy` (did you mean `accuracy`?); there are latent_intervention,"),
     ] {
-        let output = Command::new(program).args(["--only", name]).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(needle), "{said}");
+        refused(program(name).args(["--only", experiment]), &[needle]);
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_intervene")).args(["--force", "--only", "switch_benefit"]).output();
-    assert!(String::from_utf8_lossy(&output.expect("it runs").stderr).contains("run it without --force"));
+    refused(program("intervene").args(["--force", "--only", "switch_benefit"]), &["run it without --force"]);
 }

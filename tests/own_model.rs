@@ -3,45 +3,35 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{self, program, text};
 use crate::common::{tiny_config, word_vocabulary};
 use serde_json::json;
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::peft::Adapter;
-use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use tempfile::TempDir;
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
 
-fn run(program: &str, args: &[&str]) -> Output {
-    let program = match program {
-        "probe" => env!("CARGO_BIN_EXE_probe"),
-        "intervene" => env!("CARGO_BIN_EXE_intervene"),
-        "train" => env!("CARGO_BIN_EXE_train"),
-        other => panic!("no program {other}"),
-    };
-    let mut command = Command::new(program);
+fn command(name: &str, args: &[&str]) -> Command {
+    let mut command = program(name);
     command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
-    command.output().expect("it runs")
+    command
 }
 
-/// One line on standard error that holds all of this.
+fn run(program: &str, args: &[&str]) -> Output {
+    command(program, args).output().expect("it runs")
+}
+
 #[track_caller]
 fn refused(program: &str, args: &[&str], parts: &[&str]) {
-    let output = run(program, args);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{program} {args:?}: {said}");
-    for part in parts {
-        assert!(said.contains(part), "{program} {args:?}: `{part}` is not in: {said}");
-    }
+    programs::refused(&mut command(program, args), parts);
 }
 
 #[track_caller]
 fn done(program: &str, args: &[&str]) -> (String, String) {
-    let output = run(program, args);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{program} {args:?}: {said}");
-    (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    programs::done(&mut command(program, args))
 }
 
 /// Sums modulo 7 as JSON lines under these keys; micro knows their words.
@@ -53,10 +43,6 @@ fn problems(folder: &Path, name: &str, keys: [&str; 2], n: usize) -> PathBuf {
     let file = folder.join(name);
     std::fs::write(&file, (0..n).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
     file
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path")
 }
 
 #[test]
@@ -162,7 +148,7 @@ fn a_pretrained_model_goes_through_all_phases_in_bf16() {
 fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, model) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("model"));
-    let micro = Checkpoint::open_folder(MICRO).expect("opens");
+    let micro = ModelFiles::open_folder(MICRO).expect("opens");
     let files = micro.text_files(None).expect("its tokenizer");
     let options = SaveOptions { dtype: Dtype::BF16, files, ..SaveOptions::default() };
     save_hf_folder(&model, &micro.config, micro.tensors(), &options).expect("writes");

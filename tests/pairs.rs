@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use burn::tensor::Device;
 use serde_json::json;
 use switchyard::experiments::pair_patching::{self, Config, Places};
 use switchyard::latent::Sequence;
-use switchyard::model::checkpoint::{Checkpoint, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::schema::{Component, Form, HeadPatchRow, PatchMode, PatchedNodeRow};
@@ -21,11 +21,13 @@ use tempfile::TempDir;
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
 use crate::common::known::Purpose;
+use crate::common::programs::{done, program, refused, text};
 use crate::common::tiny_config;
 
-fn intervene(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_intervene"));
-    command.args(args).output().expect("it runs")
+fn intervene(args: &[&str]) -> Command {
+    let mut command = program("intervene");
+    command.args(args);
+    command
 }
 
 /// A folder with a tiny model of words; it has never heard of `<latent>`.
@@ -45,10 +47,6 @@ fn written(folder: &Path, lines: &[String]) -> PathBuf {
     let file = folder.join("own.jsonl");
     std::fs::write(&file, lines.join("\n")).expect("a file");
     file
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path")
 }
 
 /// What stands at a hook in a row of its own: by position.
@@ -91,7 +89,7 @@ fn named(row: &PatchedNodeRow, config: &ModelConfig) -> (String, std::ops::Range
 #[test]
 fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
     let (folder, temp) = (plain_model(), tempfile::tempdir().expect("a folder"));
-    let model = Decoder::load(&Checkpoint::open(text(folder.path())).expect("opens"), &Device::flex()).expect("loads");
+    let model = Decoder::load(&ModelFiles::open(text(folder.path())).expect("opens"), &Device::flex()).expect("loads");
     let vocabulary = Vocabulary::load(folder.path()).expect("a vocabulary");
     let (mut lines, mut rows) = (vec![], vec![]);
     for i in 0..4 {
@@ -113,9 +111,7 @@ fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
     }
     let (file, out) = (written(temp.path(), &lines), temp.path().join("out"));
     let args = ["pairs", text(&file), text(folder.path()), "--modes", "denoise,noise,mean", "--out", text(&out)];
-    let output = intervene(&args);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let (_, said) = done(&mut intervene(&args));
     assert!(said.contains("1 of 4 pairs left out") && said.contains("own.jsonl:4"), "{said}");
     let files: Vec<PathBuf> = std::fs::read_dir(&out).expect("rows").flatten().map(|entry| entry.path()).collect();
     let named_so = |name: &str| files.iter().find(|file| text(file).contains(name) && text(file).ends_with(".parquet"));
@@ -161,8 +157,7 @@ fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
     // The whole stream at a position is everything where nothing else differs; and the same command again leaves what is done.
     let last = map.iter().find(|r| r.component == Component::Resid && r.layer == 2 && r.place == "position[3]");
     assert!((last.expect("the end").effect.value - 1.0).abs() < 1e-4);
-    let again = intervene(&[&args[..], &["--resume"]].concat());
-    assert!(again.status.success() && String::from_utf8_lossy(&again.stdout).contains("done before"));
+    assert!(done(&mut intervene(&[&args[..], &["--resume"]].concat())).0.contains("done before"));
 }
 
 const BLOCK: &str = "= <swi> <latent> <latent> <latent> </swi> #";
@@ -323,9 +318,7 @@ fn a_wrong_line_ends_the_command_before_any_work() {
         (&["pairs", "/no/such/pairs.jsonl", text(folder.path())], "/no/such/pairs.jsonl: no such file"),
         (&["--only", "pair_patching", "--problems", "2", "--phase", "sft"], "intervene pairs PAIRS.jsonl"),
     ] {
-        let output = intervene(&[args, &["--out", text(&out)]].concat());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains(says), "{args:?}: {said}");
+        refused(&mut intervene(&[args, &["--out", text(&out)]].concat()), &[says]);
         assert!(!out.exists(), "{args:?}");
     }
 }
@@ -338,14 +331,8 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     let problem =
         |i: usize| json!({"question": format!("w{i} w{}", (3 * i) % 20), "answer": (i % 9).to_string()}).to_string();
     std::fs::write(&data, (0..20).map(problem).collect::<Vec<_>>().join("\n")).expect("problems");
-    let run = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output().expect("it runs");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{args:?}: {told}");
-        (String::from_utf8_lossy(&output.stdout).into_owned(), told)
-    };
-    let (said, told) =
-        run(env!("CARGO_BIN_EXE_probe"), &[text(folder.path()), "--data", text(&data), "--out", text(&out)]);
+    let run = |name: &str, args: &[&str]| done(program(name).args(args));
+    let (said, told) = run("probe", &[text(folder.path()), "--data", text(&data), "--out", text(&out)]);
     assert!(told.contains("no teacher_forced: the model never learnt to switch"), "{told}");
     let found: Vec<&str> = said.lines().take_while(|line| !line.is_empty()).collect();
     assert!(found.len() == 1 && found[0].contains("of the problems are answered right"), "{said}");
@@ -361,9 +348,9 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     // A random model may prefer either answer: of each two lines one is usable.
     let lines: Vec<String> = (0..4).flat_map(|i| [pair(i, [5, 6]), pair(i, [6, 5])]).collect();
     let file = written(temp.path(), &lines);
-    run(env!("CARGO_BIN_EXE_intervene"), &["pairs", text(&file), text(folder.path()), "--out", text(&out)]);
+    run("intervene", &["pairs", text(&file), text(folder.path()), "--out", text(&out)]);
     let page = temp.path().join("page.html");
-    run(env!("CARGO_BIN_EXE_report"), &[text(&out), "--page", text(&page)]);
+    run("report", &[text(&out), "--page", text(&page)]);
     let drawn: Vec<String> = std::fs::read_dir(out.join("figures"))
         .expect("figures")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -375,7 +362,6 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     assert_eq!(html.matches("class=\"card\"").count(), 1, "no card about switching");
     // Other pairs under the same name are refused.
     let other = written(temp.path(), &lines[..4]);
-    let refused = intervene(&["pairs", text(&other), text(folder.path()), "--out", text(&out)]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(2) && told.contains("--replace"), "{told}");
+    let args = ["pairs", text(&other), text(folder.path()), "--out", text(&out)];
+    refused(&mut intervene(&args), &["--replace"]);
 }

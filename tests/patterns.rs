@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use switchyard::experiments::{patterns, positions, token_lens};
 use switchyard::report::folder::Folder;
@@ -14,6 +13,7 @@ use switchyard::study::Study;
 
 use crate::common::circuit_models::{READER, study};
 use crate::common::known::Purpose;
+use crate::common::programs::{done, program};
 
 fn micro() -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(6), 0).expect("the micro fixture")
@@ -172,11 +172,7 @@ fn a_page_without_these_rows_has_no_explorer() {
 #[test]
 fn they_are_run_on_request_and_leave_no_csv() {
     let folder = tempfile::tempdir().expect("a folder");
-    let probe = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_probe")).args(args).output().expect("probe runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let probe = |args: &[&str]| done(program("probe").args(args)).0;
     let out = folder.path().display().to_string();
     probe(&["--phase", "sft", "--problems", "4", "--only", "patterns,token_lens", "--out", &out]);
     let rows: Vec<PatternRow> = read(&folder.path().join("patterns-sft.parquet")).expect("rows");

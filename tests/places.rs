@@ -3,23 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{self, copy, program};
 use serde_json::Value;
 use switchyard::report::folder::Folder;
 use switchyard::report::render::{default_page, report};
 use switchyard::schema::described;
 use switchyard::store::read_flat;
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
-        let (path, file) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &file);
-        } else {
-            std::fs::copy(&path, &file).expect("a copy");
-        }
-    }
-}
 
 /// A folder to run programs in, with a copy of the committed checkpoints where they are looked for.
 struct Home(tempfile::TempDir);
@@ -35,32 +24,24 @@ impl Home {
         self.0.path().join(inner)
     }
 
+    fn command(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = program(name);
+        command.args(args).current_dir(self.0.path());
+        command
+    }
+
     fn run(&self, program: &str, args: &[&str]) -> Output {
-        let program = match program {
-            "probe" => env!("CARGO_BIN_EXE_probe"),
-            "intervene" => env!("CARGO_BIN_EXE_intervene"),
-            "report" => env!("CARGO_BIN_EXE_report"),
-            other => panic!("no program {other}"),
-        };
-        Command::new(program).args(args).current_dir(self.0.path()).output().expect("it runs")
+        self.command(program, args).output().expect("it runs")
     }
 
     #[track_caller]
     fn done(&self, program: &str, args: &[&str]) -> String {
-        let output = self.run(program, args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{program} {args:?}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        programs::done(&mut self.command(program, args)).0
     }
 
     #[track_caller]
     fn refused(&self, program: &str, args: &[&str], parts: &[&str]) {
-        let output = self.run(program, args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{program} {args:?}: {said}");
-        for part in parts {
-            assert!(said.contains(part), "{program} {args:?}: `{part}` is not in: {said}");
-        }
+        programs::refused(&mut self.command(program, args), parts);
     }
 
     fn manifest(&self, folder: &str) -> Value {

@@ -2,8 +2,8 @@
 //! programs, and its rows are rows that an experiment writes.
 
 use std::path::Path;
-use std::process::Command;
 
+use crate::common::programs::program;
 use switchyard::report::paper::Paper;
 use switchyard::report::recipes::{EMBEDDED, Recipe, all, of, parse};
 
@@ -53,18 +53,11 @@ fn every_command_is_accepted_by_its_program() {
     assert!(lines.len() > 20);
     for line in lines {
         let (binary, arguments) = words(&line);
-        let program = match binary {
-            "train" => env!("CARGO_BIN_EXE_train"),
-            "probe" => env!("CARGO_BIN_EXE_probe"),
-            "intervene" => env!("CARGO_BIN_EXE_intervene"),
-            "report" => env!("CARGO_BIN_EXE_report"),
-            other => panic!("no program `{other}`"),
-        };
-        let output = Command::new(program).args(&arguments).arg("--help").output().unwrap();
+        let output = program(binary).args(&arguments).arg("--help").output().unwrap();
         assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
         // An experiment that `--only` names must be one.
         if let Some(at) = arguments.iter().position(|a| *a == "--only").filter(|_| binary == "probe") {
-            let list = Command::new(program).arg("--list").output().unwrap();
+            let list = program(binary).arg("--list").output().unwrap();
             let known = String::from_utf8(list.stdout).unwrap();
             for name in arguments[at + 1].split(',') {
                 let is = known.lines().any(|l| l.split_whitespace().next() == Some(name));
@@ -94,14 +87,14 @@ fn mistakes_are_named() {
 
 #[test]
 fn every_program_prints_completions() {
-    for (program, name) in [(env!("CARGO_BIN_EXE_train"), "train"), (env!("CARGO_BIN_EXE_report"), "report")] {
+    for name in ["train", "report"] {
         for (shell, sign) in [("bash", "complete -F _"), ("zsh", "#compdef "), ("fish", "complete -c ")] {
             let sign = format!("{sign}{name}");
-            let output = Command::new(program).args(["--completions", shell]).output().unwrap();
+            let output = program(name).args(["--completions", shell]).output().unwrap();
             let script = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success() && script.contains(&sign), "{program} {shell}");
+            assert!(output.status.success() && script.contains(&sign), "{name} {shell}");
         }
-        let wrong = Command::new(program).args(["--completions", "tcsh"]).output().unwrap();
+        let wrong = program(name).args(["--completions", "tcsh"]).output().unwrap();
         assert_eq!(wrong.status.code(), Some(2));
     }
 }

@@ -10,6 +10,7 @@ use switchyard::world::World;
 use tempfile::TempDir;
 
 use super::common::run_files::difference;
+use crate::common::programs::text_of;
 
 /// A run on a file of problems and a pretrained model, a few steps a phase.
 const MINI: &str = r#"
@@ -107,10 +108,6 @@ impl Home {
     }
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 /// Flips one bit in the middle of a file.
 fn damage(file: &Path) {
     let mut bytes = std::fs::read(file).expect("a file");
@@ -123,14 +120,14 @@ fn damage(file: &Path) {
 fn what_is_behind_a_path_is_what_counts() {
     let home = Home::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
-    assert!(begun.status.success(), "{}", text(&begun));
+    assert!(begun.status.success(), "{}", text_of(&begun));
     let before = home.manifest("run");
     for key in ["data_sha256", "test_sha256", "model_sha256"] {
         assert_eq!(before[key].as_str().map(str::len), Some(64), "{key}");
     }
     let refused = |needle: &str, args: &[&str]| {
         let output = home.train("run", &[&["--resume"], args].concat());
-        let said = text(&output);
+        let said = text_of(&output);
         assert_eq!(output.status.code(), Some(2), "{needle}: {said}");
         assert!(said.contains(needle) && said.contains("manifest.json"), "{needle}: {said}");
         assert_eq!(home.manifest("run"), before, "{needle}: the manifest was overwritten");
@@ -163,25 +160,29 @@ fn what_is_behind_a_path_is_what_counts() {
     std::fs::rename(home.at("run/manifest.json"), home.at("aside")).expect("moved");
     let output = home.train("run", &["--resume", "--threads", "2"]);
     assert!(
-        output.status.code() == Some(2) && text(&output).contains("manifest.json: is missing"),
+        output.status.code() == Some(2) && text_of(&output).contains("manifest.json: is missing"),
         "{}",
-        text(&output)
+        text_of(&output)
     );
     std::fs::rename(home.at("aside"), home.at("run/manifest.json")).expect("moved back");
     let done = home.train("run", &["--resume"]);
-    assert!(done.status.success(), "{}", text(&done));
+    assert!(done.status.success(), "{}", text_of(&done));
     assert_eq!(home.manifest("run"), before, "the command that began a run stays in its manifest");
     // Neither is a branch of it taken with other data or another model.
     home.write_problems(|n| (n + 1) % 7);
     let branch = home.train("branch", &["--from", "run"]);
-    assert!(branch.status.code() == Some(2) && text(&branch).contains("data_sha256"), "{}", text(&branch));
+    assert!(branch.status.code() == Some(2) && text_of(&branch).contains("data_sha256"), "{}", text_of(&branch));
     home.write_problems(|n| n % 7);
     let _ = std::fs::remove_dir_all(home.at("branch"));
     let branch = home.train("branch", &["--from", "run", "--phase", "base"]);
-    assert!(branch.status.success(), "{}", text(&branch));
+    assert!(branch.status.success(), "{}", text_of(&branch));
     damage(&home.at("branch/base/checkpoint/model.safetensors"));
     let changed = home.train("branch", &["--resume"]);
-    assert!(changed.status.code() == Some(2) && text(&changed).contains("have been changed"), "{}", text(&changed));
+    assert!(
+        changed.status.code() == Some(2) && text_of(&changed).contains("have been changed"),
+        "{}",
+        text_of(&changed)
+    );
 }
 
 /// What a state says is removed when it is replaced: it may only name its own folder.
@@ -189,7 +190,7 @@ fn what_is_behind_a_path_is_what_counts() {
 fn a_state_cannot_name_what_lies_elsewhere() {
     let home = Home::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
-    assert!(begun.status.success(), "{}", text(&begun));
+    assert!(begun.status.success(), "{}", text_of(&begun));
     let (phase, kept) = (home.at("run/sft"), home.at("kept"));
     for folder in [&phase, &kept] {
         std::fs::create_dir(folder).expect("made");
@@ -199,7 +200,7 @@ fn a_state_cannot_name_what_lies_elsewhere() {
         let state = serde_json::json!({ "folder": named, "step": 1, "sums": ["", ""] }).to_string();
         std::fs::write(phase.join("state.json"), state).expect("written");
         let output = home.train("run", &["--resume"]);
-        let said = text(&output);
+        let said = text_of(&output);
         assert_eq!(output.status.code(), Some(2), "{named}: {said}");
         assert!(said.contains("state.json: not a training state"), "{named}: {said}");
         assert!(kept.join("file").is_file() && home.at("run/base/checkpoint").is_dir(), "{named}");
@@ -211,7 +212,7 @@ fn a_state_cannot_name_what_lies_elsewhere() {
 fn a_phase_that_learnt_nothing_is_not_a_result() {
     let home = Home::new();
     let begun = home.train("trunk", &["--only", "base,annotate,boundary,sft", "--set", "grpo.steps=0"]);
-    assert!(begun.status.success() && !text(&begun).contains("learnt nothing"), "{}", text(&begun));
+    assert!(begun.status.success() && !text_of(&begun).contains("learnt nothing"), "{}", text_of(&begun));
     for (name, set, needles) in [
         (
             "dropped",
@@ -225,7 +226,7 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
         ),
     ] {
         let output = home.train(name, &["--from", "trunk", "--set", set]);
-        let said = text(&output);
+        let said = text_of(&output);
         assert!(output.status.success(), "{said}");
         let summary = std::fs::read_to_string(home.at(name).join("summary.md")).expect("a summary");
         for place in [&said, &summary] {
@@ -240,7 +241,7 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
     }
     let idle = home
         .train("idle", &["--from", "trunk", "--phase", "annotate", "--set", "boundary.steps=0", "--only", "boundary"]);
-    assert!(text(&idle).contains("warning: boundary learnt nothing"), "{}", text(&idle));
+    assert!(text_of(&idle).contains("warning: boundary learnt nothing"), "{}", text_of(&idle));
 }
 
 /// In this process, stopped after every step and gone on with, until it ends.

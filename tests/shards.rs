@@ -1,6 +1,7 @@
 //! Sweeps by several processes: whatever their number, and however often they were killed, the merged files are those of one
 //! process byte for byte; what is missing, doubled, unfinished or of another run is refused by name.
 
+use crate::common::programs::{copy, done, refused};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,7 +58,7 @@ impl Sweep {
 
     #[track_caller]
     fn done(&self, out: &str, more: &[&str]) -> String {
-        done(&mut self.command(out, more))
+        done(&mut self.command(out, more)).0
     }
 
     /// Every shard of so many.
@@ -81,24 +82,6 @@ impl Sweep {
         let mut command = Command::new(REPORT);
         command.arg("merge").args(folders).arg("--out").arg(self.at(out));
         command
-    }
-}
-
-#[track_caller]
-fn done(command: &mut Command) -> String {
-    let output = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-#[track_caller]
-fn refused(command: &mut Command, needles: &[&str]) {
-    let output = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
-    for needle in needles {
-        assert!(said.contains(needle), "`{needle}` is not in: {said}");
     }
 }
 
@@ -234,7 +217,7 @@ fn what_is_run_on_request_is_shared_too() {
     let pairs = |out: &str, more: &[&str]| {
         let mut command = Command::new(INTERVENE);
         command.arg("pairs").arg(&file).args(["fixtures/micro", "--phase", "sft", "--components", "head,mlp"]);
-        done(command.args(more).arg("--out").arg(sweep.at(out)))
+        done(command.args(more).arg("--out").arg(sweep.at(out))).0
     };
     pairs("pairs/whole", &[]);
     let shards = [1, 2, 3].map(|number| {
@@ -303,18 +286,6 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
         refused(&mut sweep.command("f", &[&sft[..], &["--shard", shard]].concat()), &[needle]);
     }
     assert!(!sweep.at("f").exists());
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("a file")) {
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(&path, &to).expect("copied");
-        }
-    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, HiddenState, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
-use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks};
@@ -30,7 +30,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn model() -> Decoder {
-    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
 }
 
@@ -70,7 +70,7 @@ fn an_sft_step_is_pytorchs() {
 
 #[test]
 fn checkpointing_recomputes_and_changes_nothing() {
-    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let after = |device: Device| {
         let model = Decoder::load(&checkpoint, &device).expect("its weights");
         let mut trainer = Trainer::new(model, &Optimizer::default());
@@ -89,7 +89,7 @@ fn checkpointing_recomputes_and_changes_nothing() {
 #[test]
 fn a_restored_trainer_still_recomputes() {
     let device = Device::flex().autodiff().gradient_checkpointing();
-    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let begin = || {
         let model = Decoder::load(&checkpoint, &device).expect("its weights");
         let settings = LoraSettings { rank: 2, ..LoraSettings::default() };
@@ -116,7 +116,7 @@ fn a_restored_trainer_still_recomputes() {
 
 #[test]
 fn a_model_read_in_bf16_is_the_f32_one_rounded() {
-    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
+    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let read = Compute::Bf16.load(&checkpoint, &Device::flex()).expect("its weights");
     let rounded = Decoder::load(&checkpoint, &Device::flex()).expect("its weights").cast(FloatDType::BF16);
     assert_eq!(Compute::of(&read), Compute::Bf16);
@@ -339,7 +339,7 @@ fn only_the_rows_of_named_tokens_are_learnt() {
         let mut learnt = vec![rows[0].ids[0] as usize, rows[0].ids[1] as usize];
         learnt.sort_unstable();
         assert!(learnt[0] != learnt[1]);
-        let checkpoint = Checkpoint::open_folder(fixture("tiny").join(name)).expect("a tiny model");
+        let checkpoint = ModelFiles::open_folder(fixture("tiny").join(name)).expect("a tiny model");
         let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
         let model = Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights");
         let before = model.valid().export().expect("weights");

@@ -7,10 +7,10 @@ use burn::module::Module;
 use burn::tensor::Device;
 use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
-use switchyard::loading::{NewRows, Opened};
+use switchyard::loading::{Checkpoint, NewRows};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::checkpoint::peft::{Adapter, Apply};
-use switchyard::model::checkpoint::{Checkpoint, HostTensor, write_random};
+use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
@@ -52,7 +52,7 @@ fn base(root: &Path, tied: bool, gguf: bool) -> PathBuf {
 
 /// With the switch tokens, ready for factors.
 fn opened(path: &Path, dtype: Compute, device: &Device) -> (Decoder, Vocabulary) {
-    let opened = Opened::open(path.to_str().expect("a path"), None, Apply::Merged).expect("opens");
+    let opened = Checkpoint::open(path.to_str().expect("a path"), None, Apply::Merged).expect("opens");
     let loaded = opened.load_to_train(dtype, device).expect("loads").add_switch_tokens(&NewRows::default());
     let loaded = loaded.expect("tokens");
     (loaded.model, loaded.vocabulary.expect("words"))
@@ -205,8 +205,8 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 assert!(!out.join("model.safetensors").exists());
                 let adapter = Adapter::open(&out).expect("opens");
                 assert_eq!(adapter.config.r, 4 * (number + 1), "{what}: ranks of the phases add up");
-                let whole = Checkpoint::open_folder(&out).expect("opens").names().len();
-                assert_eq!(whole, Checkpoint::open(path.to_str().expect("a path")).expect("opens").names().len());
+                let whole = ModelFiles::open_folder(&out).expect("opens").names().len();
+                assert_eq!(whole, ModelFiles::open(path.to_str().expect("a path")).expect("opens").names().len());
                 assert_eq!(adapter.factor_names().count(), 2 * 7, "{what}");
                 for dtype in [Compute::Stored, Compute::F32] {
                     let read = folder.import("checkpoint", dtype, &Device::flex()).expect("reads");
@@ -217,7 +217,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 // As a user opens it: by itself, and over the base.
                 let (own, over) = (out.to_str().expect("a path"), path.to_str().expect("a path"));
                 for (model, adapter) in [(own, None), (over, Some(out.as_path()))] {
-                    let opened = Opened::open(model, adapter, Apply::Merged).expect("opens");
+                    let opened = Checkpoint::open(model, adapter, Apply::Merged).expect("opens");
                     assert_eq!(opened.switch(), Some(switch));
                     let read = opened.load_as(Compute::Stored, &Device::flex()).expect("loads").model;
                     assert!(relative(&logits(&read, switch), &learnt) < 1e-5, "{what}, {phase}");
@@ -273,7 +273,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     assert!(said.contains("pretrained model"), "{said}");
     let out = folder.export("checkpoint", &frozen, &to(path.to_str())).expect("writes");
     std::fs::rename(&path, root.path().join("moved.gguf")).expect("moves");
-    let said = format!("{:#}", Checkpoint::open_folder(&out).err().expect("refused"));
+    let said = format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"));
     for part in ["adapter_config.json", "base_model_name_or_path", "model.gguf", "lies elsewhere"] {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
@@ -283,7 +283,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
         let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         value["base_model_name_or_path"] = base;
         std::fs::write(&settings, value.to_string()).expect("writes");
-        format!("{:#}", Checkpoint::open_folder(&out).err().expect("refused"))
+        format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"))
     };
     let itself = out.display().to_string();
     for (base, part) in [(serde_json::Value::Null, "--adapter"), (itself.into(), "an adapter itself")] {

@@ -1,13 +1,14 @@
 //! `train` as a user runs it: every phase of `smoke`, killed and resumed, refused settings.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use switchyard::schema::SweepRow;
 use switchyard::store::read;
 
 use super::common::run_files::assert_same;
+use crate::common::programs::text_of;
 
 /// Every phase of every method that leaves a checkpoint.
 const PHASES: [&str; 16] = [
@@ -55,10 +56,6 @@ fn train_on(out: &Path, threads: &str) -> Command {
     command
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 fn weights(out: &Path) -> Vec<Vec<u8>> {
     let file = |phase: &&str, name: &str| -> PathBuf { out.join(phase).join("checkpoint").join(name) };
     let bytes = |phase: &&str| {
@@ -75,7 +72,7 @@ fn weights(out: &Path) -> Vec<Vec<u8>> {
 fn undisturbed(out: &Path) -> Duration {
     let started = std::time::Instant::now();
     let output = train(out).output().expect("train runs");
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
     started.elapsed()
 }
 
@@ -93,7 +90,7 @@ fn killed_until_finished(out: &Path, whole_time: Duration, first: Duration) -> u
         while !left.is_zero() {
             if child.try_wait().expect("its state").is_some() {
                 let output = child.wait_with_output().expect("its output");
-                assert!(output.status.success(), "resumed run failed: {}", text(&output));
+                assert!(output.status.success(), "resumed run failed: {}", text_of(&output));
                 return life as usize;
             }
             std::thread::sleep(tick);
@@ -148,7 +145,7 @@ fn smoke_leaves_every_artefact() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let out = temp.path().join("run");
     let output = train(&out).output().expect("train runs");
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
     for phase in PHASES {
         for file in [
             "result.json",
@@ -193,11 +190,11 @@ fn smoke_leaves_every_artefact() {
     // A second run into the same folder is refused.
     let again = train(&out).output().expect("train runs");
     assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again).contains("--resume"), "{}", text(&again));
+    assert!(text_of(&again).contains("--resume"), "{}", text_of(&again));
     // So is going on with another number of threads: its results would be another's.
     let other = train_on(&out, "3").arg("--resume").output().expect("train runs");
     assert_eq!(other.status.code(), Some(2));
-    let said = text(&other);
+    let said = text_of(&other);
     assert!(
         said.contains("threads was 2, now 3") && said.contains("--threads") && said.contains("manifest.json"),
         "{said}"
@@ -241,7 +238,7 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--set", "nothing"], "key=value"),
     ] {
         let output = train(&out).args(&args).output().expect("train runs");
-        let said = text(&output);
+        let said = text_of(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(needle) && said.lines().count() <= 3, "{args:?} said: {said}");
         assert!(!out.exists(), "{args:?} left a run folder");
@@ -254,7 +251,7 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
     let folder = |name: &str| temp.path().join(name);
     let finished = |out: &Path, args: &[&str]| {
         let output = train(out).args(args).output().expect("train runs");
-        assert!(output.status.success(), "{}", text(&output));
+        assert!(output.status.success(), "{}", text_of(&output));
     };
     finished(&folder("own"), &["--only", "base,coconut"]);
     // A summary is of all that the folder holds, whatever was asked for last.
@@ -276,8 +273,8 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
     {
         let mut command = train_on(&folder("other"), threads);
         let output = command.args(["--base", &first, "--set", set]).output().expect("train runs");
-        assert_eq!(output.status.code(), Some(2), "{set}: {}", text(&output));
-        assert!(text(&output).contains(needle), "{set}: {}", text(&output));
+        assert_eq!(output.status.code(), Some(2), "{set}: {}", text_of(&output));
+        assert!(text_of(&output).contains(needle), "{set}: {}", text_of(&output));
     }
 }
 
@@ -296,8 +293,8 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     };
     let finished = |name: &str, args: &[&str]| {
         let output = short(name, args);
-        assert!(output.status.success(), "{name}: {}", text(&output));
-        text(&output)
+        assert!(output.status.success(), "{name}: {}", text_of(&output));
+        text_of(&output)
     };
     finished("trunk", &["--set", "grpo.from_step=2", "--set", "grpo.keep_every=1"]);
     let trunk = folder("trunk").display().to_string();
@@ -361,7 +358,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
         (vec!["--set", "seed=4"], "seed was 0, now 4"),
     ] {
         let output = short("refused", &[&["--from", &trunk], args.as_slice()].concat());
-        let said = text(&output);
+        let said = text_of(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(needle), "{args:?}: {said}");
         let _ = std::fs::remove_dir_all(folder("refused"));
@@ -424,7 +421,7 @@ fn several_processes_without_mpi_are_refused() {
     let out = home.path().join("run");
     let mut command = train(&out);
     let output = command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0").output().expect("it starts");
-    let said = text(&output);
+    let said = text_of(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--features mpi") && said.contains("2 processes"), "{said}");
     assert!(!out.exists());
@@ -442,9 +439,9 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
         command.stdin(Stdio::null()).output().expect("train runs")
     };
     let first = sweep(&[]);
-    assert!(first.status.success(), "{}", text(&first));
+    assert!(first.status.success(), "{}", text_of(&first));
     // The second batch size takes over the base of its seed.
-    assert_eq!(text(&first).matches("base: taken over from").count(), 2, "{}", text(&first));
+    assert_eq!(text_of(&first).matches("base: taken over from").count(), 2, "{}", text_of(&first));
     let rows: Vec<SweepRow> = read(&out.join("sweep.parquet")).expect("rows");
     let of = |point: &str, phase: &str| -> Vec<&SweepRow> {
         rows.iter().filter(|row| row.point == point && row.result.phase == phase).collect()
@@ -459,17 +456,17 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     let table = std::fs::read_to_string(out.join("sweep.md")).expect("a table");
     assert!(table.contains("| icot.batch=4 | icot |") && table.contains("n=2"), "{table}");
 
-    assert!(text(&sweep(&[])).contains("holds a sweep already"));
+    assert!(text_of(&sweep(&[])).contains("holds a sweep already"));
     // One run is lost: it alone is trained again.
     let lost = out.join("icot.batch=4+seed=1");
     let before = std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights");
     std::fs::remove_dir_all(&lost).expect("removed");
     let again = sweep(&["--resume"]);
-    assert!(again.status.success(), "{}", text(&again));
+    assert!(again.status.success(), "{}", text_of(&again));
     assert_eq!(std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights"), before);
     assert_eq!(read::<SweepRow>(&out.join("sweep.parquet")).expect("rows"), rows);
-    assert_eq!(text(&again).matches("base: taken over from").count(), 1, "{}", text(&again));
+    assert_eq!(text_of(&again).matches("base: taken over from").count(), 1, "{}", text_of(&again));
 
     let wrong = sweep(&["--resume", "--sweep", "no_cot.stepz=1"]);
-    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
+    assert_eq!(wrong.status.code(), Some(2), "{}", text_of(&wrong));
 }

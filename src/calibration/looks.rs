@@ -21,7 +21,6 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::modes::default_modes;
 
-/// One experiment.
 pub(super) struct Look {
     pub name: &'static str,
     /// At what n; the last is its default.

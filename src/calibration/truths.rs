@@ -5,7 +5,6 @@ use rand_chacha::ChaCha8Rng;
 
 use super::known::{Built, Purpose};
 
-/// One kind of truth.
 pub(super) struct Truth {
     pub name: &'static str,
     pub about: &'static str,

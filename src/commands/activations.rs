@@ -10,7 +10,7 @@ use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
 use super::{ModelArgs, encode, reached, row_ids, tensors};
 use crate::latent::Sequence;
-use crate::loading::Opened;
+use crate::loading::Checkpoint;
 use crate::machine::Machine;
 use crate::text::lines;
 
@@ -49,7 +49,6 @@ pub struct Activations {
     machine: MachineArgs,
 }
 
-/// One line of `--prompts`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -99,7 +98,7 @@ impl Activations {
         tensors::write(out, &self.model.named()?, &sequences, &recorded)
     }
 
-    fn rows(&self, opened: &Opened) -> Result<Vec<Vec<u32>>> {
+    fn rows(&self, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
         if let Some(file) = &self.prompts {
             return read_lines(file, opened);
         }
@@ -110,7 +109,7 @@ impl Activations {
     }
 }
 
-fn read_lines(file: &Path, opened: &Opened) -> Result<Vec<Vec<u32>>> {
+fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
     let mut rows = vec![];
     for (place, line) in lines(file)? {
         let row = || -> Result<Vec<u32>> {

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::{ModelArgs, print};
 use crate::latent::reasoning;
 use crate::model::checkpoint::peft::{Difference, difference, save_adapter};
-use crate::model::checkpoint::{Checkpoint, Dtype};
+use crate::model::checkpoint::{Dtype, ModelFiles};
 use crate::model::heads;
 
 /// Write what training changed in a model as a PEFT adapter over the model that it began with.
@@ -45,8 +45,8 @@ impl AdapterArgs {
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
         ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
-        let trained = Checkpoint::open(&self.model.named()?)?;
-        let base = Checkpoint::open(&self.base)?;
+        let trained = ModelFiles::open(&self.model.named()?)?;
+        let base = ModelFiles::open(&self.base)?;
         let heads = trained.path.join(heads::FILE);
         ensure!(!heads.is_file(), "{}: an adapter cannot hold a method's own heads", heads.display());
         let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;

@@ -142,9 +142,6 @@ impl Chosen {
 }
 
 /// Refuses a method that there is not, with the one that may be meant.
-///
-/// # Errors
-/// The first such name.
 pub fn unknown_method(named: &[String]) -> Result<()> {
     let known: Vec<&str> = crate::method::ALL.iter().map(|method| method.name()).collect();
     match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {

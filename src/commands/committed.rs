@@ -29,7 +29,7 @@ const MICRO: &[(&str, &[u8])] = carried![
 ];
 
 /// A path as it is; of one below `fixtures/` that is not in this folder, the committed one, or the one that the program carries.
-pub(crate) fn committed(path: impl AsRef<Path>) -> PathBuf {
+pub(crate) fn fixture_path(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     let there = Path::new(CHECKOUT).join(path);
     if !path.starts_with("fixtures") || path.exists() {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_here_or_nowhere_or_elsewhere_stays_as_it_is() {
         for path in ["fixtures/micro", "fixtures/nothing", "src/lib.rs", "/fixtures/micro", "Qwen/Qwen3-8B"] {
-            assert_eq!(committed(path), Path::new(path));
+            assert_eq!(fixture_path(path), Path::new(path));
         }
     }
 

@@ -22,8 +22,6 @@ pub struct Experiments {
 }
 
 impl Experiments {
-    /// # Errors
-    /// As [`Runner::run`].
     pub fn run(&self) -> Result<()> {
         if self.chosen.list {
             return print(&Chosen::listed());

@@ -39,7 +39,6 @@ pub struct Explore {
     machine: MachineArgs,
 }
 
-/// What the page asks.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Ask {

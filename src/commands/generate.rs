@@ -15,7 +15,7 @@ use super::render::{decode as to_text, render};
 use super::unknown::warn_of_unknown;
 use super::{ModelArgs, print, row_ids, tensors};
 use crate::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
-use crate::loading::{Loaded, Opened};
+use crate::loading::{Checkpoint, Loaded};
 use crate::machine::Machine;
 use crate::model::hooks::{Recorded, Recording, parse_specs};
 use crate::model::{HookSpec, Hooks};
@@ -92,9 +92,6 @@ settings! {
 
 impl DecodeArgs {
     /// Of a model that reasons so and ends its texts with these tokens.
-    ///
-    /// # Errors
-    /// A value out of range, by name.
     pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
         let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
         // One named alone moves the other out of its way.
@@ -146,7 +143,7 @@ impl Generate {
         self.show(trace, &loaded, &fired)
     }
 
-    fn checked_prompt(&self, opened: &Opened) -> Result<Vec<u32>> {
+    fn checked_prompt(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
         let prompt = self.prompt_ids(opened)?;
         opened.check_ids(&prompt)?;
         if let Some(ids) = opened.switch() {
@@ -166,7 +163,7 @@ impl Generate {
         Ok(prompt)
     }
 
-    fn prompt_ids(&self, opened: &Opened) -> Result<Vec<u32>> {
+    fn prompt_ids(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
         let (Some(prompt), true) = (&self.prompt, self.chat) else {
             let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
             return ids.context("nothing to continue: give --prompt or --ids");
@@ -180,8 +177,8 @@ impl Generate {
     }
 
     /// The chat template that is asked for.
-    fn chat(&self, opened: &Opened, vocabulary: &Vocabulary) -> Result<Chat> {
-        let origin = opened.checkpoint.path.display();
+    fn chat(&self, opened: &Checkpoint, vocabulary: &Vocabulary) -> Result<Chat> {
+        let origin = opened.files.path.display();
         let chat = vocabulary.chat(self.chat_template.as_deref())?;
         let chat =
             chat.with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
@@ -226,7 +223,6 @@ fn taken(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
-/// Prompts that were continued.
 pub(super) struct Continued {
     pub traces: Vec<Trace>,
     pub recorded: Vec<Recorded>,

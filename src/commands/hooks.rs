@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::print;
 use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Target, What, With};
 use crate::latent::{Blocks, DecodeSettings};
-use crate::loading::Opened;
+use crate::loading::Checkpoint;
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
 
 /// What to change, or which hooks there are.
@@ -25,10 +25,7 @@ pub(crate) struct HookArgs {
 
 impl HookArgs {
     /// The changes, read and checked, files included.
-    ///
-    /// # Errors
-    /// As [`Edits::read`].
-    pub fn edits(&self, opened: &Opened) -> Result<Edits> {
+    pub fn edits(&self, opened: &Checkpoint) -> Result<Edits> {
         Edits::read(&self.hook, opened.config())
     }
 }
@@ -38,8 +35,6 @@ impl HookArgs {
 pub(crate) struct Edits(Vec<Change>);
 
 impl Edits {
-    /// # Errors
-    /// As [`Change::read`].
     pub fn read(texts: &[String], config: &ModelConfig) -> Result<Self> {
         let read = |text: &String| Change::read(text, config).with_context(|| format!("--hook '{text}'"));
         texts.iter().map(read).collect::<Result<_>>().map(Self)
@@ -95,9 +90,6 @@ pub(crate) struct AtWork<'a>(Vec<(&'a Change, Acting<'a>)>);
 
 impl AtWork<'_> {
     /// The hooks that change.
-    ///
-    /// # Errors
-    /// None in practice: every pattern was resolved before.
     pub fn hooks(&self, layers: usize) -> Result<Hooks<'_>> {
         let mut hooks = Hooks::none();
         for (change, acting) in &self.0 {
@@ -122,10 +114,7 @@ impl AtWork<'_> {
 }
 
 /// Prints one line a hook, those of every layer as one pattern.
-///
-/// # Errors
-/// Trouble with standard output.
-pub(crate) fn list(opened: &Opened) -> Result<()> {
+pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
     let config = opened.config();
     let layers = config.num_hidden_layers;
     let latent = opened.switch().is_some();

@@ -19,7 +19,6 @@ use crate::model::Hooks;
 use crate::progress::say;
 use crate::study::circuits::lens::{Fitting, JacobianLens};
 
-/// A text, or the ids of one.
 #[derive(Args, Debug)]
 struct TextArgs {
     #[command(flatten)]

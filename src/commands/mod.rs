@@ -42,11 +42,11 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::de::DeserializeOwned;
 
-use crate::loading::Opened;
+use crate::loading::Checkpoint;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress::{plain, say};
 use crate::study::checkpoint;
-use committed::committed;
+use committed::fixture_path;
 use targets::{FIXTURE, examined, is_run};
 
 /// Which model.
@@ -69,12 +69,9 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// Opens the model, an adapter merged into it.
-    ///
-    /// # Errors
-    /// As [`Opened::open`].
-    pub fn open(&self) -> Result<Opened> {
-        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(committed);
-        Opened::open(&self.named()?, over.as_deref(), Apply::Merged)
+    pub fn open(&self) -> Result<Checkpoint> {
+        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(fixture_path);
+        Checkpoint::open(&self.named()?, over.as_deref(), Apply::Merged)
     }
 
     /// Whether the user named a model: an adapter alone names its own base.
@@ -82,16 +79,16 @@ impl ModelArgs {
         self.target.is_some() || self.model.is_some()
     }
 
-    /// The model as [`Opened::open`] takes it: of a run, the folder of the checkpoint.
+    /// The model as [`Checkpoint::open`] takes it: of a run, the folder of the checkpoint.
     ///
     /// # Errors
     /// A phase that was not trained, or of what is not a run.
     pub fn named(&self) -> Result<String> {
         if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
-            return Ok(committed(adapter).display().to_string());
+            return Ok(fixture_path(adapter).display().to_string());
         }
         let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
-        let run = committed(target);
+        let run = fixture_path(target);
         if !is_run(&run) {
             ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
             return Ok(run.display().to_string());
@@ -106,7 +103,7 @@ impl ModelArgs {
 ///
 /// # Errors
 /// A model without tokenizer, an empty prompt, what is no number.
-pub(crate) fn row_ids(opened: &Opened, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
+pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
     prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
 }
 
@@ -114,7 +111,7 @@ pub(crate) fn row_ids(opened: &Opened, prompt: Option<&str>, ids: Option<&str>) 
 ///
 /// # Errors
 /// A model without tokenizer, an empty prompt.
-pub(crate) fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
+pub(crate) fn encode(opened: &Checkpoint, prompt: &str) -> Result<Vec<u32>> {
     ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
     let vocabulary = opened.text()?;
     unknown::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
@@ -122,9 +119,6 @@ pub(crate) fn encode(opened: &Opened, prompt: &str) -> Result<Vec<u32>> {
 }
 
 /// `1,2,3` as ids.
-///
-/// # Errors
-/// What is not a number, by itself.
 pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
     if text.trim().is_empty() {
         bail!("--ids is empty: write token ids, for example --ids 1,2,3");
@@ -139,9 +133,6 @@ pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
 }
 
 /// Writes a result to standard output. A reader that has gone away (`| head`) is no error.
-///
-/// # Errors
-/// Any other trouble with standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {

@@ -55,8 +55,6 @@ enum What {
 }
 
 impl Probe {
-    /// # Errors
-    /// As the subcommand's.
     pub fn run(self) -> Result<()> {
         match self.what {
             None => self.experiments.run(),

@@ -9,9 +9,6 @@ use crate::latent::trace::PositionRole;
 use crate::text::Vocabulary;
 
 /// Text with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
-///
-/// # Errors
-/// Ids that the vocabulary cannot decode.
 pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> Result<String> {
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
@@ -35,9 +32,6 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
 }
 
 /// What was read: visible text alone.
-///
-/// # Errors
-/// Ids that the vocabulary cannot decode.
 pub fn decode(ids: &[u32], vocabulary: Option<&Vocabulary>) -> Result<String> {
     match vocabulary {
         Some(vocabulary) => vocabulary.decode_visible(ids),

@@ -91,8 +91,6 @@ enum Command {
 }
 
 impl Report {
-    /// # Errors
-    /// A folder or file that cannot be read, or a place that cannot be written.
     pub fn run(&self) -> Result<()> {
         on_the_pool(threads(), || match &self.command {
             None => report(self),

@@ -22,7 +22,6 @@ use crate::stats::probe::TooFew;
 use crate::store::{Manifest, command, writable};
 use crate::study::{DoesNotApply, Study};
 
-/// What is run on what.
 pub(super) struct Runner<'a> {
     /// `probe` or `intervene`.
     pub program: &'static str,
@@ -239,7 +238,10 @@ impl Runner<'_> {
                     print(&(found(&made) + &tables))?;
                     return Err(error.context("the same command with --resume goes on"));
                 }
-                Err(error) if does_not_apply(&error) && !self.chosen.names(job.experiment) => {
+                // There is nothing to ask of this checkpoint and data: no fault of either.
+                Err(error)
+                    if (error.is::<DoesNotApply>() || error.is::<TooFew>()) && !self.chosen.names(job.experiment) =>
+                {
                     say(&format!("{name}: left out: {error:#}"));
                 }
                 Err(error) => {
@@ -297,9 +299,4 @@ fn found(made: &[&Journal]) -> String {
         }
     }
     out
-}
-
-/// Whether an error says that there is nothing to ask of this checkpoint and data: no fault of either.
-fn does_not_apply(error: &Error) -> bool {
-    error.is::<DoesNotApply>() || error.is::<TooFew>()
 }

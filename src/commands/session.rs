@@ -90,8 +90,6 @@ fn five() -> usize {
 }
 
 impl Session {
-    /// # Errors
-    /// A model that cannot be opened. What is wrong with a request is its answer.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::committed::committed;
+use super::committed::fixture_path;
 use super::unknown::warn_of_unknown;
 use crate::grade::Grader;
 use crate::machine::Machine;
@@ -64,11 +64,8 @@ pub struct Targets {
 
 impl Targets {
     /// Opens everything that is named on the machine, before any work.
-    ///
-    /// # Errors
-    /// The first that cannot be opened.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
-        let mut adapter = self.adapter.as_ref().map(committed);
+        let mut adapter = self.adapter.as_ref().map(fixture_path);
         let named = match (self.targets.is_empty(), &adapter) {
             // An adapter alone names its own base.
             (true, Some(alone)) => vec![alone.display().to_string()],
@@ -78,7 +75,7 @@ impl Targets {
         if self.targets.is_empty() {
             adapter = None;
         }
-        let named: Vec<String> = named.iter().map(|target| committed(target).display().to_string()).collect();
+        let named: Vec<String> = named.iter().map(|target| fixture_path(target).display().to_string()).collect();
         ensure!(
             !self.targets.is_empty() || self.adapter.is_some() || Path::new(&named[0]).is_dir(),
             "{FIXTURE} is neither here nor where the program was built: run in the repository's folder, or name a run folder of \

@@ -42,9 +42,6 @@ pub(crate) fn check_finite(tensors: &[Recorded]) -> Result<()> {
 }
 
 /// Writes what was recorded of these rows.
-///
-/// # Errors
-/// A file that cannot be written. No partial file is left.
 pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[Recorded]) -> Result<()> {
     let bytes: Vec<Vec<u8>> = tensors.iter().map(|t| t.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let mut views = vec![];

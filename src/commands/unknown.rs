@@ -9,9 +9,6 @@ use crate::text::{Vocabulary, cut};
 const NAMED: usize = 3;
 
 /// Warns where texts hold words that the vocabulary lacks. `what` the texts are: `prompts`.
-///
-/// # Errors
-/// A text that cannot be encoded.
 pub(super) fn warn_of_unknown<'a>(
     vocabulary: &Vocabulary,
     what: &str,

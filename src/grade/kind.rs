@@ -5,7 +5,7 @@ use super::{Grader, words};
 /// What a gold answer states: what a whole solution marks as its answer, else all of it.
 pub(super) fn stated(gold: &str) -> String {
     let stated = words::stated(gold);
-    let marked = if stated.is_marked() { stated.shown() } else { None };
+    let marked = if stated.marked { stated.shown() } else { None };
     marked.unwrap_or_else(|| gold.trim().to_owned())
 }
 

@@ -119,7 +119,7 @@ impl Grader {
         match self {
             Grader::Math => math::gold_answer(gold, false).value.is_some(),
             Grader::Exact => !gold.trim().is_empty(),
-            Grader::Choice => words::chosen(&kind::stated(gold)).is_some(),
+            Grader::Choice => words::choice(&kind::stated(gold)).is_some(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Grader {
         let verdict = match self {
             Grader::Math => math::grade(gold, response, strict),
             Grader::Exact => Verdict { equal: words::states(response, &kind::stated(gold), strict), rule: Rule::Text },
-            Grader::Choice => match (words::chosen(&kind::stated(gold)), words::chosen(response)) {
+            Grader::Choice => match (words::choice(&kind::stated(gold)), words::choice(response)) {
                 (Some(gold), Some(said)) => Verdict { equal: gold == said, rule: Rule::Letter },
                 _ => Verdict { equal: false, rule: Rule::NoAnswer },
             },
@@ -189,7 +189,7 @@ impl Grading {
             Grader::Math => extract(response),
             Grader::Exact => words::stated(response).shown(),
             Grader::Choice => {
-                words::chosen(response).map_or_else(|| words::stated(response).shown(), |c| Some(c.into()))
+                words::choice(response).map_or_else(|| words::stated(response).shown(), |c| Some(c.into()))
             }
         }
     }

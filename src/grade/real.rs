@@ -113,10 +113,6 @@ impl<const P: u64> Big<P> {
         if k >= 0 { &self.m << k.min(4 * P as i64) } else { &self.m >> (-k).min(8 * P as i64) }
     }
 
-    fn from_fixed(m: BigInt) -> Self {
-        Self::new(m, -(P as i64))
-    }
-
     fn ln2() -> Self {
         // ln 2 = 2 atanh(1/3).
         static LN2: OnceLock<BigInt> = OnceLock::new();
@@ -259,7 +255,7 @@ impl<const P: u64> Real for Big<P> {
                 sum += &term;
                 k += 2;
             }
-            Self::from_fixed(sum)
+            Self::new(sum, -(P as i64))
         };
         (series(x.clone(), 1), series(BigInt::one() << P, 0))
     }

@@ -25,7 +25,7 @@ const LONGEST: usize = 4_000;
 pub(super) struct Stated {
     spellings: Vec<String>,
     /// Whether a mark says that it is the answer.
-    marked: bool,
+    pub(super) marked: bool,
     /// Whether the first spelling is a text of several lines.
     lines: bool,
 }
@@ -40,11 +40,6 @@ impl Stated {
             }
         }
         Self { spellings: all, marked: true, lines: false }
-    }
-
-    /// Whether a mark says that it is the answer.
-    pub fn is_marked(&self) -> bool {
-        self.marked
     }
 
     /// The answer as it is shown; none where nothing marks one and the text is long.
@@ -270,7 +265,7 @@ pub(super) fn unstyled(text: &str) -> String {
 }
 
 /// The letter that a text chooses: `C`, `(C)`, `C.`, `C) 42`, `\text{(C)}`, "option C".
-pub(super) fn chosen(text: &str) -> Option<char> {
+pub(super) fn choice(text: &str) -> Option<char> {
     let Stated { spellings, lines, .. } = stated(text);
     let spellings: Vec<String> = spellings.iter().skip(usize::from(lines)).map(|said| words(said)).collect();
     let sure = spellings.iter().rev().find_map(|said| alone(said));

@@ -99,8 +99,6 @@ fn some_of(names: &[&str]) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-/// # Errors
-/// A type that holds no floats.
 fn floats(view: &TensorView) -> Result<Vec<f32>> {
     let bytes = view.data();
     Ok(match view.dtype() {

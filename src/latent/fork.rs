@@ -64,7 +64,6 @@ pub enum Start {
     Switch,
 }
 
-/// One continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fork {
     /// Which request of the prefix.

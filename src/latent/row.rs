@@ -22,7 +22,6 @@ enum Mode {
     Between,
 }
 
-/// One row in progress.
 #[derive(Clone)]
 pub(super) struct DecodingRow {
     pub trace: Trace,
@@ -328,7 +327,6 @@ impl DecodingRow {
         piece
     }
 
-    /// Feeds the latent `step` of a block.
     fn latent(&mut self, ids: SwitchIds, block: usize, step: usize) -> Piece {
         let latent = Position {
             token: ids.latent,

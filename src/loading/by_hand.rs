@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Loaded, Opened};
+use super::{Checkpoint, Loaded};
 use crate::latent::{Decode, DecodeSettings, Gradient, Request, Sequence, Trace, Wave, Waves, decode};
 use crate::machine::Machine;
 use crate::model::checkpoint::peft::Apply;
@@ -23,9 +23,9 @@ impl Loaded {
     /// Opens a Hugging Face folder (of a run: `<run>/<phase>/checkpoint`), a `.gguf` or a hub id, on the CPU in f32.
     ///
     /// # Errors
-    /// As [`Opened::open`] and [`Opened::load`].
+    /// As [`Checkpoint::open`] and [`Checkpoint::load`].
     pub fn open(model: &str) -> Result<Self> {
-        Opened::open(model, None, Apply::Merged)?.load(&Machine::default().device)
+        Checkpoint::open(model, None, Apply::Merged)?.load(&Machine::default().device)
     }
 
     /// Layers of the model: what the names of hooks are resolved against.

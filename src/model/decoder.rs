@@ -184,9 +184,6 @@ impl Block {
 impl Decoder {
     /// A decoder of this shape whose norms are one; its matrices are what `make` returns for each, in the order of the
     /// forward pass.
-    ///
-    /// # Errors
-    /// What `make` returns.
     pub(super) fn new(config: &ModelConfig, device: &Device, make: Make) -> Result<Self> {
         let (v, d) = (config.vocab_size, config.hidden_size);
         let embed_tokens = make(EMBED, [v, d])?;
@@ -279,9 +276,6 @@ impl Decoder {
     }
 
     /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
-    ///
-    /// # Errors
-    /// A table that is kept on the host.
     pub(crate) fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding_on_device(ids)?;
         let scale = self.config.embed_scale();

@@ -20,23 +20,18 @@ pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec
     visitor.error.map_or(Ok(visitor.out), Err)
 }
 
-/// `√Σ g²` over all gradients (what PyTorch's `clip_grad_norm_` returns).
-pub(crate) fn global_norm(model: &Decoder, grads: &GradientsParams) -> f64 {
-    let mut visitor = SquaredNorm { grads, total: 0.0 };
-    model.visit(&mut visitor);
-    visitor.total.sqrt()
-}
-
 /// Multiplies every gradient by `factor`.
 pub fn scale(model: &Decoder, grads: &mut GradientsParams, factor: f64) {
     model.visit(&mut Scale { grads, factor });
 }
 
-/// Scales all gradients so that the global norm is at most `max_norm`; returns the norm before.
+/// Scales all gradients so that the global norm, `√Σ g²`, is at most `max_norm`; returns the norm before.
 ///
 /// PyTorch's rule: the factor is `max_norm / (norm + 1e-6)`, at most 1.
 pub(crate) fn clip_global_norm(model: &Decoder, grads: &mut GradientsParams, max_norm: f64) -> f64 {
-    let norm = global_norm(model, grads);
+    let mut visitor = SquaredNorm { grads, total: 0.0 };
+    model.visit(&mut visitor);
+    let norm = visitor.total.sqrt();
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         scale(model, grads, factor);

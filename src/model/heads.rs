@@ -218,9 +218,6 @@ impl Decoder {
     }
 
     /// With the heads that stand beside its weights, if any.
-    ///
-    /// # Errors
-    /// A file that cannot be read or does not fit the model.
     pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         if !path.is_file() {
@@ -237,9 +234,6 @@ impl Decoder {
     }
 
     /// The bytes of [`FILE`]; `None` without heads.
-    ///
-    /// # Errors
-    /// A device that cannot hand its data over.
     pub(crate) fn heads_file(&self) -> Result<Option<Vec<u8>>> {
         let tensors = self.export_heads()?;
         (!tensors.is_empty()).then(|| packed(&tensors)).transpose()
@@ -247,9 +241,6 @@ impl Decoder {
 }
 
 /// The bytes of [`FILE`] for these parameters, by the names of [`HeadSizes::parameters`].
-///
-/// # Errors
-/// A name that comes twice.
 pub(crate) fn packed(tensors: &[(String, HostTensor)]) -> Result<Vec<u8>> {
     let bytes = |tensor: &HostTensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
     let held: Vec<(&String, &HostTensor, Vec<u8>)> = tensors.iter().map(|(name, t)| (name, t, bytes(t))).collect();

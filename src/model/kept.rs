@@ -8,7 +8,7 @@ mod train;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
-use super::checkpoint::{Checkpoint, expected_parameters};
+use super::checkpoint::{ModelFiles, expected_parameters};
 use super::decoder::Decoder;
 use super::linear::{Linear, Matrix};
 use crate::ops::stored::{Format, Stored};
@@ -18,7 +18,7 @@ pub use matrix::Kept;
 /// other, a tenth faster where memory is what it waits for; a smaller model lies in the cache, where parameters are faster.
 const LARGE: usize = 1 << 24;
 
-fn is_large(checkpoint: &Checkpoint) -> bool {
+fn is_large(checkpoint: &ModelFiles) -> bool {
     let weights = |(_, shape): (String, Vec<usize>)| shape.iter().product::<usize>();
     expected_parameters(&checkpoint.config).into_iter().map(weights).sum::<usize>() >= LARGE
 }
@@ -29,7 +29,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that cannot be read, or a kept one with a value that is not finite.
-    pub fn load_kept(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+    pub fn load_kept(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
     }
 
@@ -38,7 +38,7 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Self::load_kept`].
-    pub fn load_kept_to_train(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+    pub fn load_kept_to_train(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::kept(checkpoint, true, device, |matrix| matrix)
     }
 
@@ -47,7 +47,7 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Self::load_kept`]; and a checkpoint that stores no matrix in bf16, of which nothing would be faster.
-    pub fn load_kept_in_bf16(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+    pub fn load_kept_in_bf16(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         let mut found = false;
         let decoder = Self::kept(checkpoint, is_large(checkpoint), device, |matrix| {
             found |= matrix.has(Format::Bf16);
@@ -63,7 +63,7 @@ impl Decoder {
 
     /// Matrices that are stored as f32 are kept too where `floats` says so.
     fn kept(
-        checkpoint: &Checkpoint,
+        checkpoint: &ModelFiles,
         floats: bool,
         device: &Device,
         mut form: impl FnMut(Stored) -> Stored,

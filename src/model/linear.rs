@@ -50,14 +50,10 @@ impl Linear {
         Ok(Self { weight: make(&format!("{name}.weight"), shape)?, bias: None })
     }
 
-    /// The projection with a bias, zero until it is read.
-    fn with_bias(self, d_out: usize, device: &Device) -> Self {
-        Self { bias: Some(Param::from_tensor(Tensor::zeros([d_out], device))), ..self }
-    }
-
-    /// The projection, with a bias where there is one.
+    /// The projection, with a bias where there is one: zero until it is read.
     pub(super) fn biased(self, has_bias: bool, d_out: usize, device: &Device) -> Self {
-        if has_bias { self.with_bias(d_out, device) } else { self }
+        let bias = has_bias.then(|| Param::from_tensor(Tensor::zeros([d_out], device)));
+        Self { bias, ..self }
     }
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.
@@ -119,9 +115,6 @@ impl Linear {
     }
 
     /// W's columns for some outputs, as rows, without the bias: `[n, d_in]`.
-    ///
-    /// # Errors
-    /// An output that W does not have.
     pub(crate) fn outputs(&self, outputs: &[usize], device: &Device) -> Result<Tensor<2>> {
         match &self.weight {
             Matrix::Dense(weight) => {
@@ -161,9 +154,6 @@ impl Linear {
 /// The embedding table `[V, D]`, which is also the head of a tied model.
 impl Matrix {
     /// Rows by token id, `[n, D]`.
-    ///
-    /// # Errors
-    /// An id that has no row.
     pub(crate) fn embedding(&self, ids: &[usize], device: &Device) -> Result<Tensor<2>> {
         match self {
             Matrix::Dense(table) => {
@@ -177,9 +167,6 @@ impl Matrix {
     }
 
     /// Rows of ids on the device, `[N]`, all in the table.
-    ///
-    /// # Errors
-    /// A table that is kept on the host.
     pub(super) fn embedding_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         match self {
             Matrix::Dense(table) => Ok(table.val().select(0, ids)),

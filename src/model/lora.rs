@@ -80,7 +80,7 @@ impl Decoder {
     }
 
     /// Attaches an adapter's factors, to be trained further. Whole weights that it replaces must be in the decoder
-    /// already (`Checkpoint::with_adapter` under `Apply::ReplacedOnly`).
+    /// already (`ModelFiles::with_adapter` under `Apply::ReplacedOnly`).
     ///
     /// A projection that carries factors in some layers carries them in all: where the file has none, they stay at
     /// their start, which changes nothing.

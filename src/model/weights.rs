@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Ten
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::checkpoint::{Checkpoint, EMBED, HEAD, HostTensor, POSITIONS, expected_parameters, spread};
+use super::checkpoint::{EMBED, HEAD, HostTensor, ModelFiles, POSITIONS, expected_parameters, spread};
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::heads::Heads;
@@ -51,16 +51,13 @@ impl Decoder {
     ///
     /// # Errors
     /// A tensor that cannot be read.
-    pub fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+    pub fn load(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::load_in(checkpoint, FloatDType::F32, device)
     }
 
     /// Loads weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
     /// to them, and they may be trained.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read, or that the device has no place for.
-    pub(crate) fn load_in(checkpoint: &Checkpoint, dtype: FloatDType, device: &Device) -> Result<Self> {
+    pub(crate) fn load_in(checkpoint: &ModelFiles, dtype: FloatDType, device: &Device) -> Result<Self> {
         let get = |name: &str| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
         };

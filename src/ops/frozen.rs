@@ -74,9 +74,6 @@ impl Frozen {
     }
 
     /// With more rows, kept as floats.
-    ///
-    /// # Errors
-    /// Values that are not whole rows.
     pub fn with_rows(self, more: &[f32]) -> Result<Self> {
         match self {
             Self::Host(stored) => Ok(Self::Host(Arc::new(Arc::unwrap_or_clone(stored).with_rows(more)?))),
@@ -98,9 +95,6 @@ impl Frozen {
     }
 
     /// The rows named, as floats, `[n, width]`.
-    ///
-    /// # Errors
-    /// A row that the matrix does not have.
     pub fn select(&self, rows: &[usize], device: &Device) -> Result<Tensor<2>> {
         if let Some(row) = rows.iter().find(|row| **row >= self.rows()) {
             anyhow::bail!("row {row} of a matrix of {} rows", self.rows());
@@ -120,9 +114,6 @@ impl Frozen {
     }
 
     /// Rows by their numbers on the device, all below the number of rows.
-    ///
-    /// # Errors
-    /// A matrix that lies on the host.
     pub fn select_on_device(&self, rows: Tensor<1, Int>) -> Result<Tensor<2>> {
         match self {
             Self::Host(_) => anyhow::bail!("rows of a matrix on the host by numbers on a device: {:?}", rows.device()),

@@ -22,9 +22,6 @@ pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<Compared>> {
 }
 
 /// Compares the hooks of any model that should have these reference values.
-///
-/// # Errors
-/// As [`hooks`].
 pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Result<Vec<Compared>> {
     let rows = rows(references)?;
     let alone = |cuts: &dyn Fn(usize) -> Vec<usize>| {

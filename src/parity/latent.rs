@@ -35,9 +35,6 @@ pub(super) fn rows_of(fixtures: &Fixtures, set: &str) -> Result<Vec<Row>> {
 }
 
 /// Logits, loss and gradients of known rows with latents.
-///
-/// # Errors
-/// As the model's.
 pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Compared>> {
     let references = read(&fixtures.path("latent/reference.safetensors"))?;
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;

@@ -20,7 +20,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use crate::model::Decoder;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use reference::Found;
 
 /// The tiny models that have reference values.
@@ -86,9 +86,8 @@ impl Fixtures {
         Self { root, device, kept: false }
     }
 
-    /// A tiny model by its name.
     pub(crate) fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
-        let checkpoint = Checkpoint::open_folder(self.path(&format!("tiny/{name}")))?;
+        let checkpoint = ModelFiles::open_folder(self.path(&format!("tiny/{name}")))?;
         if self.kept { Decoder::load_kept_to_train(&checkpoint, device) } else { Decoder::load(&checkpoint, device) }
     }
 
@@ -97,9 +96,6 @@ impl Fixtures {
     }
 
     /// Everything that there are reference values of, in the order of what depends on what.
-    ///
-    /// # Errors
-    /// A fixture that cannot be read, and what the model refuses.
     pub fn all(&self) -> Result<Vec<Compared>> {
         let mut out = vec![];
         for name in TINY {
@@ -120,9 +116,6 @@ impl Fixtures {
     }
 
     /// What there is of it for models that are kept as stored: nothing in them is trained.
-    ///
-    /// # Errors
-    /// As [`Self::all`].
     pub fn of_kept(&self) -> Result<Vec<Compared>> {
         let kept = Self { kept: true, ..self.clone() };
         let mut out = vec![];

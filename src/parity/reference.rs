@@ -36,17 +36,11 @@ pub fn read(path: &Path) -> Result<References> {
 }
 
 /// The tensor of a name.
-///
-/// # Errors
-/// A name that the file does not have.
 pub fn get<'r>(references: &'r References, name: &str) -> Result<&'r HostTensor> {
     references.get(name).with_context(|| format!("the reference values have no `{name}`"))
 }
 
 /// The rows of token ids of a tiny model.
-///
-/// # Errors
-/// As [`get`].
 pub fn rows(references: &References) -> Result<Vec<Vec<u32>>> {
     let row = |r| Ok(get(references, &format!("row{r}.ids"))?.data.iter().map(|&id| id as u32).collect());
     (0..3).map(row).collect()
@@ -61,9 +55,6 @@ pub struct Found {
 }
 
 /// Compares values with the reference.
-///
-/// # Errors
-/// Another number of values.
 pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Found> {
     ensure!(ours.len() == reference.len(), "{what}: {} values, the reference has {}", ours.len(), reference.len());
     let scale = reference.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
@@ -99,9 +90,6 @@ pub fn gradients(ours: &[(String, HostTensor)], references: &References, prefix:
 }
 
 /// A tensor's values on the host.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub fn values<const R: usize>(x: &Tensor<R>) -> Result<Vec<f32>> {
     x.clone().try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading values: {e:?}"))
 }

@@ -30,9 +30,6 @@ fn scalar(ours: f64, reference: f64, relative_to: f64) -> Found {
 }
 
 /// Loss, gradient norm and every weight after an optimiser step, on so many threads and in so many micro-batches.
-///
-/// # Errors
-/// As the step's.
 pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<Compared>> {
     let references = read(&fixtures.path("steps/sft.safetensors"))?;
     let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
@@ -102,9 +99,6 @@ pub struct GrpoRollout {
 
 impl GrpoValues {
     /// Reads them, and the rollouts as the trainer takes them.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub fn read(root: &std::path::Path) -> Result<(Self, Vec<Rollout>)> {
         Self::read_file(root.join("steps/grpo.json"))
     }
@@ -143,17 +137,11 @@ impl GrpoRollout {
 }
 
 /// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
-///
-/// # Errors
-/// As the replay's.
 pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Compared>> {
     step_of(fixtures, ("grpo", &Reasoning::default()), mode, threads)
 }
 
 /// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
-///
-/// # Errors
-/// As the replay's.
 pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Compared>> {
     let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };

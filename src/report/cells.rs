@@ -9,7 +9,6 @@ use super::folder::{Folder, sound};
 use crate::schema::{AccuracyRow, InterventionRow, PhaseRow};
 use crate::stats::{Bootstrap, Estimate};
 
-/// Whose numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Cells<'a> {
     pub folder: &'a Folder,

@@ -10,9 +10,6 @@ use super::verdicts::{READING, Tested, Verdict};
 use crate::store::write_atomic;
 
 /// Writes the files; returns which.
-///
-/// # Errors
-/// A disk that cannot be written.
 pub(crate) fn save(claims: &[Tested<'_>], stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
     let written = table(claims)?.save(stem, formats)?;
     // In Markdown the tests are folded below.
@@ -122,7 +119,6 @@ pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
     }
 }
 
-/// How many claims have a verdict.
 pub(crate) fn count(claims: &[Tested<'_>], verdict: Verdict) -> usize {
     claims.iter().filter(|t| t.verdict == verdict).count()
 }

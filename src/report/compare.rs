@@ -29,9 +29,6 @@ const READING: &str = "zero … embedding_argmax: accuracy on the problems where
     undecided.";
 
 /// Every checkpoint of the folders that interventions or accuracies were measured of.
-///
-/// # Errors
-/// Folders without such rows.
 pub fn table(folders: &[Folder]) -> Result<Table> {
     let mut table = Table::new("tab:compare", "Organisms side by side", headings());
     table.note = READING.to_owned();

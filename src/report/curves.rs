@@ -18,9 +18,6 @@ pub(super) const SUPERVISED: [&str; 10] =
     ["base", "boundary", "sft", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi", "colar"];
 
 /// Draws every curve whose rows exist under `run`; returns the files, none of a run that has not trained.
-///
-/// # Errors
-/// Rows that cannot be read, a disk that cannot be written.
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
     let mut files = vec![];

@@ -68,7 +68,6 @@ pub struct Folder {
     files: BTreeMap<(String, String), File>,
 }
 
-/// The rows of one file.
 struct File {
     flat: Vec<FlatRow>,
     /// The same as a `Vec` of their struct, where they have one.
@@ -85,21 +84,18 @@ impl Folder {
         let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
         let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
-        let (path_of, files) = (path.to_path_buf(), BTreeMap::new());
-        let (calibration, unreadable, mixed) = (vec![], vec![], vec![]);
-        let asked = false;
         let mut folder = Self {
             name,
-            path: path_of,
+            path: path.to_path_buf(),
             manifest: None,
             sft,
             grpo,
             start,
-            calibration,
-            unreadable,
-            mixed,
-            asked,
-            files,
+            calibration: vec![],
+            unreadable: vec![],
+            mixed: vec![],
+            asked: false,
+            files: BTreeMap::new(),
         };
         folder.read_calibration();
         folder.manifest = folder.read_manifest(path);

@@ -22,9 +22,6 @@ pub fn parts(folder: &Folder) -> Result<Vec<Part>> {
 }
 
 /// The README with every part put between its markers.
-///
-/// # Errors
-/// A marker that is not there.
 pub fn filled(readme: &str, parts: &[Part]) -> Result<String> {
     let mut text = readme.to_owned();
     for Part { marker, text: part } in parts {

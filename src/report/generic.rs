@@ -19,9 +19,6 @@ struct Found {
 }
 
 /// A table of all `rows` with the columns named (all, where none is); `None` if there is nothing to show.
-///
-/// # Errors
-/// None that rows can cause.
 pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
     let rows: Vec<(&str, &FlatRow)> =
         of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();

@@ -45,9 +45,6 @@ pub struct Report {
 }
 
 /// Which folders a report reads where none is named: those of a folder of reports that hold rows.
-///
-/// # Errors
-/// None there.
 pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
     let holds_rows = |path: &PathBuf| {
         let files = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -75,9 +72,6 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
 }
 
 /// The same in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
-///
-/// # Errors
-/// As [`report`].
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;

@@ -91,7 +91,7 @@ impl Bootstrap {
 
     /// Mean of independent values.
     pub fn mean(&self, values: &[f64]) -> Result<Estimate> {
-        self.mean_over(values, &Groups::singletons(values.len())?)
+        self.mean_over(values, &Groups::new(&(0..values.len()).collect::<Vec<_>>())?)
     }
 
     /// Mean of `after − before` over the same problems, problems resampled as pairs. Not for shares: where no problem flips the
@@ -102,7 +102,8 @@ impl Bootstrap {
 
     /// Mean over rows when rows of one group hang together: whole groups are resampled. `n` is the number of groups.
     pub fn clustered_mean(&self, values: &[f64], groups: &[usize]) -> Result<Estimate> {
-        self.mean_over(values, &rows_grouped(values.len(), groups)?)
+        ensure!(values.len() == groups.len(), "{} values but {} group ids", values.len(), groups.len());
+        self.mean_over(values, &Groups::new(groups)?)
     }
 
     /// Mean of `after − before` over rows, whole groups resampled.
@@ -148,11 +149,6 @@ fn differences(before: &[f64], after: &[f64]) -> Result<Vec<f64>> {
         after.len()
     );
     Ok(before.iter().zip(after).map(|(b, a)| a - b).collect())
-}
-
-fn rows_grouped(rows: usize, groups: &[usize]) -> Result<Groups> {
-    ensure!(rows == groups.len(), "{rows} values but {} group ids", groups.len());
-    Groups::new(groups)
 }
 
 /// Linear interpolation between order statistics (numpy's default); `sorted` is not empty.

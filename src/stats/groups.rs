@@ -26,11 +26,6 @@ impl Groups {
         Ok(Self { of_row, members })
     }
 
-    /// Every row its own group.
-    pub(crate) fn singletons(n: usize) -> Result<Self> {
-        Self::new(&(0..n).collect::<Vec<_>>())
-    }
-
     /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.members.len()

@@ -92,7 +92,6 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// `to += times · what`.
 pub(super) fn add(to: &mut [f64], times: f64, what: &[f64]) {
     to.iter_mut().zip(what).for_each(|(to, what)| *to += times * what);
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Links that lead to links, at most.
 const MOST_LINKS: usize = 16;
 
 /// Writes `bytes` to `path`: into `<path>.tmp`, synced, then renamed. Makes the folder if it is missing. A link is written through:

@@ -35,7 +35,6 @@ fn add(prefix: &str, fields: FlatRow, flat: &mut FlatRow) -> Result<()> {
     Ok(())
 }
 
-/// Rebuilds the nested row.
 pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
     let mut root = FlatRow::new();
     for (name, value) in flat {

@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 
 /// Copies a folder with all that is in it; every file is on the disk when it returns. Weights are shared where the file system can:
 /// nothing ever writes into them, they are only replaced whole.
-///
-/// # Errors
-/// What cannot be read or written, by path.
 pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("{}: cannot make the folder", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("{}: cannot list", from.display()))? {

@@ -130,7 +130,6 @@ impl Columns {
         Ok(())
     }
 
-    /// The frame.
     pub(crate) fn frame(self) -> Result<DataFrame> {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
@@ -143,7 +142,6 @@ impl Columns {
     }
 }
 
-/// All rows as a frame.
 pub(crate) fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
     let mut columns = Columns::default();
     rows.iter().try_for_each(|row| columns.push(row.clone()))?;

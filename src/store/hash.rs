@@ -12,9 +12,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Of the bytes of these files, one after the other, read in pieces.
-///
-/// # Errors
-/// A file that cannot be read.
 pub(crate) fn sha256<P: AsRef<Path>>(files: &[P]) -> Result<String> {
     let mut hash = Sha256::new();
     for file in files.iter().map(AsRef::as_ref) {

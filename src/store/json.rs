@@ -11,9 +11,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 /// A value from its JSON text.
-///
-/// # Errors
-/// Text that is not JSON, or not of this type.
 pub(crate) fn from_str<T: DeserializeOwned>(text: &str) -> Result<T> {
     // As a whole first: this bounds how deep the text is nested, and with it how deep the reading of its parts goes.
     let whole: Value = serde_json::from_str(text)?;

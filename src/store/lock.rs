@@ -31,9 +31,6 @@ impl Lock {
 
     /// Takes `<folder>/.manifest.lock` when it is free, for a change that lasts no time: a file of its own, so that it never
     /// waits for work.
-    ///
-    /// # Errors
-    /// A folder that cannot be written.
     pub fn wait(folder: &Path) -> Result<Self> {
         let file = open(folder, ".manifest.lock")?;
         held(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;

@@ -63,18 +63,12 @@ impl Manifest {
     }
 
     /// Whether `name` was made with exactly this setup, and its rows are those that the manifest was written for.
-    ///
-    /// # Errors
-    /// Rows that cannot be read.
     pub fn has(&self, name: &str, setup: &Value) -> Result<bool> {
         Ok(self.entry(name).is_some_and(|entry| entry["setup"] == *setup) && self.is_of_its_rows(name)?)
     }
 
     /// Whether the rows of this name are those that the manifest was written for: a process that was killed between the two leaves
     /// new rows under an old entry. Entries of older versions do not say, and are believed.
-    ///
-    /// # Errors
-    /// Rows that cannot be read.
     pub fn is_of_its_rows(&self, name: &str) -> Result<bool> {
         let said = self.entry(name).and_then(|entry| entry.get("sha256"));
         Ok(match said {
@@ -114,9 +108,6 @@ impl Manifest {
     }
 
     /// Removes the rows of the same checkpoint that are of another origin, so that none stand beside the new ones.
-    ///
-    /// # Errors
-    /// A disk that cannot be written.
     pub fn remove_strangers(&mut self, setup: &Value) -> Result<()> {
         let folder = self.folder().to_path_buf();
         let _lock = Lock::wait(&folder)?;
@@ -136,9 +127,6 @@ impl Manifest {
 
     /// Records a finished experiment, on disk when this returns. Worker threads are not part of the setup: rows that were
     /// made with another number of them are not made again.
-    ///
-    /// # Errors
-    /// A disk that cannot be written.
     pub fn add(&mut self, name: &str, entry: Entry) -> Result<()> {
         let (folder, name) = (self.folder().to_path_buf(), Inside::parse(name)?);
         // What other processes have added since this one read it stays.
@@ -176,9 +164,6 @@ fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
 }
 
 /// Whether files can be written in a folder, which is made if it is not there.
-///
-/// # Errors
-/// A folder that cannot be made or written, by name.
 pub(crate) fn writable(folder: &Path) -> Result<()> {
     let probe = folder.join("writable.tmp");
     write_atomic(&probe, b"").with_context(|| format!("{}: results cannot be written here", folder.display()))?;

@@ -40,9 +40,6 @@ impl<R: Serialize + DeserializeOwned> Measurements<R> {
     }
 
     /// Appends rows, on disk when this returns.
-    ///
-    /// # Errors
-    /// A disk that cannot be written.
     pub fn push(&mut self, rows: Vec<R>) -> Result<()> {
         if let Some((path, partial)) = &mut self.file {
             let flat: Result<Vec<_>> = rows.iter().map(|row| flatten(serde_json::to_value(row)?)).collect();
@@ -63,9 +60,6 @@ impl<R: Serialize + DeserializeOwned> Measurements<R> {
     }
 
     /// Drops what was written.
-    ///
-    /// # Errors
-    /// A disk that cannot be written.
     pub(crate) fn discard(self) -> Result<()> {
         self.file.map_or(Ok(()), |(_, partial)| partial.remove())
     }

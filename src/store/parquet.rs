@@ -28,9 +28,6 @@ const MARK: &[u8] = b"SWYDSHA2";
 const SEAL: usize = MARK.len() + 32;
 
 /// Writes a frame, whole or not at all. `columns` describes them, as a manifest does.
-///
-/// # Errors
-/// A disk that cannot be written.
 pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Result<()> {
     let said = [("switchyard.commit", commit()), ("switchyard.columns", columns.to_string())];
     let said = KeyValueMetadata::from_static(said.map(|(key, value)| (key.to_owned(), value)).to_vec());
@@ -69,9 +66,6 @@ const DAMAGED: &str = "not a whole Parquet file, or a damaged one";
 
 /// What `read` makes of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and asks for
 /// whatever memory a file names: so the sizes are looked at first.
-///
-/// # Errors
-/// Bytes that are no Parquet; a file that unpacks to out of all proportion to its size; those of `read`.
 pub(crate) fn decode_with<'a, T>(
     bytes: &'a [u8],
     read: impl FnOnce(ParquetReader<Cursor<&'a [u8]>>) -> Result<T>,
@@ -126,7 +120,6 @@ fn sum(pages: &[u8], rest: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(pages).chain_update(rest).finalize().into()
 }
 
-/// Where the footer lies.
 fn footer(bytes: &[u8]) -> Result<Range<usize>> {
     let whole = bytes.len() >= MAGIC.len() + TAIL && bytes.starts_with(MAGIC) && bytes.ends_with(MAGIC);
     ensure!(whole, "not a whole Parquet file");

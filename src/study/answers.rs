@@ -8,9 +8,6 @@ use crate::latent::trace::PositionRole;
 use crate::latent::{Decoded, Trace};
 
 /// The first token of each problem's gold answer.
-///
-/// # Errors
-/// An answer that cannot be encoded.
 pub(crate) fn gold_tokens(corpus: &Corpus) -> Result<Vec<Option<u32>>> {
     corpus.test.iter().map(|p| Ok(corpus.vocabulary.encode(&p.answer)?.first().copied())).collect()
 }
@@ -37,9 +34,6 @@ pub(crate) fn outcome(corpus: &Corpus, decoded: &Decoded, normal: Option<&Trace>
 }
 
 /// The response position of the first token of the final answer, where the response gives one; its predecessor decides it.
-///
-/// # Errors
-/// A token that the vocabulary does not know.
 pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>> {
     let text = corpus.vocabulary.decode_visible(&trace.text())?;
     let answer = corpus.answer(&corpus.test[trace.problem].answer, &text);

@@ -371,9 +371,6 @@ impl Study {
     }
 
     /// Greedy decoding of every held-out problem by another model of its shape.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
         let Self { corpus, recipe, reasoning, .. } = self;
         let requests = requests(corpus);

@@ -27,7 +27,6 @@ pub struct NormalRun {
     pub(crate) bank: Bank,
 }
 
-/// One problem as a row.
 pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, bank: &Bank) -> Result<NormalRunRow> {
     let Normal { outcome, trace, ended, force_at } = normal;
     let states: Vec<(usize, usize, String)> =

@@ -9,7 +9,7 @@ use crate::corpus::Corpus;
 use crate::grade::Grader;
 use crate::guard::read_text;
 use crate::latent::{Blocks, Reasoning};
-use crate::loading::{Loaded, NewRows, Opened};
+use crate::loading::{Checkpoint, Loaded, NewRows};
 use crate::machine::Machine;
 use crate::model::ModelConfig;
 use crate::model::checkpoint::ModelRef;
@@ -66,9 +66,9 @@ impl Study {
         let trained = recipe.clone();
         asked.of(&mut recipe)?;
         let folder = checkpoint(run, phase)?;
-        let opened = Opened::open(&folder.display().to_string(), None, Apply::Merged)?;
+        let opened = Checkpoint::open(&folder.display().to_string(), None, Apply::Merged)?;
         opened.text()?;
-        let source = opened.checkpoint.places();
+        let source = opened.files.places();
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
         loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
@@ -103,13 +103,13 @@ impl Study {
         }
         ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
-        let opened = Opened::open(model, adapter, Apply::Merged)?;
+        let opened = Checkpoint::open(model, adapter, Apply::Merged)?;
         recipe.data.template = form(opened.text()?, &recipe, asked)?;
         // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
         if let Some(reasoning) = &opened.reasoning {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
         }
-        let (source, says) = (opened.checkpoint.places(), opened.reasoning.is_some());
+        let (source, says) = (opened.files.places(), opened.reasoning.is_some());
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
         let study = Self::of_loaded(model, (loaded, says), recipe, asked, machine)?;
         Ok(Self { source, adapter: adapter.map(Path::to_path_buf), ..study })

@@ -17,9 +17,6 @@ use crate::text::{Part, data_files};
 
 impl Study {
     /// By the names of [`crate::store::ORIGIN`].
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub(crate) fn origin(&self) -> Result<Map<String, Value>> {
         let Evaluation { k_min, k_cap, max_new_tokens, .. } = self.recipe.evaluation;
         let template = self.corpus.template.described()?;

@@ -60,16 +60,12 @@ mod tests {
 
     #[test]
     fn what_is_no_shard_is_refused() {
-        assert_eq!("2/3".parse::<Shard>().expect("a shard"), shards_second());
+        assert_eq!("2/3".parse::<Shard>().expect("a shard"), Shard { number: 2, of: 3 });
         for (text, needle) in
             [("0/3", "no shard 0/3"), ("4/3", "no shard 4/3"), ("3", "i/n"), ("a/3", "i/n"), ("1/0", "1/0")]
         {
             let said = format!("{:#}", text.parse::<Shard>().expect_err("refused"));
             assert!(said.contains(needle), "{said}");
         }
-    }
-
-    fn shards_second() -> Shard {
-        Shard { number: 2, of: 3 }
     }
 }

@@ -61,9 +61,6 @@ pub(crate) fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>
 }
 
 /// JSON `[[token, p], …]`: the `count` most probable tokens.
-///
-/// # Errors
-/// A token that the vocabulary lacks.
 pub(crate) fn most_probable(vocabulary: &Vocabulary, log_probs: &[f64], count: usize) -> Result<String> {
     let mut order: Vec<usize> = (0..log_probs.len()).collect();
     order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));

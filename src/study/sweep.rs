@@ -397,9 +397,6 @@ fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) 
 }
 
 /// Rows that were cut short by the user mean nothing.
-///
-/// # Errors
-/// A stop that the user asked for.
 pub(crate) fn not_stopped() -> Result<()> {
     Ok(crate::progress::go_on()?)
 }

@@ -11,7 +11,7 @@ use crate::evaluation::response_entropies;
 use crate::guard::read_text;
 use crate::machine::Compute;
 use crate::model::Decoder;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use crate::progress;
 use crate::text::Sample;
 use crate::text::annotate::batches;
@@ -71,7 +71,7 @@ impl Study {
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-        Compute::of(&self.model).load(&Checkpoint::open_folder(annotator)?, &self.device).map(Some)
+        Compute::of(&self.model).load(&ModelFiles::open_folder(annotator)?, &self.device).map(Some)
     }
 }
 

@@ -62,9 +62,6 @@ impl Chat {
     }
 
     /// Ids of [`Self::prompt`]. A template writes the beginning of the text itself: none is added.
-    ///
-    /// # Errors
-    /// As [`Self::prompt`].
     pub fn encode(&self, vocabulary: &Vocabulary, message: &str) -> Result<Vec<u32>> {
         vocabulary.encode(&self.prompt(message)?)
     }

@@ -219,9 +219,6 @@ fn each_json(
 }
 
 /// The lines of a file that hold something, each with the place it stands at (`file:line`).
-///
-/// # Errors
-/// What is no text, by what it is.
 pub(crate) fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     let shown = file.display();
     let mut text = String::new();
@@ -235,7 +232,6 @@ pub(crate) fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
 }
 
-/// Bytes of one record at most.
 const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String) -> Result<usize> {

@@ -65,7 +65,7 @@ pub(super) fn found(written: Vec<Written>, solution: &str) -> Result<Vec<StepVal
             Some(span) => spanned(&span, solution, from, nth)?,
             None => guessed(expression.as_deref(), &shown, solution, from, nth)?,
         };
-        let Some(said) = last_said(&solution[place.clone()], &shown) else {
+        let Some(said) = says(&solution[place.clone()], &shown).pop() else {
             bail!("step {nth}: its span `{}` does not say its value {shown}", cut(&solution[place]));
         };
         let said = place.start + said.start..place.start + said.end;
@@ -128,7 +128,7 @@ fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range
 fn guessed(expression: Option<&str>, value: &str, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     let written = expression.and_then(|expression| loosely(&solution[from..], expression));
     let (start, behind) = written.map_or((None, from), |at| (Some(from + at.start), from + at.end));
-    let Some(said) = first_said(&solution[behind..], value) else {
+    let Some(said) = says(&solution[behind..], value).into_iter().next() else {
         bail!("step {nth}: the solution does not say its value {value} behind the step above it: name its span");
     };
     Ok(start.unwrap_or(behind + said.start)..behind + said.end)
@@ -160,14 +160,6 @@ fn says(text: &str, value: &str) -> Vec<Range<usize>> {
         Some(value) => numbers(text).filter(|at| number(&text[at.clone()]).as_ref() == Some(&value)).collect(),
         None => text.match_indices(value).map(|(at, found)| at..at + found.len()).collect(),
     }
-}
-
-fn first_said(text: &str, value: &str) -> Option<Range<usize>> {
-    says(text, value).into_iter().next()
-}
-
-fn last_said(text: &str, value: &str) -> Option<Range<usize>> {
-    says(text, value).pop()
 }
 
 fn step(text: &str, value: Known, place: Range<usize>, said: Range<usize>, expression: String) -> StepValue {

@@ -28,9 +28,6 @@ const UNREAD: [&str; 13] = [
 ];
 
 /// The records of a Parquet file. Columns of types that are not read (dates, categories, pictures) are left out, and named in `left_out`.
-///
-/// # Errors
-/// What is no Parquet.
 pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
     let read = decode_with(&bytes, |mut reader| {
         let schema = reader.schema()?;

@@ -96,7 +96,6 @@ impl Template {
         }
     }
 
-    /// The question with what the form asks of it.
     fn asked(self, question: &str) -> String {
         if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
     }
@@ -168,9 +167,6 @@ impl Prompts {
     }
 
     /// The text that stands before the response.
-    ///
-    /// # Errors
-    /// A chat template that cannot be rendered.
     pub fn prompt(&self, question: &str) -> Result<String> {
         match &self.chat {
             Some(chat) => chat.prompt(&self.form.asked(question)),
@@ -216,9 +212,6 @@ impl Prompts {
     }
 
     /// For manifests: the form's name, or what the model's own template is.
-    ///
-    /// # Errors
-    /// A chat template that cannot be rendered.
     pub(crate) fn described(&self) -> Result<Value> {
         let Some(chat) = &self.chat else { return Ok(json!(self.form)) };
         let mut parts = chat.described()?;

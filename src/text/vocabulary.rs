@@ -157,9 +157,6 @@ impl Vocabulary {
     }
 
     /// The model's own chat template: the one of this name, or the default one. None where it brings none.
-    ///
-    /// # Errors
-    /// A name that is none of its templates'.
     pub fn chat(&self, name: Option<&str>) -> Result<Option<Chat>> {
         self.templates.as_ref().map(|templates| Chat::new(templates, name, &self.roles)).transpose()
     }

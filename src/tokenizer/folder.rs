@@ -26,9 +26,6 @@ pub(crate) fn has_tokenizer(folder: &Path) -> bool {
 }
 
 /// A JSON object. None where there is no such file.
-///
-/// # Errors
-/// What is not a JSON object.
 pub(crate) fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match read_text(file) {
         Ok(text) => text,
@@ -43,9 +40,6 @@ pub(crate) fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
 }
 
 /// The chat templates of a folder.
-///
-/// # Errors
-/// Files that hold none.
 pub(crate) fn templates_in(folder: &Path) -> Result<Option<Templates>> {
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     Templates::in_folder(folder, &config)
@@ -87,7 +81,6 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
 /// The tokenizer.json of a folder, or one made of its older files.
 struct Read {
     file: Value,
-    /// What it was read from.
     source: PathBuf,
     class: Class,
     /// Named tokens that the file brings itself.

@@ -53,9 +53,6 @@ pub struct TextSide {
 }
 
 /// A tokenizer from the text of a `tokenizer.json`.
-///
-/// # Errors
-/// What is no tokenizer.
 pub(crate) fn parse(json: &[u8], source: &std::path::Path) -> Result<Tokenizer> {
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: not a tokenizer.json: {error}", source.display());
     let parts: fits::Parts = serde_json::from_slice(json).map_err(|error| failed(&error))?;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::Result;
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
@@ -132,7 +133,7 @@ fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Valu
     let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(true);
     let mut normalizers = vec![];
     if !model.charsmap.is_empty() {
-        normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": base64(&model.charsmap) }));
+        normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": STANDARD.encode(&model.charsmap) }));
     }
     if model.fewer_spaces {
         normalizers.push(replace(&json!({ "Regex": r"\A +| +\z" }), ""));
@@ -170,17 +171,4 @@ fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Valu
 fn escaped(text: &str) -> String {
     let sign = |c: char| if r"\.+*?()|[]{}^$".contains(c) { format!("\\{c}") } else { c.to_string() };
     text.chars().map(sign).collect()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits = three.iter().enumerate().fold(0u32, |bits, (i, byte)| bits | u32::from(*byte) << (16 - 8 * i));
-        for i in 0..4 {
-            let sign = SIGNS[(bits >> (18 - 6 * i)) as usize & 63];
-            text.push(if i <= three.len() { char::from(sign) } else { '=' });
-        }
-    }
-    text
 }

@@ -15,7 +15,7 @@ use super::trainer::{Health, Trainer};
 use crate::guard::{guarded, read_text};
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::peft::save_adapter;
-use crate::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder};
+use crate::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
 use crate::store::{Inside, json, sha256, write_atomic};
@@ -277,7 +277,7 @@ impl PhaseFolder {
     /// # Errors
     /// A folder that is not there or not whole.
     pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load(&Checkpoint::open_folder(self.path.join(name))?, device)
+        dtype.load(&ModelFiles::open_folder(self.path.join(name))?, device)
     }
 
     /// Reads a model to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
@@ -285,7 +285,7 @@ impl PhaseFolder {
     /// # Errors
     /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load_to_train(&Checkpoint::open_folder(self.path.join(name))?, device)
+        dtype.load_to_train(&ModelFiles::open_folder(self.path.join(name))?, device)
     }
 
     /// How long what [`Self::export`] wrote was trained.

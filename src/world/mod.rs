@@ -152,9 +152,6 @@ impl World {
     }
 
     /// Work that the first process does before the others: a model is downloaded once.
-    ///
-    /// # Errors
-    /// Those of the work.
     pub fn first_alone<R>(self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.writes() {
             let done = work()?;

@@ -4,7 +4,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::json;
 use switchyard::model::checkpoint::{
-    Checkpoint, Dtype, HostTensor, SafetensorsFile, SaveOptions, expected_parameters, save_hf_folder,
+    Dtype, HostTensor, ModelFiles, SafetensorsFile, SaveOptions, expected_parameters, save_hf_folder,
 };
 
 use super::support::*;
@@ -28,7 +28,7 @@ fn a_saved_folder_reads_back_in_every_format_single_and_sharded() {
         assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 1, "a temporary folder was left");
         assert_eq!(dir.join("model.safetensors.index.json").exists(), shard_bytes != usize::MAX);
 
-        let read = Checkpoint::open_folder(&dir).expect("opens");
+        let read = ModelFiles::open_folder(&dir).expect("opens");
         assert_eq!(read.config, config);
         assert_eq!(read.names().len(), expected_parameters(&config).len());
         for item in tensors(&config) {
@@ -79,13 +79,13 @@ fn missing_unexpected_and_misshapen_parameters_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("m");
     foreign(&dir, Some(Q), &[]);
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", Q, "missing", "[64, 32]"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors", Q, "missing", "[64, 32]"]);
     foreign(&dir, Some(Q), &[(Q, vec![64, 31])]);
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", Q, "[64, 32]", "[64, 31]"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors", Q, "[64, 32]", "[64, 31]"]);
     foreign(&dir, None, &[("model.layers.0.self_attn.q_proj.bias", vec![64])]);
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", "unexpected", "q_proj.bias"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors", "unexpected", "q_proj.bias"]);
     foreign(&dir, None, &[("model.layers.0.self_attn.rotary_emb.inv_freq", vec![8]), ("lm_head.weight", vec![40, 32])]);
-    assert!(Checkpoint::open_folder(&dir).is_ok());
+    assert!(ModelFiles::open_folder(&dir).is_ok());
 }
 
 #[test]
@@ -97,26 +97,26 @@ fn damaged_files_are_one_line_errors() {
     let whole = fs::read(&path).expect("reads");
     for keep in [0, 4, 8, 100, whole.len() / 2, whole.len() - 1] {
         fs::write(&path, &whole[..keep]).expect("writes");
-        assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors", "truncated"]);
+        assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors", "truncated"]);
     }
     let mut wrong = whole.clone();
     wrong[7] = 0xff;
     fs::write(&path, &wrong).expect("writes");
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["not a safetensors file"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["not a safetensors file"]);
     let text = String::from_utf8_lossy(&whole[8..]).find("F32").expect("has a dtype");
     let mut wrong = whole.clone();
     wrong[8 + text..8 + text + 3].copy_from_slice(b"I32");
     fs::write(&path, &wrong).expect("writes");
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["I32", "F32, F16 or BF16"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["I32", "F32, F16 or BF16"]);
     fs::remove_file(&path).expect("removes");
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["model.safetensors.index.json"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors.index.json"]);
     fs::write(dir.join("model.safetensors.index.json"), json!({ "weight_map": { Q: "../x" } }).to_string())
         .expect("writes");
-    assert_names(&message(Checkpoint::open_folder(&dir)), &[Q, "../x"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &[Q, "../x"]);
     fs::write(dir.join("model.safetensors.index.json"), json!({ "weight_map": { Q: "a.safetensors" } }).to_string())
         .expect("writes");
-    assert_names(&message(Checkpoint::open_folder(&dir)), &["shard a.safetensors is missing"]);
-    assert_names(&message(Checkpoint::open_folder(root.path().join("nowhere"))), &["nowhere"]);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["shard a.safetensors is missing"]);
+    assert_names(&message(ModelFiles::open_folder(root.path().join("nowhere"))), &["nowhere"]);
 }
 
 /// A safetensors file of this header and so many bytes of data.
@@ -182,7 +182,7 @@ fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
     );
     save(&dir, &config, &SaveOptions { overwrite: true, dtype: Dtype::BF16, ..Default::default() });
     assert_eq!(fs::read_dir(root.path()).expect("lists").count(), 1);
-    assert!(Checkpoint::open_folder(&dir).is_ok());
+    assert!(ModelFiles::open_folder(&dir).is_ok());
 }
 
 proptest! {

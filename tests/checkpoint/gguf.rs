@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
-use switchyard::model::checkpoint::{Checkpoint, Dtype, GgufFile};
+use switchyard::model::checkpoint::{Dtype, GgufFile, ModelFiles};
 use switchyard::model::config::{ModelConfig, RopeScaling};
 use switchyard::ops::stored::Format;
 
@@ -23,7 +23,7 @@ fn every_family_reads_back_exactly() {
         wanted.bos_token_id = Some(1);
         wanted.eos_token_ids = vec![2];
         model(&wanted, false).save(&path);
-        let read = Checkpoint::open_gguf(&path).expect("opens");
+        let read = ModelFiles::open_gguf(&path).expect("opens");
         assert_eq!(read.config, wanted);
         for item in tensors(&wanted) {
             let (name, t) = item.expect("made");
@@ -40,7 +40,7 @@ fn quantised_rows_are_unpermuted_too() {
     let mut config = config(&llama_json());
     config.rope_scaling = None;
     model(&config, true).save(&path);
-    let read = Checkpoint::open_gguf(&path).expect("opens");
+    let read = ModelFiles::open_gguf(&path).expect("opens");
     for item in tensors(&config) {
         let (name, t) = item.expect("made");
         let found = read.tensor(&name).expect("reads");
@@ -79,7 +79,7 @@ fn what_is_not_supported_is_named() {
         let mut w = model(&config, false);
         change(&mut w);
         w.save(&path);
-        assert_names(&message(Checkpoint::open_gguf(&path)), parts);
+        assert_names(&message(ModelFiles::open_gguf(&path)), parts);
     };
     check(|w| w.tensors[3].2 = 10, &["m.gguf", "blk.0.attn_k.weight", "Q2_K", "Q6_K"]);
     check(|w| w.tensors[3].2 = 77, &["blk.0.attn_k.weight", "unknown", "77"]);
@@ -106,15 +106,15 @@ fn what_is_not_supported_is_named() {
     );
     let mut w = Writer::new();
     w.text("general.architecture", "mistral").save(&path);
-    assert_names(&message(Checkpoint::open_gguf(&path)), &["general.architecture", "mistral", "llama"]);
+    assert_names(&message(ModelFiles::open_gguf(&path)), &["general.architecture", "mistral", "llama"]);
     let mut w = Writer::new();
     w.text("general.architecture", "gemma3").save(&path);
     assert_names(
-        &message(Checkpoint::open_gguf(&path)),
+        &message(ModelFiles::open_gguf(&path)),
         &["general.architecture", "gemma3", "qwen3", "qwen2", "llama"],
     );
     fs::write(&path, b"GGML....").expect("writes");
-    assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
+    assert_names(&message(ModelFiles::open_gguf(&path)), &["m.gguf", "not a GGUF file"]);
 }
 
 /// Experts stand in one tensor `[E, out, in]`; what its head says of them is checked before anything is cut.
@@ -150,14 +150,14 @@ fn damaged_blocks_are_named() {
         let mut w = model(&config, false);
         w.tensors[3].2 = kind;
         w.save(&path);
-        assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "blk.0.attn_k.weight", name, "256"]);
+        assert_names(&message(ModelFiles::open_gguf(&path)), &["m.gguf", "blk.0.attn_k.weight", name, "256"]);
     }
     let root = Path::new("fixtures/gguf");
     for name in ["tiny-q4_k_m.gguf", "tiny-q5_k_m.gguf"] {
         let bytes = fs::read(root.join(name)).expect("reads");
         for cut in [1, 40, 10_000] {
             fs::write(&path, &bytes[..bytes.len() - cut]).expect("writes");
-            assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", "tensor `", "truncated"]);
+            assert_names(&message(ModelFiles::open_gguf(&path)), &["m.gguf", "tensor `", "truncated"]);
         }
     }
 }
@@ -170,7 +170,7 @@ fn every_tensor_is_dequantised_as_by_the_reference() {
     let wanted: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&wanted).expect("parses");
     assert_eq!(wanted.len(), 11);
     for (file, tensors) in wanted {
-        let read = Checkpoint::open_gguf(root.join(&file)).expect("opens");
+        let read = ModelFiles::open_gguf(root.join(&file)).expect("opens");
         assert_eq!(read.names(), tensors.keys().cloned().collect::<Vec<_>>(), "{file}");
         for (name, hash) in tensors {
             let found = Dtype::F32.encode(&read.tensor(&name).expect("reads").data);
@@ -218,7 +218,7 @@ fn the_tokenizer_splits_as_its_name_says() {
         let mut w = model(&config(&value), false);
         with_tokenizer(&mut w, pre);
         w.key("tokenizer.ggml.add_bos_token", 7, &[0]).save(&path);
-        let read = Checkpoint::open_gguf(&path).expect("opens");
+        let read = ModelFiles::open_gguf(&path).expect("opens");
         let tokenizer = read.tokenizer().expect("builds").expect("is there");
         let encoded = tokenizer.encode("<|im_start|>the the12<think>\n", true).expect("encodes");
         assert_eq!(encoded.get_tokens(), pieces, "{pre}");
@@ -233,14 +233,14 @@ fn the_tokenizer_splits_as_its_name_says() {
     with_tokenizer(&mut w, "kimi-k2");
     w.save(&path);
     assert_names(
-        &message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()),
+        &message(ModelFiles::open_gguf(&path).expect("opens").tokenizer()),
         &["tokenizer.ggml.pre", "kimi-k2"],
     );
     let mut small = model(&config(&qwen3_json()), false);
     with_tokenizer(&mut small, "qwen2");
     small.save(&path);
     assert_names(
-        &message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()),
+        &message(ModelFiles::open_gguf(&path).expect("opens").tokenizer()),
         &["does not fit", "`vocab_size` is 40"],
     );
 }
@@ -254,7 +254,7 @@ fn a_merge_that_makes_no_token_is_an_error_not_a_panic() {
         .texts("tokenizer.ggml.tokens", &["a", "b"])
         .texts("tokenizer.ggml.merges", &["a b"]);
     w.save(&path);
-    assert_names(&message(Checkpoint::open_gguf(&path).expect("opens").tokenizer()), &["merges[0]", "a b"]);
+    assert_names(&message(ModelFiles::open_gguf(&path).expect("opens").tokenizer()), &["merges[0]", "a b"]);
 }
 
 proptest! {
@@ -278,7 +278,7 @@ proptest! {
         }
         let file = tempfile::NamedTempFile::new().expect("temp");
         fs::write(file.path(), &bytes).expect("writes");
-        if let Ok(read) = Checkpoint::open_gguf(file.path()) {
+        if let Ok(read) = ModelFiles::open_gguf(file.path()) {
             for name in read.names() {
                 read.tensor(&name).ok();
             }
@@ -362,7 +362,7 @@ fn smollm2_loads_in_under_five_seconds() {
         return;
     };
     let start = Instant::now();
-    let read = Checkpoint::open_gguf(&path).expect("opens");
+    let read = ModelFiles::open_gguf(&path).expect("opens");
     let tokenizer = read.tokenizer().expect("builds").expect("is there");
     let text_side = start.elapsed();
     let mut values = 0;

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use switchyard::model::checkpoint::{Checkpoint, GgufFile, SaveOptions};
+use switchyard::model::checkpoint::{GgufFile, ModelFiles, SaveOptions};
 use switchyard::tokenizer::TextSide;
 
 use super::gguf_writer::*;
 use super::support::*;
 
 fn side(path: &Path) -> TextSide {
-    Checkpoint::open_gguf(path).expect("opens").text_side().expect("reads").expect("is there")
+    ModelFiles::open_gguf(path).expect("opens").text_side().expect("reads").expect("is there")
 }
 
 fn tokens(side: &TextSide, text: &str) -> Vec<String> {
@@ -112,7 +112,7 @@ fn every_id_that_ends_a_generation_is_found() {
     byte_level(&mut w, &["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"]);
     w.text("tokenizer.ggml.pre", "llama-bpe").u32("tokenizer.ggml.eot_token_id", 262).save(&path);
     // The file's end of text (2), the named end of turn, and what llama.cpp knows by its text.
-    assert_eq!(Checkpoint::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 262, 261, 263]);
+    assert_eq!(ModelFiles::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 262, 261, 263]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn named_tokens_beyond_the_rows_are_left_out() {
         save(root.path(), &config(&value), &options);
         fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
         fs::write(root.path().join("tokenizer_config.json"), r#"{"pad_token": "<|PAD_TOKEN|>"}"#).expect("written");
-        Checkpoint::open_folder(root.path()).expect("opens").text_side().expect("reads").expect("is there")
+        ModelFiles::open_folder(root.path()).expect("opens").text_side().expect("reads").expect("is there")
     };
     let (with, without) = (written(355), written(354));
     assert_eq!((with.tokenizer.get_vocab_size(true), with.notes.len()), (355, 0));
@@ -148,7 +148,7 @@ fn named_tokens_beyond_the_rows_are_left_out() {
     value["vocab_size"] = 300.into();
     save(root.path(), &config(&value), &SaveOptions { overwrite: true, ..SaveOptions::default() });
     fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
-    let refused = message(Checkpoint::open_folder(root.path()).expect("opens").text_side());
+    let refused = message(ModelFiles::open_folder(root.path()).expect("opens").text_side());
     assert_names(&refused, &["does not fit the embedding", "300"]);
 }
 
@@ -205,7 +205,7 @@ fn a_tokenizer_that_cannot_be_read_leaves_its_place_to_the_one_beside() {
     let mut w = model(&config(&value), false);
     byte_level(&mut w, &["<|im_end|>"]);
     w.text("tokenizer.ggml.pre", "kimi-k2").save(&path);
-    let refused = message(Checkpoint::open_gguf(&path).expect("opens").text_side());
+    let refused = message(ModelFiles::open_gguf(&path).expect("opens").text_side());
     assert_names(&refused, &["tokenizer.ggml.pre", "kimi-k2", "tokenizer.json"]);
     fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
     assert_names(&side(&path).notes.join(" "), &["tokenizer.json", "beside"]);
@@ -227,19 +227,19 @@ fn a_model_in_parts_is_one_model() {
             .u32("split.tensors.count", all.len() as u32);
         w.save(&part(n, 3));
     }
-    let (one, three) = (GgufFile::open(&whole).expect("opens"), Checkpoint::open_gguf(part(0, 3)).expect("opens"));
+    let (one, three) = (GgufFile::open(&whole).expect("opens"), ModelFiles::open_gguf(part(0, 3)).expect("opens"));
     assert_eq!(*one.config(), three.config);
-    let one = Checkpoint::open_gguf(&whole).expect("opens");
+    let one = ModelFiles::open_gguf(&whole).expect("opens");
     for name in one.names() {
         assert_eq!(one.tensor(&name).expect("reads"), three.tensor(&name).expect("reads"), "{name}");
     }
     let second = part(1, 3).display().to_string();
-    let refused = message(Checkpoint::open_gguf(&second));
+    let refused = message(ModelFiles::open_gguf(&second));
     assert_names(&refused, &["part 2 of a model in 3 parts", "m-00001-of-00003.gguf"]);
     fs::remove_file(part(2, 3)).expect("removed");
-    assert_names(&message(Checkpoint::open_gguf(part(0, 3))), &["m-00003-of-00003.gguf", "part 3 of 3 is missing"]);
+    assert_names(&message(ModelFiles::open_gguf(part(0, 3))), &["m-00003-of-00003.gguf", "part 3 of 3 is missing"]);
     fs::copy(part(1, 3), part(2, 3)).expect("copied");
-    assert_names(&message(Checkpoint::open_gguf(part(0, 3))), &["m-00003-of-00003.gguf", "expected part 3 of 3"]);
+    assert_names(&message(ModelFiles::open_gguf(part(0, 3))), &["m-00003-of-00003.gguf", "expected part 3 of 3"]);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn what_is_no_model_is_named() {
             w.text(key, value);
         }
         w.save(&path);
-        assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", said]);
+        assert_names(&message(ModelFiles::open_gguf(&path)), &["m.gguf", said]);
     }
     let mut turned = model(&config(&qwen3_json()), false).bytes();
     turned[4..8].reverse();
@@ -271,6 +271,6 @@ fn what_is_no_model_is_named() {
         (b"", "empty"),
     ] {
         fs::write(&path, bytes).expect("written");
-        assert_names(&message(Checkpoint::open_gguf(&path)), &["m.gguf", said]);
+        assert_names(&message(ModelFiles::open_gguf(&path)), &["m.gguf", said]);
     }
 }

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use switchyard::model::checkpoint::{Checkpoint, ModelRef, SaveOptions};
+use switchyard::model::checkpoint::{ModelFiles, ModelRef, SaveOptions};
 
 use super::hub_server::{COMMIT, Fault, Hub, Request, files};
 use super::support::*;
@@ -36,7 +36,7 @@ fn open_takes_a_folder() {
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("model");
     save(&dir, &config(&qwen3_json()), &SaveOptions::default());
-    assert!(Checkpoint::open(&dir.display().to_string()).is_ok());
+    assert!(ModelFiles::open(&dir.display().to_string()).is_ok());
 }
 
 /// `probe generate` of a model of that hub, with a cache of its own.

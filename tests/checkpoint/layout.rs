@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::{
-    Checkpoint, Dtype, EMBED, HEAD, HostTensor, SafetensorsFile, SaveOptions, expected_parameters,
+    Dtype, EMBED, HEAD, HostTensor, ModelFiles, SafetensorsFile, SaveOptions, expected_parameters,
 };
 
 use super::support::*;
@@ -34,7 +34,7 @@ fn a_base_class_leaves_the_prefix_away() {
     for (name, value) in [("tied", qwen3_json()), ("untied", llama_json())] {
         let (dir, all) = (root.path().join(name), counted(&value));
         written(&dir, &value, all.iter().map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
-        let opened = Checkpoint::open_folder(&dir).expect("opens");
+        let opened = ModelFiles::open_folder(&dir).expect("opens");
         for (name, wanted) in &all {
             assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{name}");
         }
@@ -42,12 +42,12 @@ fn a_base_class_leaves_the_prefix_away() {
         if !opened.config.tie_word_embeddings {
             let headless = all.iter().filter(|(name, _)| *name != HEAD);
             written(&dir, &value, headless.map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
-            assert_names(&message(Checkpoint::open_folder(&dir)), &[HEAD, "missing", "tie_word_embeddings"]);
+            assert_names(&message(ModelFiles::open_folder(&dir)), &[HEAD, "missing", "tie_word_embeddings"]);
         }
         let twice =
             all.iter().map(|(name, t)| (name.clone(), t)).chain([("norm.weight".into(), &all["model.norm.weight"])]);
         written(&dir, &value, twice);
-        assert_names(&message(Checkpoint::open_folder(&dir)), &["model.norm.weight", "norm.weight", "twice"]);
+        assert_names(&message(ModelFiles::open_folder(&dir)), &["model.norm.weight", "norm.weight", "twice"]);
     }
 }
 
@@ -74,7 +74,7 @@ fn gpt2_is_read_from_its_own_layout_and_written_in_it() {
         let dir = root.path().join(format!("theirs-{prefix}"));
         let named = theirs.iter().map(|(name, t)| (name.replace("transformer.", prefix), t));
         written(&dir, &gpt2_json(), named.chain([(format!("{prefix}h.0.attn.bias"), &mask)]));
-        let opened = Checkpoint::open_folder(&dir).expect("opens");
+        let opened = ModelFiles::open_folder(&dir).expect("opens");
         for (name, shape) in expected_parameters(&opened.config) {
             assert_eq!(opened.shape(&name), Some(shape.as_slice()));
             assert_eq!(opened.tensor(&name).expect("reads"), all[&name], "{name}");
@@ -88,7 +88,7 @@ fn gpt2_is_read_from_its_own_layout_and_written_in_it() {
     let mut short = theirs.clone();
     short.remove("transformer.wpe.weight");
     written(&ours, &gpt2_json(), short.iter().map(|(name, t)| (name.clone(), t)));
-    assert_names(&message(Checkpoint::open_folder(&ours)), &["embed_positions", "missing"]);
+    assert_names(&message(ModelFiles::open_folder(&ours)), &["embed_positions", "missing"]);
 }
 
 /// As transformers 5 ties: one table where both are the same or one is missing, two where they differ.
@@ -104,7 +104,7 @@ fn a_head_is_tied_where_the_file_has_one_table() {
         let rest = all.iter().filter(|(name, _)| *name != EMBED).map(|(name, t)| (name.clone(), t));
         let tables = [(EMBED, embed), (HEAD, head)].into_iter().filter_map(|(name, t)| Some((name.to_owned(), t?)));
         written(&dir, &qwen3_json(), rest.chain(tables));
-        Checkpoint::open_folder(&dir)
+        ModelFiles::open_folder(&dir)
     };
     for (name, embed, head) in
         [("one", Some(table), None), ("both", Some(table), Some(table)), ("head", None, Some(table))]

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use switchyard::model::checkpoint::peft::{
     Adapter, AdapterConfig, AdapterWeights, Apply, Difference, Factors, Targets, difference, save_adapter,
 };
-use switchyard::model::checkpoint::{Checkpoint, Dtype, EMBED, HEAD, HostTensor, SaveOptions};
+use switchyard::model::checkpoint::{Dtype, EMBED, HEAD, HostTensor, ModelFiles, SaveOptions};
 use switchyard::model::config::ModelConfig;
 
 use super::support::*;
+use crate::common::programs::{done, program, refused};
 
 const Q0: &str = "model.layers.0.self_attn.q_proj.weight";
 const UP1: &str = "model.layers.1.mlp.up_proj.weight";
@@ -39,9 +40,9 @@ fn factors(config: &ModelConfig, names: &[&str]) -> BTreeMap<String, Factors> {
         .collect()
 }
 
-fn base(dir: &Path, value: &Value) -> Checkpoint {
+fn base(dir: &Path, value: &Value) -> ModelFiles {
     save(dir, &config(value), &SaveOptions::default());
-    Checkpoint::open_folder(dir).expect("opens")
+    ModelFiles::open_folder(dir).expect("opens")
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
         let dot: f64 = (0..3).map(|k| f64::from(f.b.data[o * 3 + k]) * f64::from(f.a.data[k * 32 + i])).sum();
         assert_eq!(found.data[o * 32 + i], (f64::from(q.data[o * 32 + i]) + 2.0 * dot) as f32);
     }
-    let apart = Checkpoint::open_folder(root.path().join("base"))
+    let apart = ModelFiles::open_folder(root.path().join("base"))
         .expect("opens")
         .with_adapter(read, Apply::ReplacedOnly)
         .expect("fits");
@@ -125,7 +126,7 @@ fn keys_of_every_peft_version_are_understood() {
         fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
         let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
         assert_eq!(adapter.scaling(Q0), 6.0 / 3f64.sqrt());
-        let open = || Checkpoint::open_folder(root.path().join("base")).expect("opens");
+        let open = || ModelFiles::open_folder(root.path().join("base")).expect("opens");
         let both = open().with_adapter(adapter, Apply::Merged).expect("fits");
         assert_eq!(both.config.vocab_size, 39);
         assert_eq!(both.tensor(EMBED).expect("reads"), embed);
@@ -136,7 +137,7 @@ fn keys_of_every_peft_version_are_understood() {
         switchyard::model::checkpoint::save_hf_folder(&out, &both.config, both.tensors(), &SaveOptions::default())
             .expect("saves");
         assert_eq!(
-            Checkpoint::open_folder(&out).expect("opens").tensor(Q0).expect("reads"),
+            ModelFiles::open_folder(&out).expect("opens").tensor(Q0).expect("reads"),
             both.tensor(Q0).expect("reads")
         );
     }
@@ -248,7 +249,7 @@ fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
         save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
         let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
         assert_eq!(adapter.config, all.config);
-        Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged)
+        ModelFiles::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged)
     };
     let both = open(&[old, 2, old + 1], "rows").expect("fits");
     assert_eq!(both.config.vocab_size, old + 2);
@@ -308,7 +309,7 @@ fn what_merged_phases_changed_is_one_adapter() {
     let trained_dir = root.path().join("trained");
     switchyard::model::checkpoint::save_hf_folder(&trained_dir, &config, tensors, &SaveOptions::default())
         .expect("saves");
-    let trained = Checkpoint::open_folder(&trained_dir).expect("opens");
+    let trained = ModelFiles::open_folder(&trained_dir).expect("opens");
     let make = |r: usize| difference(&base, &trained, r).expect("an adapter");
 
     let Difference { adapter: all, lost } = make(3);
@@ -320,7 +321,7 @@ fn what_merged_phases_changed_is_one_adapter() {
     let dir = root.path().join("adapter");
     save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
     let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
-    let again = Checkpoint::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
+    let again = ModelFiles::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
     for (name, want) in trained.tensors().map(|read| read.expect("reads")) {
         let found = again.tensor(&name).expect("reads");
         let off = found.data.iter().zip(&want.data).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
@@ -339,7 +340,7 @@ fn what_merged_phases_changed_is_one_adapter() {
 fn the_program_finds_a_merged_adapter_of_peft_again() {
     let root = tempfile::tempdir().expect("temp");
     let open = |adapter: &Path| {
-        let base = Checkpoint::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
+        let base = ModelFiles::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
         let adapter = Arc::new(Adapter::open(adapter).expect("opens"));
         base.with_adapter(adapter, Apply::Merged).expect("fits")
     };
@@ -348,17 +349,13 @@ fn the_program_finds_a_merged_adapter_of_peft_again() {
     switchyard::model::checkpoint::save_hf_folder(&trained, &merged.config, merged.tensors(), &SaveOptions::default())
         .expect("saves");
     let run = |base: &str, out: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_probe"));
-        command.arg("adapter").arg(&trained).args(["--base", base, "--rank", "4", "--dtype", "f32"]);
-        let output = command.arg("--out").arg(root.path().join(out)).output().expect("probe runs");
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
-        )
+        let mut command = program("probe");
+        command.arg("adapter").arg(&trained).args(["--base", base, "--rank", "4", "--dtype", "f32", "--out"]);
+        command.arg(root.path().join(out));
+        command
     };
-    let (code, said) = run("fixtures/tiny/qwen3_tied", "found");
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("4 token rows"), "{said}");
+    let (printed, said) = done(&mut run("fixtures/tiny/qwen3_tied", "found"));
+    assert!((printed + &said).contains("4 token rows"), "{said}");
     let found = open(&root.path().join("found"));
     for (name, want) in merged.tensors().map(|read| read.expect("reads")) {
         let ours = found.tensor(&name).expect("reads");
@@ -369,19 +366,17 @@ fn the_program_finds_a_merged_adapter_of_peft_again() {
         ("fixtures/tiny/qwen3_tied", "found", "is there already"),
         ("fixtures/tiny/llama_gqa", "other", "shapes differ"),
     ] {
-        let (code, said) = run(base, out);
-        assert!(code == Some(2) && said.contains(says), "{said}");
+        refused(&mut run(base, out), &[says]);
     }
     fs::write(trained.join("heads.safetensors"), []).expect("writes");
-    let (code, said) = run("fixtures/tiny/qwen3_tied", "heads");
-    assert!(code == Some(2) && said.contains("heads.safetensors"), "{said}");
+    refused(&mut run("fixtures/tiny/qwen3_tied", "heads"), &["heads.safetensors"]);
 }
 
 /// A padded table that was cut in training is written whole; a bias that was trained is refused.
 #[test]
 fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
     let root = tempfile::tempdir().expect("temp");
-    let changed = |base: &Checkpoint, name: &str, cut: usize, what: &str| {
+    let changed = |base: &ModelFiles, name: &str, cut: usize, what: &str| {
         let mut config = base.config.clone();
         config.vocab_size -= cut;
         let rows = config.vocab_size;
@@ -398,9 +393,9 @@ fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
         });
         let dir = root.path().join(name);
         switchyard::model::checkpoint::save_hf_folder(&dir, &config, tensors, &SaveOptions::default()).expect("saves");
-        Checkpoint::open_folder(dir).expect("opens")
+        ModelFiles::open_folder(dir).expect("opens")
     };
-    let qwen3 = || Checkpoint::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
+    let qwen3 = || ModelFiles::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
     let cut = changed(&qwen3(), "cut", 2, "layers.0.mlp.up_proj.weight");
     let Difference { adapter, .. } = difference(&qwen3(), &cut, 1).expect("an adapter");
     assert!(adapter.token_rows.is_none() && adapter.replaced.contains_key(EMBED));
@@ -409,7 +404,7 @@ fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
     let again = qwen3().with_adapter(Arc::new(Adapter::open(&dir).expect("opens")), Apply::Merged).expect("fits");
     assert_eq!(again.config.vocab_size, cut.config.vocab_size);
     assert_eq!(again.tensor(EMBED).expect("reads"), cut.tensor(EMBED).expect("reads"));
-    let qwen2 = Checkpoint::open_folder("fixtures/tiny/qwen2_tied").expect("opens");
+    let qwen2 = ModelFiles::open_folder("fixtures/tiny/qwen2_tied").expect("opens");
     let biased = changed(&qwen2, "biased", 0, "layers.0.self_attn.q_proj.bias");
     assert_names(&message(difference(&qwen2, &biased, 1)), &["q_proj.bias", "no biases"]);
 }
@@ -419,7 +414,7 @@ fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
 #[test]
 fn a_gpt2s_adapter_goes_by_its_own_names() {
     let root = tempfile::tempdir().expect("temp");
-    let base = Checkpoint::open_folder("fixtures/tiny/gpt2_tied").expect("opens");
+    let base = ModelFiles::open_folder("fixtures/tiny/gpt2_tied").expect("opens");
     let changed = ["q_proj.weight", "v_proj.weight", "down_proj.weight"];
     let tensors = base.tensors().map(|read| {
         let (name, mut weight) = read.expect("reads");
@@ -439,7 +434,7 @@ fn a_gpt2s_adapter_goes_by_its_own_names() {
     let tensors: Vec<_> = tensors.collect();
     let dir = root.path().join("trained");
     switchyard::model::checkpoint::save_hf_folder(&dir, &base.config, tensors, &SaveOptions::default()).expect("saves");
-    let trained = Checkpoint::open_folder(&dir).expect("opens");
+    let trained = ModelFiles::open_folder(&dir).expect("opens");
     let Difference { adapter, lost } = difference(&base, &trained, 1).expect("an adapter");
     assert!(lost < 1e-6, "{lost}");
     assert_eq!(adapter.config.r, 2, "q and v side by side");

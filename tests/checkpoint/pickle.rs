@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use switchyard::model::checkpoint::{Checkpoint, PickleFile, SafetensorsFile, expected_parameters};
+use switchyard::model::checkpoint::{ModelFiles, PickleFile, SafetensorsFile, expected_parameters};
 
 use super::support::*;
 
@@ -49,8 +49,8 @@ fn what_is_no_state_dict_is_refused_by_name_and_never_run() {
 
 #[test]
 fn a_model_in_several_bin_files_is_the_one_in_safetensors() {
-    let sharded = Checkpoint::open_folder(Path::new(FOLDER).join("sharded")).expect("opens");
-    let single = Checkpoint::open_folder("fixtures/tiny/llama_linear").expect("opens");
+    let sharded = ModelFiles::open_folder(Path::new(FOLDER).join("sharded")).expect("opens");
+    let single = ModelFiles::open_folder("fixtures/tiny/llama_linear").expect("opens");
     for (name, _) in expected_parameters(&single.config) {
         let (ours, theirs) = (sharded.tensor(&name).expect("reads"), single.tensor(&name).expect("reads"));
         let off =

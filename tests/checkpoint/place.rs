@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use switchyard::model::checkpoint::{Checkpoint, SaveOptions};
+use switchyard::model::checkpoint::{ModelFiles, SaveOptions};
 
 use super::support::*;
 
@@ -26,14 +26,14 @@ fn a_folder_without_a_model_is_named_for_what_it_is() {
     ] {
         let root = tempfile::tempdir().expect("temp");
         files.iter().for_each(|file| touch(root.path(), file));
-        let said_here = message(Checkpoint::open_folder(root.path()));
+        let said_here = message(ModelFiles::open_folder(root.path()));
         assert_names(&said_here, said);
         assert!(!said_here.contains("-00002-of"), "a later part is not to be named: {said_here}");
     }
     // The later checkpoint comes first.
     let root = tempfile::tempdir().expect("temp");
     ["checkpoint-100/x", "checkpoint-20/x"].iter().for_each(|file| touch(root.path(), file));
-    let said = message(Checkpoint::open_folder(root.path()));
+    let said = message(ModelFiles::open_folder(root.path()));
     assert!(said.find("checkpoint-100") < said.find("checkpoint-20"), "{said}");
 }
 
@@ -44,16 +44,16 @@ fn the_hubs_cache_opens_where_it_is_clear_which_version() {
     let config = config(&qwen3_json());
     let snapshot = |name: &str| repository.join("snapshots").join(name);
     fs::create_dir_all(repository.join("snapshots")).expect("created");
-    assert_names(&message(Checkpoint::open_folder(&repository)), &["nothing was downloaded"]);
+    assert_names(&message(ModelFiles::open_folder(&repository)), &["nothing was downloaded"]);
     save(&snapshot("aaa"), &config, &SaveOptions::default());
-    let opened = Checkpoint::open_folder(&repository).expect("opens");
+    let opened = ModelFiles::open_folder(&repository).expect("opens");
     assert_eq!(opened.path, snapshot("aaa"));
     save(&snapshot("bbb"), &config, &SaveOptions::default());
     assert_names(
-        &message(Checkpoint::open_folder(&repository)),
+        &message(ModelFiles::open_folder(&repository)),
         &["several versions", "snapshots/aaa", "snapshots/bbb"],
     );
     touch(&repository, "refs/main");
     fs::write(repository.join("refs/main"), "bbb\n").expect("written");
-    assert_eq!(Checkpoint::open_folder(&repository).expect("opens").path, snapshot("bbb"));
+    assert_eq!(ModelFiles::open_folder(&repository).expect("opens").path, snapshot("bbb"));
 }

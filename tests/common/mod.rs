@@ -3,6 +3,7 @@
 
 pub mod circuit_models;
 pub mod known;
+pub mod programs;
 pub mod run_files;
 
 use burn::tensor::{Device, Tensor};

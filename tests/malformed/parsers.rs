@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 use switchyard::corpus::Row;
 use switchyard::grade::{extract, grade};
 use switchyard::latent::{Gradient, Reasoning, Source};
-use switchyard::loading::Opened;
+use switchyard::loading::Checkpoint;
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::Checkpoint;
+use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::checkpoint::peft::Apply;
 use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::report::folder::Folder;
@@ -62,7 +62,7 @@ pub const TARGETS: [Target; 23] = [
 const STATE: &str = "a training state";
 
 fn opened(model: &Path, adapter: Option<&Path>) -> bool {
-    let opened = Opened::open(&model.display().to_string(), adapter, Apply::Merged);
+    let opened = Checkpoint::open(&model.display().to_string(), adapter, Apply::Merged);
     opened.is_ok_and(|opened| opened.load(&Device::flex()).is_ok())
 }
 
@@ -79,7 +79,7 @@ fn adapter(folder: &Path, _: &Path) -> bool {
 }
 
 fn vocabulary(folder: &Path, _: &Path) -> bool {
-    Opened::open(&folder.display().to_string(), None, Apply::Merged).is_ok_and(|opened| {
+    Checkpoint::open(&folder.display().to_string(), None, Apply::Merged).is_ok_and(|opened| {
         let ids = opened.text().and_then(|vocabulary| vocabulary.encode("a = 5 ; # 2 <swi>"));
         ids.is_ok_and(|ids| opened.text().is_ok_and(|vocabulary| vocabulary.decode(&ids).is_ok()))
     })
@@ -117,7 +117,7 @@ fn answers(_: &Path, file: &Path) -> bool {
 /// A trainer of the smallest model.
 fn trainer() -> Trainer {
     static MODEL: LazyLock<Decoder> = LazyLock::new(|| {
-        let checkpoint = Checkpoint::open_folder("fixtures/tiny/llama_gqa").expect("the tiny model");
+        let checkpoint = ModelFiles::open_folder("fixtures/tiny/llama_gqa").expect("the tiny model");
         Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
     });
     Trainer::new(MODEL.clone(), &Optimizer::default())

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
-use switchyard::loading::Opened;
+use switchyard::loading::Checkpoint;
 use switchyard::machine::Compute;
 use switchyard::model::checkpoint::peft::{AdapterConfig, AdapterWeights, Apply, Factors, Targets, save_adapter};
-use switchyard::model::checkpoint::{Checkpoint, Dtype, HostTensor, expected_parameters};
+use switchyard::model::checkpoint::{Dtype, HostTensor, ModelFiles, expected_parameters};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::TARGETS;
 use switchyard::model::{Decoder, Hooks};
@@ -23,7 +23,7 @@ fn numbers(shape: &[usize], salt: usize) -> HostTensor {
 
 /// Rank-stabilised factors on some projections of some layers.
 fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str) -> bool) {
-    let config = Checkpoint::open(base).expect("opens").config;
+    let config = ModelFiles::open(base).expect("opens").config;
     let named = expected_parameters(&config).into_iter().enumerate().filter(|(_, (name, _))| chosen(name));
     let factors: BTreeMap<String, Factors> = named
         .map(|(i, (name, s))| (name, Factors { a: numbers(&[r, s[1]], i), b: numbers(&[s[0], r], i + 7) }))
@@ -41,7 +41,7 @@ fn save(dir: &Path, base: &str, r: usize, use_rslora: bool, chosen: impl Fn(&str
 }
 
 fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
-    let opened = Opened::open(base, adapter, apply).expect("opens");
+    let opened = Checkpoint::open(base, adapter, apply).expect("opens");
     opened.load(&Device::flex().autodiff()).expect("loads").model
 }
 
@@ -113,7 +113,7 @@ fn token_rows_have_the_logits_of_peft() {
     let folder = fixture("tiny/qwen3_tied_peft_tokens");
     let reference = read("tiny/qwen3_tied_peft_tokens/reference.safetensors");
     let base = fixture("tiny/qwen3_tied").display().to_string();
-    let opened = |apply| Opened::open(&base, Some(&folder), apply).expect("opens");
+    let opened = |apply| Checkpoint::open(&base, Some(&folder), apply).expect("opens");
     let device = Device::flex();
     let models = [
         opened(Apply::Merged).load(&device).expect("loads").model,
@@ -142,10 +142,10 @@ fn settings_mean_what_peft_makes_of_them() {
     let device = Device::flex();
     for (case, base) in &cases {
         let (base, folder) = (fixture(&format!("tiny/{base}")).display().to_string(), fixture(&format!("peft/{case}")));
-        let opened = |apply| Opened::open(&base, Some(&folder), apply).expect(case);
-        let told = !opened(Apply::Merged).checkpoint.notes.is_empty();
+        let opened = |apply| Checkpoint::open(&base, Some(&folder), apply).expect(case);
+        let told = !opened(Apply::Merged).files.notes.is_empty();
         assert_eq!(told, case.starts_with("narrowed") || case == "excluded_later", "{case}");
-        let kept = switchyard::model::Decoder::load_kept_to_train(&opened(Apply::Merged).checkpoint, &device);
+        let kept = switchyard::model::Decoder::load_kept_to_train(&opened(Apply::Merged).files, &device);
         let mut models = vec![opened(Apply::Merged).load(&device).expect(case).model, kept.expect(case)];
         // Factors of tables, and of several ranks, cannot stay apart: it is said.
         let is_whole = ["factors", "own_ranks"].iter().any(|part| case.contains(part));

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use serde::Deserialize;
-use switchyard::loading::Opened;
+use switchyard::loading::Checkpoint;
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::Apply;
 use switchyard::text::Vocabulary;
@@ -31,7 +31,7 @@ fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
     for kind in ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m", "qwen2"] {
         let path = fixture(&format!("gguf/tiny-{kind}.gguf")).display().to_string();
-        let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
+        let opened = Checkpoint::open(&path, None, Apply::Merged).expect("opens");
         // The qwen2 file splits text as Qwen does.
         if kind != "qwen2" {
             check_tokenizer(opened.text().expect("a tokenizer"), "gguf/tokenizer_cases.json");
@@ -53,9 +53,9 @@ fn every_family_in_gguf_has_the_logits_of_transformers() {
     let device = Device::flex();
     for name in names {
         let path = fixture(&format!("gguf/{name}.gguf")).display().to_string();
-        let opened = Opened::open(&path, None, Apply::Merged).expect("opens");
+        let opened = Checkpoint::open(&path, None, Apply::Merged).expect("opens");
         assert_eq!(opened.config().family.name(), name);
-        let kept = switchyard::model::Decoder::load_kept_to_train(&opened.checkpoint, &device).expect("loads");
+        let kept = switchyard::model::Decoder::load_kept_to_train(&opened.files, &device).expect("loads");
         for model in [opened.load(&device).expect("loads").model, kept] {
             let logits = model.logits(std::slice::from_ref(&ids), &mut Hooks::none()).expect("a forward");
             let off = relative(&values(&logits), &reference[&format!("{name}.logits")].data, name);
@@ -72,7 +72,7 @@ fn a_peft_adapter_merged_and_attached_has_the_logits_of_peft() {
         let base = fixture(&format!("tiny/{name}")).display().to_string();
         let adapter = fixture(&format!("tiny/{name}_peft"));
         for (how, apply) in [("merged", Apply::Merged), ("attached", Apply::ReplacedOnly)] {
-            let opened = Opened::open(&base, Some(&adapter), apply).expect("opens");
+            let opened = Checkpoint::open(&base, Some(&adapter), apply).expect("opens");
             let model = opened.load(&Device::flex()).expect("loads").model;
             assert_eq!(model.config().vocab_size, vocab + 3, "the adapter brings three tokens");
             for row in 0..2 {

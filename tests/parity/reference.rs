@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use burn::tensor::{Device, Tensor};
 use switchyard::model::Decoder;
-use switchyard::model::checkpoint::{Checkpoint, HostTensor};
+use switchyard::model::checkpoint::{HostTensor, ModelFiles};
 pub use switchyard::parity::TINY;
 use switchyard::parity::reference;
 pub use switchyard::parity::reference::References;
@@ -40,7 +40,7 @@ pub fn rows(references: &References) -> Vec<Vec<u32>> {
 }
 
 pub fn tiny(name: &str, device: &Device) -> Decoder {
-    let checkpoint = Checkpoint::open_folder(fixture(&format!("tiny/{name}"))).expect("the fixture opens");
+    let checkpoint = ModelFiles::open_folder(fixture(&format!("tiny/{name}"))).expect("the fixture opens");
     Decoder::load(&checkpoint, device).expect("the fixture loads")
 }
 

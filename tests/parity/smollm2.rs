@@ -7,7 +7,7 @@ use serde::Deserialize;
 use switchyard::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay,
 };
-use switchyard::loading::{Loaded, NewRows, Opened};
+use switchyard::loading::{Checkpoint, Loaded, NewRows};
 use switchyard::machine::{Compute, Machine};
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::{Adapter, Apply};
@@ -31,7 +31,7 @@ fn file() -> Option<String> {
 }
 
 fn model() -> Option<Loaded> {
-    let opened = Opened::open(&file()?, None, Apply::Merged).expect("SmolLM2 opens");
+    let opened = Checkpoint::open(&file()?, None, Apply::Merged).expect("SmolLM2 opens");
     Some(opened.load(&Device::flex()).expect("SmolLM2 loads"))
 }
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor};
 use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, Trace, decode};
-use switchyard::loading::Opened;
+use switchyard::loading::Checkpoint;
 use switchyard::machine::Compute;
 use switchyard::model::checkpoint::peft::Apply;
-use switchyard::model::checkpoint::{Checkpoint, Dtype, SaveOptions, save_hf_folder, write_random};
+use switchyard::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder, write_random};
 use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
 use switchyard::ops::Targets;
 use switchyard::parity::recorder::{padded, pieces, ragged, record};
@@ -18,7 +18,7 @@ const BOUND: f32 = 1e-5;
 
 /// A tiny model's folder in another number format.
 fn rewritten(root: &Path, name: &str, dtype: Dtype) -> PathBuf {
-    let checkpoint = Checkpoint::open_folder(fixture(&format!("tiny/{name}"))).expect("the fixture opens");
+    let checkpoint = ModelFiles::open_folder(fixture(&format!("tiny/{name}"))).expect("the fixture opens");
     let dir = root.join(format!("{name}-{}", dtype.size()));
     let options = SaveOptions { dtype, overwrite: true, ..SaveOptions::default() };
     save_hf_folder(&dir, &checkpoint.config, checkpoint.tensors(), &options).expect("saves");
@@ -35,7 +35,7 @@ fn a_kept_model_has_pytorchs_hook_points_and_decodes_as_one_row_alone() {
 
 /// Kept as stored, and widened.
 fn both(path: &Path, device: &Device) -> [Decoder; 2] {
-    let checkpoint = Checkpoint::open(path.to_str().expect("a path")).expect("opens");
+    let checkpoint = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
     let [kept, wide] = [Compute::Stored, Compute::F32].map(|dtype| dtype.load(&checkpoint, device).expect("loads"));
     assert!(kept.is_kept() && Compute::of(&kept) == Compute::Stored, "{}", path.display());
     assert_eq!(Compute::of(&wide), Compute::F32);
@@ -150,7 +150,7 @@ fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
 
 #[test]
 fn a_cache_for_one_call_serves_one_call_and_holds_nothing() {
-    let checkpoint = Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("the fixture opens");
+    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the fixture opens");
     let model = Decoder::load(&checkpoint, &Device::flex()).expect("loads");
     let ids: Vec<Vec<u32>> = [13, 9].map(|n| (0..13).map(|i| i * 7 % 40 + n).collect()).to_vec();
     let span = Span::prompts(&[13, 9], false);
@@ -204,7 +204,7 @@ fn adapters_over_kept_weights_are_those_merged_into_floats() {
         let base = rewritten(root.path(), base, Dtype::BF16).display().to_string();
         let adapter = fixture(&format!("tiny/{adapter}"));
         let load = |dtype, adapter: Option<&Path>| {
-            let opened = Opened::open(&base, adapter, Apply::Merged).expect("opens");
+            let opened = Checkpoint::open(&base, adapter, Apply::Merged).expect("opens");
             opened.load_as(dtype, &Device::flex()).expect("loads").model
         };
         let ids = vec![(0..9).map(|i| i * 5 % 40).collect::<Vec<u32>>()];
@@ -223,7 +223,7 @@ fn models_of_any_shape_are_written_and_read() {
     let root = tempfile::tempdir().expect("a folder");
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 30).collect()).to_vec();
     let shapes = ["qwen2_untied", "qwen3_untied"].map(|name| {
-        let config = Checkpoint::open_folder(fixture(&format!("tiny/{name}"))).expect("opens").config;
+        let config = ModelFiles::open_folder(fixture(&format!("tiny/{name}"))).expect("opens").config;
         // Rows of whole blocks, but for those of o_proj.
         (name, ModelConfig { hidden_size: 64, intermediate_size: 96, ..config })
     });
@@ -231,7 +231,7 @@ fn models_of_any_shape_are_written_and_read() {
         for name in ["folder", "file.gguf"] {
             let out = root.path().join(family).join(name);
             write_random(config, &out, 3).expect("writes");
-            let read = Checkpoint::open(out.to_str().expect("a path")).expect("opens").config;
+            let read = ModelFiles::open(out.to_str().expect("a path")).expect("opens").config;
             assert_eq!((read.hidden_size, read.family), (config.hidden_size, config.family));
             compare(&out, &ids);
             assert!(write_random(config, &out, 3).is_err(), "what is there is not written over");
@@ -249,7 +249,7 @@ fn models_of_any_shape_are_written_and_read() {
 fn large_models_in_f32_are_kept_and_small_ones_are_not() {
     let root = tempfile::tempdir().expect("a folder");
     let small = fixture("tiny/qwen3_tied");
-    let checkpoint = Checkpoint::open_folder(&small).expect("the fixture opens");
+    let checkpoint = ModelFiles::open_folder(&small).expect("the fixture opens");
     assert!(!Compute::Stored.load(&checkpoint, &Device::flex()).expect("loads").is_kept());
     let config = ModelConfig { vocab_size: 1 << 19, ..checkpoint.config };
     let model = Decoder::random(&config, 3, &Device::flex()).expect("a model");
@@ -265,7 +265,7 @@ fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
     let root = tempfile::tempdir().expect("a folder");
     for name in TINY {
         let path = rewritten(root.path(), name, Dtype::BF16);
-        let checkpoint = Checkpoint::open_folder(&path).expect("opens");
+        let checkpoint = ModelFiles::open_folder(&path).expect("opens");
         let load = |dtype: Compute| dtype.load(&checkpoint, &Device::flex()).expect("loads");
         let (rounded, wide) = (load(Compute::StoredBf16), load(Compute::F32));
         assert!(rounded.is_kept() && Compute::of(&rounded) == Compute::StoredBf16);
@@ -284,7 +284,7 @@ fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
         assert!(off < 0.03, "{name}: the loops differ by {off:e}");
     }
     let said =
-        Compute::StoredBf16.load(&Checkpoint::open_folder(fixture("tiny/qwen3_tied")).expect("opens"), &Device::flex());
+        Compute::StoredBf16.load(&ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("opens"), &Device::flex());
     let said = said.expect_err("refused").to_string();
     assert!(said.contains("qwen3_tied") && said.contains("use stored"), "{said}");
 }
@@ -302,7 +302,7 @@ fn what_kept_weights_cannot_do_is_refused() {
     let at = bytes.len() - 2;
     bytes[at..].copy_from_slice(&half::bf16::NAN.to_le_bytes());
     std::fs::write(&file, bytes).expect("writes");
-    let checkpoint = Checkpoint::open_folder(&path).expect("opens");
+    let checkpoint = ModelFiles::open_folder(&path).expect("opens");
     let said = format!("{:#}", Compute::Stored.load(&checkpoint, &Device::flex()).expect_err("refused"));
     assert!(said.contains("model.safetensors") && said.contains("not finite") && said.contains("row"), "{said}");
 }

@@ -98,9 +98,6 @@ pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result
 
 /// The model with `n` problems, about half of them switch problems, and their spans, as experiments take it. The seed fixes the
 /// problems and what experiments draw.
-///
-/// # Errors
-/// None that a [`Built`] with heads inside the model can cause.
 pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Study> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let vocabulary = vocabulary()?;

@@ -69,9 +69,6 @@ pub(super) fn adds(letters: [usize; 2]) -> bool {
 }
 
 /// The words of every hand-built model.
-///
-/// # Errors
-/// None in practice.
 pub(super) fn vocabulary() -> Result<Vocabulary> {
     let mut vocabulary = Vocabulary::from_words(WORDS)?;
     vocabulary.add_switch_tokens()?;
@@ -102,9 +99,6 @@ fn config() -> ModelConfig {
 }
 
 /// The decoder.
-///
-/// # Errors
-/// None that a [`Built`] with heads inside the model can cause.
 pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     let vocabulary = vocabulary()?;
     let id = |word: &str| vocabulary.id(word).map(|id| id as usize).with_context(|| format!("no word `{word}`"));
@@ -126,7 +120,6 @@ pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     Decoder::from_weights(&config(), device, |name| tensor(built, &words, name))
 }
 
-/// Ids.
 struct Words {
     digits: Vec<usize>,
     names: Vec<usize>,

@@ -18,8 +18,6 @@ const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (Fl
 /// With norms of heads, and with groups of heads.
 const MODELS: [&str; 2] = ["qwen3_tied", "llama_gqa"];
 
-/// # Errors
-/// A fixture that cannot be read, and what the model refuses.
 pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Compared>> {
     let mut out = vec![];
     for (dtype, called, bound) in TYPES.into_iter().filter(|of| fixtures.device.supports_dtype(of.0)) {

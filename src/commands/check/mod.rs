@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 
-use super::committed::committed;
+use super::committed::fixture_path;
 use super::device::MachineArgs;
 use super::print;
 use crate::machine::{self, Compute, Machine};
@@ -103,7 +103,7 @@ impl Check {
         }
         let folder = tempfile::tempdir().context("a folder for runs and rows")?;
         let setting = Setting {
-            fixtures: Fixtures::new(committed(&self.fixtures), machine.device.clone()),
+            fixtures: Fixtures::new(fixture_path(&self.fixtures), machine.device.clone()),
             problems: self.problems,
             folder: folder.path().to_owned(),
         };

@@ -14,9 +14,6 @@ use crate::parity::Compared;
 const BOUND: f64 = 1e-5;
 
 /// Every product in every type that the device computes in, against the CPU in f32 on the same inputs.
-///
-/// # Errors
-/// A gradient that is missing.
 pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Compared>> {
     let cpu = Machine::default().device;
     let mut out = vec![];

@@ -61,7 +61,6 @@ fn compare_rows(
     Ok(Compared { what: format!("{name}{at}"), off: worst, bound, values })
 }
 
-/// Files of rows by their paths in the folder.
 fn files(folder: &Path) -> Result<BTreeSet<String>> {
     let (mut out, mut left) = (BTreeSet::new(), vec![PathBuf::new()]);
     while let Some(inner) = left.pop() {

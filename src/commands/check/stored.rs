@@ -14,7 +14,7 @@ use crate::latent::{Gradient, Source};
 use crate::machine::{Compute, Machine};
 use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::ModelConfig;
-use crate::model::checkpoint::{Checkpoint, HostTensor, write_random};
+use crate::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use crate::model::lora::LoraSettings;
 use crate::parity::Compared;
 use crate::parity::reference::values;
@@ -27,8 +27,6 @@ const BOUND: f64 = 1e-5;
 
 const STEPS: usize = 3;
 
-/// # Errors
-/// A fixture that cannot be read, and what the model refuses.
 pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
     let mut out = setting.fixtures.of_kept()?;
     let folder = setting.folder.join("stored");
@@ -51,7 +49,7 @@ pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
 
 /// Losses, factors and rows of tokens after some steps over rows with latents.
 fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
-    let checkpoint = Checkpoint::open(&path.display().to_string())?;
+    let checkpoint = ModelFiles::open(&path.display().to_string())?;
     let model = Compute::Stored.load_to_train(&checkpoint, &device.clone().autodiff())?;
     let last = model.config().vocab_size as u32 - 1;
     let (swi, swi_end, latent) = (last - 2, last - 1, last);

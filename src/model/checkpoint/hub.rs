@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use super::Checkpoint;
+use super::ModelFiles;
 use super::safetensors::{INDEX, SINGLE};
 use crate::progress::{go_on, say};
 use cache::Cache;
@@ -74,7 +74,7 @@ impl ModelRef {
     }
 }
 
-impl Checkpoint {
+impl ModelFiles {
     /// Opens what `--model` names: a folder, a `.gguf` or a hub id.
     pub fn open(model: &str) -> Result<Self> {
         let path = ModelRef::parse(model)?.locate()?;

@@ -1,6 +1,6 @@
 //! Checkpoints that people already have, as host tensors under their Hugging Face names.
 //!
-//! [`Checkpoint::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id; every parameter's presence and shape is checked before
+//! [`ModelFiles::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id; every parameter's presence and shape is checked before
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
@@ -65,7 +65,7 @@ pub(crate) trait Weights: Send + Sync {
 }
 
 /// An opened model: its checked settings, its weights (not yet read) and its text side.
-pub struct Checkpoint {
+pub struct ModelFiles {
     pub config: ModelConfig,
     /// The folder or file it was read from.
     pub path: PathBuf,
@@ -85,7 +85,7 @@ pub struct Base {
     pub(crate) adapter: Arc<Adapter>,
 }
 
-impl Checkpoint {
+impl ModelFiles {
     /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();

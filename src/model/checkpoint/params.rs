@@ -72,12 +72,6 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     out
 }
 
-/// Names that files carry and nobody needs: buffers, and the head of a tied model (it has the embedding's values:
-/// [`super::tied`]).
-pub(crate) fn is_tolerated(name: &str, config: &ModelConfig) -> bool {
-    is_buffer(name) || (config.tie_word_embeddings && name == HEAD)
-}
-
 /// Tables that old checkpoints hold and any program can compute: rotary frequencies, GPT-2's causal masks.
 pub(super) fn is_buffer(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"].iter().any(|buffer| name.ends_with(buffer))
@@ -96,7 +90,9 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
     }
     let known: std::collections::HashSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
     for name in weights.names() {
-        if !known.contains(name.as_str()) && !is_tolerated(&name, config) {
+        // The head of a tied model has the embedding's values ([`super::tied`]).
+        let needless = is_buffer(&name) || config.tie_word_embeddings && name == HEAD;
+        if !known.contains(name.as_str()) && !needless {
             bail!(
                 "{}: unexpected parameter `{name}`: a {} model of {} layers has none of that name",
                 weights.file_of(&name).display(),

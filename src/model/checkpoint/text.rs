@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::{Checkpoint, GgufFile};
+use super::{GgufFile, ModelFiles};
 use crate::guard::read_text;
 pub use crate::tokenizer::Templates;
 use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, templates_in};
@@ -82,7 +82,7 @@ fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
     Ok(Some(side))
 }
 
-impl Checkpoint {
+impl ModelFiles {
     /// Tokenizer and what belongs to it, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
     ///
     /// # Errors

@@ -12,9 +12,6 @@ use crate::model::config::ModelConfig;
 use crate::ops::stored::Stored;
 
 /// The weights of a model that is said to be tied; its configuration and a note for whoever reads it, where they are not.
-///
-/// # Errors
-/// A table that cannot be read.
 pub(super) fn resolve(
     weights: Box<dyn Weights>,
     config: &mut ModelConfig,

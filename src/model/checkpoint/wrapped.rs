@@ -12,7 +12,7 @@ use super::folder::{WeightsFolder, has_weights, open_file};
 use super::layout::{Laid, parts};
 use super::params::{self, EMBED, HEAD, is_buffer};
 use super::peft::Factors;
-use super::{Checkpoint, HostTensor, Weights, text, tied};
+use super::{HostTensor, ModelFiles, Weights, text, tied};
 use crate::model::config::ModelConfig;
 use crate::ops::stored::Stored;
 
@@ -39,7 +39,7 @@ impl Wrapper {
 pub struct Unwrapped {
     pub wrapper: Wrapper,
     /// Its settings and text side are the base's, with the rows of its own tables.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: ModelFiles,
     /// CODI's projection, by the names of [`crate::model::heads`].
     pub projection: Vec<(String, HostTensor)>,
     /// Rank of the LoRA factors that are merged; `None` without.
@@ -97,7 +97,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<Unwrapped> {
     let weights = tied::resolve(weights, &mut config, &mut notes)?;
     params::check(weights.as_ref(), &config)?;
     let text = vec![text::Source::Folder(base.to_path_buf())];
-    let checkpoint = Checkpoint { config, path: base.to_path_buf(), base: None, notes, weights, text };
+    let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
     Ok(Unwrapped { wrapper, checkpoint, projection, rank, left_out })
 }
 

@@ -21,7 +21,6 @@ const BRIDGE: [(&str, &str); 14] = [
     ("hook_out", "hook_resid_post"),
 ];
 
-/// Outside the blocks.
 const OUTSIDE: [(&str, &str); 4] = [
     ("embed.hook_out", "hook_embed"),
     ("pos_embed.hook_out", "hook_pos_embed"),

@@ -104,9 +104,6 @@ impl Recording {
     }
 
     /// Keeps the logits `[B, L, V]` at these places, under the name `logits`.
-    ///
-    /// # Errors
-    /// A device that cannot hand its data over.
     pub(crate) fn keep_logits(&self, places: &[Place], logits: &Activation) -> Result<()> {
         let mut kept = self.kept.borrow_mut();
         let index = kept.iter().position(|k| k.name == LOGITS).unwrap_or_else(|| {

@@ -186,9 +186,6 @@ impl fmt::Display for HookSpec {
 }
 
 /// Splits a comma-separated list, leaving the commas inside brackets alone.
-///
-/// # Errors
-/// An element that does not parse.
 pub(crate) fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
     let mut depth = 0_usize;
     let parts = list.split(|c| {

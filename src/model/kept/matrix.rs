@@ -25,9 +25,6 @@ pub struct Kept {
 
 impl Kept {
     /// `factors` in PEFT's layout, and their scale. Those that add nothing are left out.
-    ///
-    /// # Errors
-    /// A device that does not keep the matrix.
     pub(in crate::model) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Result<Self> {
         let turned = |x: HostTensor| {
             Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
@@ -80,9 +77,6 @@ impl Kept {
     }
 
     /// All factors in PEFT's layout, the scale in B, without those that have learnt nothing. Outside autodiff.
-    ///
-    /// # Errors
-    /// A device that cannot hand its data over.
     pub(in crate::model) fn all_factors(&self) -> Result<Option<Factors>> {
         let learnt = |lora: &LoraAdapter| lora.b.val().abs().max().into_scalar::<f32>() != 0.0;
         let learnt = Self { lora: self.lora.clone().filter(learnt), ..self.clone() };
@@ -123,9 +117,6 @@ impl Kept {
     }
 
     /// Rows of the matrix as floats, `[n, d_in]`; all of them where none are named.
-    ///
-    /// # Errors
-    /// A row that it does not have.
     pub(in crate::model) fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
         let (held, all) = (self.matrix.rows(), self.height());
         let values = match (rows, &self.learnt) {
@@ -147,9 +138,6 @@ impl Kept {
     }
 
     /// The rows of these numbers, `[n]`, that are on the device, all below the number of rows: `[n, d_in]`.
-    ///
-    /// # Errors
-    /// A matrix that lies on the host.
     pub(in crate::model) fn rows_on_device(&self, rows: Tensor<1, Int>) -> Result<Tensor<2>> {
         let values = match self.learnt {
             Some(_) => {

@@ -131,7 +131,6 @@ vectorised! {
 }
 
 vectorised! {
-    /// Σ a · b of each row of `width` values.
     fn row_products(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
         for ((a, b), out) in a.chunks_exact(width).zip(b.chunks_exact(width)).zip(out) {
             *out = sum([a, b], |[a, b]| a * b);

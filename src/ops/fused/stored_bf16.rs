@@ -11,7 +11,6 @@ use super::stored_many::VECTOR;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::cpu::{Cpu, cpu};
 
-/// Bytes of a pair.
 const PAIR: usize = 4;
 
 /// The upper 16 bits of the nearest bf16, the even one between two.

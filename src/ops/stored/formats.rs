@@ -37,9 +37,7 @@ pub enum Format {
 
 /// A format known to the compiler: what loops over blocks are compiled for.
 pub(crate) trait Layout {
-    /// Pieces in a block.
     const PIECES: usize = 1;
-    /// Bytes of a block.
     const BYTES: usize;
     /// The values of a piece of a block of [`Self::BYTES`] bytes.
     fn widen(block: &[u8], piece: usize) -> [f32; PIECE];
@@ -52,51 +50,15 @@ pub(crate) trait Layout {
 /// Runs an expression with `$layout` standing for the [`Layout`] of a [`Format`].
 macro_rules! with_layout {
     ($format:expr, $layout:ident => $work:expr) => {
+        with_layout!($format, $layout => $work, F32 F32, F16 F16, Bf16 Bf16, Q8_0 Q8, Q4_0 Q4, Q4_1 Q4Offset, Q5_0 Q5,
+            Q5_1 Q5Offset, Q4_K Q4K, Q5_K Q5K, Q6_K Q6K)
+    };
+    ($format:expr, $layout:ident => $work:expr, $($name:ident $of:ident),*) => {
         match $format {
-            $crate::ops::stored::formats::Format::F32 => {
-                type $layout = $crate::ops::stored::formats::F32;
+            $($crate::ops::stored::formats::Format::$name => {
+                type $layout = $crate::ops::stored::formats::$of;
                 $work
-            }
-            $crate::ops::stored::formats::Format::F16 => {
-                type $layout = $crate::ops::stored::formats::F16;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Bf16 => {
-                type $layout = $crate::ops::stored::formats::Bf16;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q8_0 => {
-                type $layout = $crate::ops::stored::formats::Q8;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q4_0 => {
-                type $layout = $crate::ops::stored::formats::Q4;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q4_1 => {
-                type $layout = $crate::ops::stored::formats::Q4Offset;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q5_0 => {
-                type $layout = $crate::ops::stored::formats::Q5;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q5_1 => {
-                type $layout = $crate::ops::stored::formats::Q5Offset;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q4_K => {
-                type $layout = $crate::ops::stored::formats::Q4K;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q5_K => {
-                type $layout = $crate::ops::stored::formats::Q5K;
-                $work
-            }
-            $crate::ops::stored::formats::Format::Q6_K => {
-                type $layout = $crate::ops::stored::formats::Q6K;
-                $work
-            }
+            })*
         }
     };
 }
@@ -315,7 +277,6 @@ fn nibbles(packed: &[u8], piece: usize) -> [u8; PIECE] {
     out
 }
 
-/// `quant · scale − offset` of a piece.
 #[inline(always)]
 fn scaled(quants: &[u8; PIECE], [scale, offset]: [f32; 2]) -> [f32; PIECE] {
     let mut out = [0.0; PIECE];

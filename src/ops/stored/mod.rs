@@ -135,9 +135,6 @@ impl Stored {
     }
 
     /// The rows named, as floats, one behind the other.
-    ///
-    /// # Errors
-    /// A row that the matrix does not have.
     pub fn widened(&self, rows: &[usize]) -> Result<Vec<f32>> {
         let mut out = vec![0.0; rows.len() * self.width];
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.width)) {
@@ -180,9 +177,6 @@ impl Stored {
     }
 
     /// With more rows, kept as floats.
-    ///
-    /// # Errors
-    /// Values that are not whole rows.
     pub fn with_rows(mut self, more: &[f32]) -> Result<Self> {
         ensure!(more.len().is_multiple_of(self.width), "{} values are not rows of {}", more.len(), self.width);
         if !more.is_empty() {

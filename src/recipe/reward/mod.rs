@@ -131,12 +131,10 @@ impl Reward {
     }
 }
 
-/// 1 for yes, −1 for no.
 fn sign(yes: bool) -> f64 {
     if yes { 1.0 } else { -1.0 }
 }
 
-/// 1 for yes, 0 for no.
 fn one(yes: bool) -> f64 {
     if yes { 1.0 } else { 0.0 }
 }

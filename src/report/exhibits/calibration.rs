@@ -25,7 +25,6 @@ const SHOWN: [(&str, &str); 4] = [
     ("latent calls", "per rollout"),
     ("visible tokens", "per rollout"),
 ];
-/// Their columns.
 const COLUMNS: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
 
 /// Ends of the trajectory: the mean of its first and of its last tenth of steps, of at least as many as an interval needs. None of a

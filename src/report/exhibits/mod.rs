@@ -139,12 +139,10 @@ exhibits! {
     patching, circuit, training, fate, versus, seeds, dependence, of_rows,
 }
 
-/// Every exhibit.
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {
     FILES.iter().copied().flatten()
 }
 
-/// The exhibit of a label.
 pub(super) fn of(label: &str) -> Option<&'static Exhibit> {
     all().find(|exhibit| exhibit.label == label)
 }
@@ -205,9 +203,6 @@ pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Und
 }
 
 /// Every table of ours that the folder has rows for; rows that no exhibit has heard of with all their columns.
-///
-/// # Errors
-/// None that rows can cause.
 pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut tables: Vec<Table> = vec![];
     for exhibit in all() {

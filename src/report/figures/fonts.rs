@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
 /// Family name the figures ask for; an SVG viewer without it falls back to what [`FALLBACK`] lists.
@@ -46,33 +47,8 @@ pub fn font_face_css() -> String {
     let face = |weight: &str, bytes: &[u8]| {
         format!(
             "@font-face{{font-family:\"{FAMILY}\";font-weight:{weight};src:url(data:font/ttf;base64,{}) format(\"truetype\")}}",
-            base64(bytes)
+            STANDARD.encode(bytes)
         )
     };
     format!("{}\n{}\n", face("normal", REGULAR), face("bold", BOLD))
-}
-
-/// Standard base64 with padding (RFC 4648 §4).
-pub(in crate::report) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let block = chunk.iter().fold(0u32, |b, &byte| b << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for i in 0..4 {
-            let digit = DIGITS[(block >> (18 - 6 * i) & 63) as usize];
-            text.push(if i <= chunk.len() { digit as char } else { '=' });
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn base64_pads_as_rfc_4648() {
-        let cases = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
-        for (plain, coded) in cases {
-            assert_eq!(super::base64(plain.as_bytes()), coded);
-        }
-    }
 }

@@ -82,7 +82,6 @@ impl Figure {
         matches!(self, Self::Bars(chart) if chart.has_paper())
     }
 
-    /// Names of its series.
     fn series(&self) -> Vec<&str> {
         match self {
             Self::Lines(chart) => chart.lines.iter().map(|line| line.name.as_str()).collect(),
@@ -155,9 +154,6 @@ pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
 }
 
 /// Writes a page of panels as `<stem>.svg`, and with `png` as `<stem>.png`.
-///
-/// # Errors
-/// A disk that cannot be written.
 pub(crate) fn write(stem: &Path, panels: &[Figure], whole: &Scene, png: bool) -> Result<FigureFiles> {
     let path = |ending: &str| {
         let mut name = stem.as_os_str().to_owned();

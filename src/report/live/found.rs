@@ -29,7 +29,6 @@ pub(super) struct Run {
     pub models: Vec<Model>,
 }
 
-/// One checkpoint.
 pub(super) struct Model {
     pub phase: String,
     pub weights: PathBuf,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::folder::Folder;
 use found::Run;
 use weights::Exact;
-pub(super) use weights::{base64, zipped};
+pub(super) use weights::zipped;
 
 pub(super) const STYLE: &str = include_str!("lab.css");
 
@@ -103,9 +103,6 @@ impl Live {
     }
 
     /// Models and problems as elements that no browser runs or shows.
-    ///
-    /// # Errors
-    /// None in practice: JSON in memory is packed.
     pub(super) fn data(&self) -> Result<String> {
         if self.is_empty() {
             return Ok(String::new());

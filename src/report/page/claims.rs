@@ -6,7 +6,6 @@ use super::escape::{prose, text};
 use crate::report::claims_list::{count, counted, in_paper};
 use crate::report::verdicts::{READING, Tested, Verdict};
 
-/// CSS class of a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "yes",

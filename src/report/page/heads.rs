@@ -24,7 +24,6 @@ const FULL: f64 = 0.5;
 /// One node at one place: a column of a layer's row.
 type Cell<'a> = (usize, Component, Option<usize>, &'a str, Option<usize>);
 
-/// What is known of it.
 #[derive(Default)]
 struct Known<'a> {
     patched: BTreeMap<PatchMode, &'a HeadPatchRow>,

@@ -24,6 +24,7 @@ mod trace;
 use std::fmt::Write;
 
 use anyhow::Result;
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use escape::text;
 use packed::Piece;
 use sha2::{Digest, Sha256};
@@ -57,9 +58,6 @@ pub(super) const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// The whole page; `places` say where its folders are, `live` are the models that run in it.
-///
-/// # Errors
-/// None in practice: JSON in memory is packed.
 pub(crate) fn html(
     paper: &Paper,
     folders: &[Rendered<'_>],
@@ -97,7 +95,7 @@ pub(crate) fn html(
 /// What a browser may do with a page: run this one script, read what stands in it, and ask nothing of anyone but what `more` allows.
 /// Values of rows reach the page as text; were one read as a script all the same, it would not run.
 pub(super) fn policy(script: &str, more: &str) -> String {
-    let hash = live::base64(&Sha256::digest(script.as_bytes()));
+    let hash = STANDARD.encode(Sha256::digest(script.as_bytes()));
     format!(
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; \
          font-src data:; img-src data:; {more}base-uri 'none'; form-action 'none'\">"

@@ -28,9 +28,6 @@ impl Piece {
 }
 
 /// All pieces as one text. `other` is how many bytes stand around it.
-///
-/// # Errors
-/// None in practice: text in memory is packed.
 pub(super) fn joined(mut pieces: Vec<Piece>, other: usize) -> Result<String> {
     loop {
         let all: usize = pieces.iter().map(Piece::len).sum();

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
+
 use super::escape::{prose, text};
 use super::plain;
-use crate::report::figures::fonts::base64;
 use crate::report::render_table::number;
 use crate::report::tables::{Cell, ColumnKind, Table};
 
@@ -45,7 +46,7 @@ pub(super) fn html(table: &Table, id: &str, how: &str) -> String {
         text(&table.label),
         text(&table.title),
         text(&table.label),
-        base64(table.csv().as_bytes()),
+        STANDARD.encode(table.csv()),
     )
 }
 

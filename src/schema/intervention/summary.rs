@@ -30,7 +30,8 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
         let draw = cells.entry(o.cell).or_default().entry(o.draw).or_default();
         ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} is there twice", called(o), o.problem);
     }
-    let cells: Vec<Vec<Draw>> = cells.into_values().map(|draws| draws.into_values().map(in_order).collect()).collect();
+    let draws = |cell: BTreeMap<usize, BTreeMap<_, _>>| cell.into_values().map(|draw| draw.into_values().collect());
+    let cells: Vec<Vec<Draw>> = cells.into_values().map(|cell| draws(cell).collect()).collect();
     let normal = cells.iter().find_map(|draws| draws.first().filter(|d| d[0].mode == NORMAL));
     let normal = normal.context("no observation of the normal run: nothing to compare with")?;
     let mut summary = Summary::default();
@@ -49,10 +50,6 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
     }
     adjust(&mut summary.rows)?;
     Ok(summary)
-}
-
-fn in_order(draw: BTreeMap<usize, &Observation>) -> Draw<'_> {
-    draw.into_values().collect()
 }
 
 /// For messages: `rotate:30 (2..), draw 1`.

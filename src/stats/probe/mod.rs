@@ -54,7 +54,7 @@ impl<'a, F: Copy + Into<f64> + Sync> ProbeData<'a, F> {
 
     /// The chosen rows in f64.
     fn rows(&self, rows: &[usize]) -> Array2<f64> {
-        chosen(self.features, rows)
+        rows_in_f64(self.features, rows)
     }
 }
 
@@ -85,8 +85,8 @@ fn check<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, labels: usize, groups
     Ok(())
 }
 
-/// The chosen rows in f64.
-fn chosen<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize]) -> Array2<f64> {
+/// These rows of the features.
+fn rows_in_f64<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize]) -> Array2<f64> {
     Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| features[[rows[i], j]].into())
 }
 

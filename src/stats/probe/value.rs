@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
-use super::{TooFew, check, chosen, pick};
+use super::{TooFew, check, pick, rows_in_f64};
 
 /// Mean gradient at which a fit stops.
 const TOLERANCE: f64 = 1e-5;
@@ -251,12 +251,12 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     test: &[usize],
     grid: &[f64],
 ) -> Result<Vec<Vec<Graded>>> {
-    let raw = chosen(features, train);
+    let raw = rows_in_f64(features, train);
     let scaler = Standardiser::fit(raw.view())?;
     let seen = pick(values, train);
     let tolerance = if grid.len() > 1 { LOOSE } else { TOLERANCE };
     let models = Softmax::path(scaler.apply(raw.view()).view(), &seen, grid, tolerance)?;
-    let held = scaler.apply(chosen(features, test).view());
+    let held = scaler.apply(rows_in_f64(features, test).view());
     let mut classes = seen.clone();
     classes.sort_unstable();
     classes.dedup();

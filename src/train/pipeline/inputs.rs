@@ -11,7 +11,7 @@ use super::Run;
 use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::machine;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::ModelFiles;
 use crate::progress::say;
 use crate::store::{commit, hex, sha256};
 
@@ -79,7 +79,7 @@ fn hashes(corpus: &Corpus) -> Result<[String; 2]> {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn model(checkpoint: &Checkpoint) -> Result<[String; 2]> {
+pub(super) fn model(checkpoint: &ModelFiles) -> Result<[String; 2]> {
     Ok(match &checkpoint.base {
         Some(base) => [of_files(&base.path)?, of_files(&checkpoint.path)?],
         None => [of_files(&checkpoint.path)?, String::new()],

@@ -11,11 +11,11 @@ use super::{Branch, Run, inputs, resume, taken};
 use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
-use crate::loading::{NewRows, Opened};
+use crate::loading::{Checkpoint, NewRows};
 use crate::method::Phase;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::{Adapter, Apply};
-use crate::model::checkpoint::{Checkpoint, EMBED, HEAD, ModelRef};
+use crate::model::checkpoint::{EMBED, HEAD, ModelFiles, ModelRef};
 use crate::model::config::{Extras, Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
@@ -49,7 +49,7 @@ pub struct Options {
 const OTHER_FOLDER: &str = "put back what it was, or name another folder with --out";
 
 /// A recipe's chat form in the model's own spelling, where its files have one. A run that began with another goes on with it.
-fn template(recipe: &Recipe, opened: &Opened, begun: &Path) -> Result<Template> {
+fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Template> {
     let named = recipe.data.template;
     if !named.is_chat() || !opened.text()?.has_chat() {
         return Ok(named);
@@ -62,7 +62,7 @@ fn template(recipe: &Recipe, opened: &Opened, begun: &Path) -> Result<Template> 
 pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
     let recipe_path = root.join("recipe.toml");
-    let open = |model: &String| options.world.first_alone(|| Opened::open(model, None, Apply::Merged));
+    let open = |model: &String| options.world.first_alone(|| Checkpoint::open(model, None, Apply::Merged));
     // How the model spells a chat belongs to the settings.
     let mut opened = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat()).map(open).transpose()?;
     if let Some(opened) = &opened {
@@ -106,8 +106,8 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         Some(model) => {
             let opened = opened.take().map_or_else(|| open(model), Ok)?;
             opened.text()?;
-            let pretrained = Pretrained::of(model, &opened.checkpoint, &recipe)?;
-            files = Some(inputs::model(&opened.checkpoint)?);
+            let pretrained = Pretrained::of(model, &opened.files, &recipe)?;
+            files = Some(inputs::model(&opened.files)?);
             (opened.vocabulary, Some(pretrained))
         }
         None => (None, None),
@@ -166,7 +166,7 @@ pub(super) struct Pretrained {
 }
 
 impl Pretrained {
-    fn of(model: &str, checkpoint: &Checkpoint, recipe: &Recipe) -> Result<Self> {
+    fn of(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Self> {
         if let Some(base) = &checkpoint.base {
             if recipe.optimizer.dtype.is_stored() {
                 ensure_nothing_is_lost(model, &base.adapter, recipe)?;
@@ -217,7 +217,7 @@ impl Run {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
-                let loaded = Opened::open(name, None, Apply::Merged)?.load_to_train(self.base_dtype(), &device)?;
+                let loaded = Checkpoint::open(name, None, Apply::Merged)?.load_to_train(self.base_dtype(), &device)?;
                 let Recipe { seed, seed_token, .. } = self.recipe.clone();
                 let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)

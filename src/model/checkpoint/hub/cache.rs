@@ -12,9 +12,6 @@ use crate::guard::read_text;
 use crate::progress::say;
 
 /// The folder of `HF_HOME` or its default.
-///
-/// # Errors
-/// A user without a home.
 pub(super) fn home() -> Result<PathBuf> {
     if let Some(home) = set("HF_HOME") {
         return Ok(home.into());

@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::params::{EMBED, HEAD, POSITIONS};
-use super::super::{Checkpoint, HostTensor, expected_parameters};
+use super::super::{HostTensor, ModelFiles, expected_parameters};
 use super::{AdapterWeights, Factors};
 use crate::random::normal;
 
@@ -32,9 +32,9 @@ pub struct Difference {
 ///
 /// # Errors
 /// Models of different shapes, weights that cannot be read, trained biases, and models that are the same.
-pub fn difference(base: &Checkpoint, trained: &Checkpoint, r: usize) -> Result<Difference> {
+pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<Difference> {
     let [from, to] = [&base.config, &trained.config];
-    let same = |weights: &Checkpoint| {
+    let same = |weights: &ModelFiles| {
         let shapes = expected_parameters(&weights.config).into_iter();
         shapes.filter(|(name, _)| name != EMBED && name != HEAD).collect::<Vec<_>>()
     };

@@ -29,7 +29,6 @@ pub(crate) struct FactorKeys {
     pub scaling: f64,
 }
 
-/// What replaces a weight.
 pub(crate) struct Replaced {
     pub key: String,
     /// A copy of its own beside the base's, which stays where another module is tied to it.
@@ -48,7 +47,6 @@ pub(crate) struct Keys {
     pub left_out: Vec<String>,
 }
 
-/// Sorts the keys.
 pub(crate) fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> Result<Keys> {
     let origin = path.display();
     let mut halves: BTreeMap<(String, bool), [Option<String>; 2]> = BTreeMap::new();

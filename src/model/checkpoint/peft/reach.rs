@@ -61,9 +61,6 @@ impl Targets {
 }
 
 /// Whether all of `text` is what the expression says (Python's `re.fullmatch`).
-///
-/// # Errors
-/// What is no expression.
 pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
     let regex = Regex::new(&format!("^(?:{pattern})$")).map_err(|e| anyhow!("{e}"))?;
     Ok(regex.find_iter(text).next().is_some())

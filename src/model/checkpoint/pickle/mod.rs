@@ -159,7 +159,7 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)
 }
 
 fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
-    if zip::is_zip(bytes) {
+    if bytes.starts_with(&zip::LOCAL) {
         from_archive(bytes)
     } else if bytes.starts_with(&LEGACY) {
         from_pickles(bytes)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use flate2::Crc;
 use half::f16;
 
 use super::super::host::HostTensor;
@@ -86,8 +87,10 @@ impl Archive {
     fn add(&mut self, name: &str, data: &[u8]) -> Result<()> {
         let at = fits(self.bytes.len())?;
         // Version 2.0, no flags, stored, no time, the first day that can be written.
+        let mut crc = Crc::new();
+        crc.update(data);
         let mut fields = [20_u16, 0, 0, 0, 33].map(u16::to_le_bytes).concat();
-        fields.extend([crc32(data), fits(data.len())?, fits(data.len())?].map(u32::to_le_bytes).concat());
+        fields.extend([crc.sum(), fits(data.len())?, fits(data.len())?].map(u32::to_le_bytes).concat());
         fields.extend([u16::try_from(name.len())?, 0].map(u16::to_le_bytes).concat());
         self.bytes.extend([b"PK\x03\x04".as_slice(), &fields, name.as_bytes(), data].concat());
         self.directory
@@ -109,20 +112,4 @@ impl Archive {
 
 fn fits(bytes: usize) -> Result<u32> {
     u32::try_from(bytes).context("a lens of more than 4 GB is not written: name fewer layers")
-}
-
-/// The checksum of ZIP archives (ISO 3309).
-fn crc32(bytes: &[u8]) -> u32 {
-    let table: Vec<u32> = (0..256_u32)
-        .map(|byte| (0..8).fold(byte, |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }))
-        .collect();
-    !bytes.iter().fold(!0, |crc: u32, byte| crc >> 8 ^ table[((crc ^ u32::from(*byte)) & 0xff) as usize])
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_checksum_is_the_standard_one() {
-        assert_eq!(super::crc32(b"123456789"), 0xcbf4_3926);
-    }
 }

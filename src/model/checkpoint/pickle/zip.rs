@@ -10,15 +10,10 @@ const END: [u8; 4] = *b"PK\x05\x06";
 const END64: [u8; 4] = *b"PK\x06\x06";
 const LOCATOR64: [u8; 4] = *b"PK\x06\x07";
 const ENTRY: [u8; 4] = *b"PK\x01\x02";
-const LOCAL: [u8; 4] = *b"PK\x03\x04";
+pub(super) const LOCAL: [u8; 4] = *b"PK\x03\x04";
 
 /// Bytes of the end record without its comment, of which there are at most 2¹⁶ − 1.
 const END_BYTES: usize = 22;
-
-/// Whether bytes begin as an archive does.
-pub(super) fn is_zip(bytes: &[u8]) -> bool {
-    bytes.starts_with(&LOCAL)
-}
 
 /// Name → range of its bytes.
 ///

@@ -1,0 +1,61 @@
+//! The programs as a user runs them, and the folders that they are given.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Names and paths.
+pub const PROGRAMS: [(&str, &str); 4] = [
+    ("train", env!("CARGO_BIN_EXE_train")),
+    ("probe", env!("CARGO_BIN_EXE_probe")),
+    ("intervene", env!("CARGO_BIN_EXE_intervene")),
+    ("report", env!("CARGO_BIN_EXE_report")),
+];
+
+#[track_caller]
+pub fn program(name: &str) -> Command {
+    let found = PROGRAMS.iter().find(|(program, _)| *program == name);
+    Command::new(found.unwrap_or_else(|| panic!("no program {name}")).1)
+}
+
+/// What it printed, standard error last.
+pub fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// What a program that must succeed printed, and what it said beside it.
+#[track_caller]
+pub fn done(command: &mut Command) -> (String, String) {
+    let output = command.output().expect("it runs");
+    let [printed, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{command:?}: {said}");
+    (printed, said)
+}
+
+/// An error of the user's, with all of this on standard error.
+#[track_caller]
+pub fn refused(command: &mut Command, parts: &[&str]) {
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "{command:?}: `{part}` is not in: {said}");
+    }
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of text")
+}
+
+/// A folder with all that lies in it.
+pub fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            std::fs::copy(&from, &to).expect("a copy");
+        }
+    }
+}
