@@ -121,8 +121,8 @@ fn what_is_not_supported_is_named() {
 #[test]
 fn stacked_experts_are_checked() {
     let root = tempfile::tempdir().expect("temp");
-    let (path, whole) = (root.path().join("m.gguf"), crate::parity::fixture("gguf/qwen3_moe.gguf"));
-    let read = Checkpoint::open_gguf(&whole).expect("opens");
+    let (path, whole) = (root.path().join("m.gguf"), crate::parity::reference::fixture("gguf/qwen3_moe.gguf"));
+    let read = ModelFiles::open_gguf(&whole).expect("opens");
     let sparse = read.config.extras.experts.as_ref().expect("experts");
     assert_eq!((sparse.count, sparse.per_token, sparse.width), (5, 2, 12));
     assert_eq!(sparse.layers, [true, false, true]);
@@ -132,7 +132,7 @@ fn stacked_experts_are_checked() {
         let at = changed.windows(key.len()).position(|text| text == key.as_bytes()).expect("the key") + key.len() + 4;
         changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
         fs::write(&path, changed).expect("writes");
-        assert_names(&message(Checkpoint::open_gguf(&path)), parts);
+        assert_names(&message(ModelFiles::open_gguf(&path)), parts);
     };
     check("qwen3moe.expert_count", 6, &["m.gguf", "ffn_down_exps", "must hold 6 experts, found 5"]);
     check("qwen3moe.expert_used_count", 9, &["m.gguf", "num_experts_per_tok", "5 experts, found 9"]);
