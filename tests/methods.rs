@@ -227,6 +227,34 @@ fn special_cases_are_the_other_method_bit_for_bit() {
     }
 }
 
+/// Latents of each row of a phase, step by step.
+fn latents(what: &Supervised) -> Vec<usize> {
+    let count = |row: Row| row.ids.iter().filter(|id| **id == IDS.latent).count();
+    (0..what.steps).flat_map(|step| rows(what, step)).map(count).collect()
+}
+
+#[test]
+fn mixed_stages_come_in_proportion_and_unmixed_rows_do_not_depend_on_a_draw() {
+    let corpus = corpus();
+    let at = |set: &[&str]| {
+        let stages = "coconut.stages=[{k=3,steps=600}]";
+        let recipe = recipe(&[&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.smoothing=0"], set].concat());
+        let what = declared("coconut", "coconut", Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+        (latents(&what), rows(&what, 0))
+    };
+    for (mixing, expected) in [("1", [1.0 / 6.0, 2.0 / 6.0, 0.5, 0.0]), ("0.4", [0.4 / 6.0, 0.8 / 6.0, 0.2, 0.6])] {
+        let (found, _) = at(&[&format!("coconut.mixing={mixing}")]);
+        for (stage, expected) in expected.into_iter().enumerate() {
+            let share = found.iter().filter(|n| **n == 2 * stage).count() as f64 / found.len() as f64;
+            // Four standard errors of 2,400 draws.
+            assert!((share - expected).abs() < 0.041, "mixing {mixing}, stage {stage}: {share}, not {expected}");
+        }
+    }
+    let (off, first) = at(&["coconut.mixing=0"]);
+    assert!(off.iter().all(|n| *n == 6) && first == at(&["coconut.mixing=0", "seed=7"]).1);
+    assert!(first == at(&[]).1 && first != at(&["coconut.mixing=1"]).1);
+}
+
 #[test]
 fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
     let corpus = corpus();

@@ -7,8 +7,9 @@
 //! paper's appendix says "per text token"; Coconut's own code and text say per step).
 //!
 //! It differs in this: stage 0 is text without a block (theirs has both markers with nothing between them); a pass leaves out its odd
-//! rest; of their checkpoints the one of best validation accuracy is not sought. `coconut.mixing` and `coconut.cosine` are ours, the
-//! latter as in SWITCH's phase 2.
+//! rest; of their checkpoints the one of best validation accuracy is not sought. `coconut.cosine` is ours, as in SWITCH's phase 2.
+//! `coconut.mixing` is not in their code either: their authors say that data of other stages were mixed in (issue 29), and the only
+//! rule there is `uniform_prob` (`coconut.smoothing`).
 
 use anyhow::{Context as _, Result};
 use rand::Rng;
