@@ -10,7 +10,7 @@ use switchyard::store::read;
 use super::common::run_files::assert_same;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 16] = [
+const PHASES: [&str; 20] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -21,7 +21,11 @@ const PHASES: [&str; 16] = [
     "icot",
     "pause",
     "coconut",
+    "coconut_pause",
+    "coconut_no_thought",
+    "coconut_no_curriculum",
     "codi",
+    "codi_fixed",
     "colar",
     "swireasoning",
     "soft_thinking",
