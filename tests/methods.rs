@@ -2,7 +2,7 @@
 //! latents under the same experiments as SWITCH's.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -123,6 +123,7 @@ fn losses_and_gradients_are_pytorchs() {
         "coconut.c=2",
         "coconut.max_stage=3",
         "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]",
+        "simcot.weight=0.6",
         "codi.steps=1",
         "codi.latents=3",
         "codi.teacher=0.7",
@@ -141,13 +142,19 @@ fn losses_and_gradients_are_pytorchs() {
         ("coconut", "coconut", 0, HeadSizes::default()),
         ("coconut_rest", "coconut", 1, HeadSizes::default()),
         ("coconut_pause", "coconut_pause", 0, HeadSizes::default()),
+        ("simcot", "simcot", 1, HeadSizes { auxiliary: true, ..HeadSizes::default() }),
         ("codi_fixed", "codi_fixed", 0, HeadSizes::default()),
         ("codi", "codi", 0, projection),
         ("colar", "colar", 0, HeadSizes { latent: Some(20), ..HeadSizes::default() }),
     ] {
         let what = declared(method, method, context);
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
+        let own: BTreeMap<String, HostTensor> = model.export().expect("weights").into_iter().collect();
         let model = model.with_heads(heads, |key| {
+            if let Some(key) = key.strip_prefix("heads.auxiliary.0.") {
+                let HostTensor { shape, data } = own[key].clone();
+                return HostTensor::new(shape, data.iter().map(|x| x * 0.5).collect());
+            }
             let HostTensor { shape, data } = reference[&format!("{name}.{key}")].clone();
             HostTensor::new(shape, data)
         });
@@ -177,7 +184,9 @@ fn losses_and_gradients_are_pytorchs() {
 
 /// The weights after three steps, as bits.
 fn trained(what: &Supervised) -> Vec<Vec<u32>> {
-    let mut trainer = Trainer::new(tiny("qwen3_tied", &Device::flex().autodiff()), &Optimizer::default());
+    let model = tiny("qwen3_tied", &Device::flex().autodiff());
+    let heads = what.objective.heads(model.config().hidden_size);
+    let mut trainer = Trainer::new(model.with_new_heads(heads, 1).expect("heads"), &Optimizer::default());
     for step in 0..3 {
         let sft = Sft {
             name: "test",
@@ -203,8 +212,10 @@ fn special_cases_are_the_other_method_bit_for_bit() {
     let cases = [
         // One phase, the settings that make it the other, the other.
         (("coconut", "coconut"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
+        (("simcot", "simcot"), vec!["simcot.weight=0"], ("coconut", "coconut")),
         (("icot", "icot"), vec!["icot.remove_per_epoch=0", "icot.smoothing=inf"], ("text_cot", "base")),
         (("pause", "pause"), vec!["pause.tokens=0"], ("no_cot", "no_cot")),
+        (("coconut_pause", "coconut_pause"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
         (
             ("switch", "sft"),
             vec!["latent.keep_text=1", "latent.untagged=0", "boundary.untagged=0"],
@@ -223,7 +234,7 @@ fn special_cases_are_the_other_method_bit_for_bit() {
         // As it is set otherwise it is another: the comparison could fail.
         let (usual, _) = phase(special, &[]);
         assert!(usual != theirs, "{special:?} is {other:?} whatever its settings");
-        if special.0 != "switch" {
+        if !["switch", "simcot"].contains(&special.0) {
             assert_eq!(blocks.after_prompt(), None, "{special:?}: decoded with a block");
         }
     }
@@ -291,6 +302,33 @@ fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
     let recipe = self::recipe(&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.all_latents=true"]);
     let whole = declared("coconut", "coconut", Context { recipe: &recipe, ..context });
     assert!(latents(&whole).iter().all(|n| *n == 6) && !all_gone(&rows(&whole, 0)[3]));
+}
+
+#[test]
+fn thoughts_stand_for_the_steps_that_are_gone() {
+    let corpus = corpus();
+    let at = |set: &[&str], step: usize| {
+        let stages = "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]";
+        let recipe = recipe(&[&[stages, "coconut.max_stage=3", "coconut.c=2"], set].concat());
+        let what = declared("simcot", "simcot", Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+        rows(&what, step).into_iter().map(|row| row.slots.into_iter().map(|slot| slot.tokens).collect()).collect()
+    };
+    for (i, sample) in corpus.train.iter().enumerate() {
+        let steps: Vec<Vec<u32>> =
+            sample.clauses.iter().map(|clause| sample.response[clause.clone()].to_vec()).collect();
+        let answer = sample.response[sample.answer.clone().expect("an answer")].to_vec();
+        let n = steps.len();
+        let padded = |mut said: Vec<Vec<u32>>, thoughts: usize, rest: Vec<u32>| {
+            said.resize(thoughts, rest);
+            said
+        };
+        let merged = [&steps[..n.min(2)], &[steps[n.min(2)..].concat()]].concat();
+        let merged: Vec<Vec<u32>> = merged.into_iter().filter(|said| !said.is_empty()).collect();
+        let found: [Vec<Vec<Vec<u32>>>; 3] = [at(&[], 0), at(&[], 1), at(&["coconut.all_latents=true"], 0)];
+        assert_eq!(found[0][i], padded(steps[..n.min(2)].to_vec(), 2, answer.clone()), "sample {i}");
+        assert_eq!(found[1][i], padded(merged.clone(), 3, answer.clone()), "sample {i}, all gone");
+        assert_eq!(found[2][i], padded(merged, 3, answer), "sample {i}, the third step still written");
+    }
 }
 
 /// A causal decoder cannot tell them apart: what is fed does not depend on a state.

@@ -10,7 +10,7 @@ use switchyard::store::read;
 use super::common::run_files::assert_same;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 20] = [
+const PHASES: [&str; 21] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -24,6 +24,7 @@ const PHASES: [&str; 20] = [
     "coconut_pause",
     "coconut_no_thought",
     "coconut_no_curriculum",
+    "simcot",
     "codi",
     "codi_fixed",
     "colar",

@@ -58,6 +58,7 @@ methods! {
     coconut_no_thought::CoconutNoThought,
     coconut_no_curriculum::CoconutNoCurriculum,
     codi_fixed::CodiFixed,
+    simcot::SimCot,
     swireasoning::SwiReasoning,
     soft_thinking::SoftThinking,
     soft_grpo::SoftGrpo,

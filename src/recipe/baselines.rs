@@ -103,6 +103,15 @@ impl Coconut {
 }
 
 settings! {
+    /// SIM-CoT (Wei et al. 2025): Coconut with an auxiliary decoder that spells out the latents. All else is as `coconut` says; the authors
+    /// have `coconut.all_latents` on.
+    pub struct SimCot {
+        /// Weight of the decoder's loss.
+        pub weight: f64 = 1.0 => NotNegative,
+    }
+}
+
+settings! {
     /// CODI (Shen et al. 2025): a block of projected hidden states, distilled from the chain of thought. Rate and weight of the distance
     /// are those of the public GPT-2 run; for Llama 3.2 1B they are 8e-4 and 20.
     pub struct Codi {

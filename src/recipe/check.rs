@@ -147,7 +147,7 @@ impl Recipe {
             ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
             (
                 "coconut.stages must not be empty, or coconut.epochs above 0",
-                &["coconut", "coconut_pause", "coconut_no_thought", "coconut_no_curriculum"],
+                &["coconut", "coconut_pause", "coconut_no_thought", "coconut_no_curriculum", "simcot"],
                 !self.coconut.schedule().is_empty(),
             ),
             (

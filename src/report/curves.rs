@@ -14,7 +14,7 @@ use crate::store::{FlatRow, parquet, read_flat};
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 14] = [
+pub(super) const SUPERVISED: [&str; 15] = [
     "base",
     "boundary",
     "sft",
@@ -26,6 +26,7 @@ pub(super) const SUPERVISED: [&str; 14] = [
     "coconut_pause",
     "coconut_no_thought",
     "coconut_no_curriculum",
+    "simcot",
     "codi",
     "codi_fixed",
     "colar",
