@@ -334,15 +334,15 @@ pub struct Row {
     pub prompt: usize,
     /// The same sample with its chain of thought, where a method learns from both. Ends as this one does.
     pub teacher: Option<Box<Row>>,
-    /// What each latent stands for, in order, where a method compresses text into latents; else empty.
+    /// What each latent, or each of as many equal groups of them, stands for, in order, where a method learns that; else empty.
     pub slots: Vec<Slot>,
 }
 
-/// Tokens that one latent stands for.
+/// Tokens that one latent, or one group of them, stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub tokens: Vec<u32>,
-    /// That of them which the language model's head learns.
+    /// That of them which the language model's head learns, where it learns one.
     pub label: u32,
 }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Codi, Colar, Icot, Pause, Reset, Short, SoftThinking, SwiReasoning};
+pub use baselines::{Coconut, Codi, Colar, Icot, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode};
@@ -97,6 +97,8 @@ pub struct Recipe {
     pub pause: Pause,
     #[serde(default)]
     pub coconut: Coconut,
+    #[serde(default)]
+    pub simcot: SimCot,
     #[serde(default)]
     pub codi: Codi,
     #[serde(default)]

@@ -2,7 +2,7 @@
 //! latents under the same experiments as SWITCH's.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use burn::optim::GradientsParams;
@@ -123,6 +123,7 @@ fn losses_and_gradients_are_pytorchs() {
         "coconut.c=2",
         "coconut.max_stage=3",
         "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]",
+        "simcot.weight=0.6",
         "codi.steps=1",
         "codi.latents=3",
         "codi.teacher=0.7",
@@ -140,12 +141,20 @@ fn losses_and_gradients_are_pytorchs() {
         ("pause", "pause", 0, HeadSizes::default()),
         ("coconut", "coconut", 0, HeadSizes::default()),
         ("coconut_rest", "coconut", 1, HeadSizes::default()),
+        ("coconut_pause", "coconut_pause", 0, HeadSizes::default()),
+        ("simcot", "simcot", 1, HeadSizes { auxiliary: true, ..HeadSizes::default() }),
+        ("codi_fixed", "codi_fixed", 0, HeadSizes::default()),
         ("codi", "codi", 0, projection),
         ("colar", "colar", 0, HeadSizes { latent: Some(20), ..HeadSizes::default() }),
     ] {
         let what = declared(method, method, context);
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
+        let own: BTreeMap<String, HostTensor> = model.export().expect("weights").into_iter().collect();
         let model = model.with_heads(heads, |key| {
+            if let Some(key) = key.strip_prefix("heads.auxiliary.0.") {
+                let HostTensor { shape, data } = own[key].clone();
+                return HostTensor::new(shape, data.iter().map(|x| x * 0.5).collect());
+            }
             let HostTensor { shape, data } = reference[&format!("{name}.{key}")].clone();
             HostTensor::new(shape, data)
         });
@@ -163,7 +172,7 @@ fn losses_and_gradients_are_pytorchs() {
         let loss = sums.loss.div_scalar(sums.tokens as f64);
         let (ours, theirs) = (loss.clone().into_scalar::<f32>(), value("loss"));
         assert!((ours - theirs).abs() <= 1e-5 * theirs, "{name}: loss {ours}, PyTorch {theirs}");
-        if name == "coconut_rest" {
+        if !reference.keys().any(|key| key.starts_with(&format!("{name}.grad."))) {
             continue;
         }
         let grads = GradientsParams::from_grads(loss.backward(), &model);
@@ -175,7 +184,9 @@ fn losses_and_gradients_are_pytorchs() {
 
 /// The weights after three steps, as bits.
 fn trained(what: &Supervised) -> Vec<Vec<u32>> {
-    let mut trainer = Trainer::new(tiny("qwen3_tied", &Device::flex().autodiff()), &Optimizer::default());
+    let model = tiny("qwen3_tied", &Device::flex().autodiff());
+    let heads = what.objective.heads(model.config().hidden_size);
+    let mut trainer = Trainer::new(model.with_new_heads(heads, 1).expect("heads"), &Optimizer::default());
     for step in 0..3 {
         let sft = Sft {
             name: "test",
@@ -203,6 +214,7 @@ fn special_cases_are_the_other_method_bit_for_bit() {
         (("coconut", "coconut"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
         (("icot", "icot"), vec!["icot.remove_per_epoch=0", "icot.smoothing=inf"], ("text_cot", "base")),
         (("pause", "pause"), vec!["pause.tokens=0"], ("no_cot", "no_cot")),
+        (("coconut_pause", "coconut_pause"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
         (
             ("switch", "sft"),
             vec!["latent.keep_text=1", "latent.untagged=0", "boundary.untagged=0"],
@@ -225,6 +237,144 @@ fn special_cases_are_the_other_method_bit_for_bit() {
             assert_eq!(blocks.after_prompt(), None, "{special:?}: decoded with a block");
         }
     }
+}
+
+/// Latents of each row of a phase, step by step.
+fn latents(what: &Supervised) -> Vec<usize> {
+    let count = |row: Row| row.ids.iter().filter(|id| **id == IDS.latent).count();
+    (0..what.steps).flat_map(|step| rows(what, step)).map(count).collect()
+}
+
+#[test]
+fn mixed_stages_come_in_proportion_and_unmixed_rows_do_not_depend_on_a_draw() {
+    let corpus = corpus();
+    let at = |set: &[&str]| {
+        let stages = "coconut.stages=[{k=3,steps=600}]";
+        let recipe = recipe(&[&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.smoothing=0"], set].concat());
+        let what = declared("coconut", "coconut", Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+        (latents(&what), rows(&what, 0))
+    };
+    for (mixing, expected) in [("1", [1.0 / 6.0, 2.0 / 6.0, 0.5, 0.0]), ("0.4", [0.4 / 6.0, 0.8 / 6.0, 0.2, 0.6])] {
+        let (found, _) = at(&[&format!("coconut.mixing={mixing}")]);
+        for (stage, expected) in expected.into_iter().enumerate() {
+            let share = found.iter().filter(|n| **n == 2 * stage).count() as f64 / found.len() as f64;
+            // Four standard errors of 2,400 draws.
+            assert!((share - expected).abs() < 0.041, "mixing {mixing}, stage {stage}: {share}, not {expected}");
+        }
+    }
+    let (off, first) = at(&["coconut.mixing=0"]);
+    assert!(off.iter().all(|n| *n == 6) && first == at(&["coconut.mixing=0", "seed=7"]).1);
+    assert!(first == at(&[]).1 && first != at(&["coconut.mixing=1"]).1);
+}
+
+#[test]
+fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
+    let corpus = corpus();
+    let stages = "coconut.stages=[{k=1,steps=2},{k=4,steps=3}]";
+    let recipe = recipe(&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.mixing=0.5", "coconut.smoothing=0.2"]);
+    let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
+    let (coconut, pause) =
+        (declared("coconut", "coconut", context), declared("coconut_pause", "coconut_pause", context));
+    let bare = declared("coconut_no_thought", "coconut_no_thought", context);
+    let last = declared("coconut_no_curriculum", "coconut_no_curriculum", context);
+    for step in 0..coconut.steps {
+        let (theirs, bare) = (rows(&coconut, step), rows(&bare, step));
+        assert_eq!(rows(&pause, step), theirs, "the same rows: what is fed differs");
+        for (mut row, bare) in theirs.into_iter().zip(bare) {
+            row.ids.retain(|id| ![IDS.swi, IDS.latent, IDS.swi_end].contains(id));
+            assert_eq!((row.ids.len() - bare.prompt, &row.ids), (bare.ids.len() - bare.prompt, &bare.ids));
+        }
+    }
+    let all_gone = |row: &Row| row.ids[row.prompt..].len() == 3;
+    let of_last = (0..last.steps).flat_map(|step| rows(&last, step)).collect::<Vec<_>>();
+    assert!(of_last.len() == 20 && of_last.iter().all(all_gone) && latents(&last).iter().all(|n| *n == 6));
+    for same in [&pause, &bare, &last] {
+        assert_eq!((same.steps, same.from, same.stream), (coconut.steps, coconut.from, coconut.stream));
+    }
+    let blocks = |what: &Supervised| (what.reasoning.blocks.clone(), what.reasoning.source);
+    let (block, fixed) = (Blocks::AfterPrompt { steps: 6 }, Source::FixedEmbedding { token: IDS.latent });
+    assert_eq!(blocks(&bare).0, Blocks::Never);
+    assert_eq!(blocks(&last), (block.clone(), Source::HiddenState));
+    assert_eq!(blocks(&pause), (block, fixed));
+    assert!(pause.exports.iter().all(|export| export.reasoning.as_ref().is_some_and(|r| r.source == fixed)));
+    // The text goes stage by stage, and all latents are there.
+    let recipe = self::recipe(&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.all_latents=true"]);
+    let whole = declared("coconut", "coconut", Context { recipe: &recipe, ..context });
+    assert!(latents(&whole).iter().all(|n| *n == 6) && !all_gone(&rows(&whole, 0)[3]));
+}
+
+#[test]
+fn thoughts_stand_for_the_steps_that_are_gone() {
+    let corpus = corpus();
+    let at = |set: &[&str], step: usize| {
+        let stages = "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]";
+        let recipe = recipe(&[&[stages, "coconut.max_stage=3", "coconut.c=2"], set].concat());
+        let what = declared("simcot", "simcot", Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+        rows(&what, step).into_iter().map(|row| row.slots.into_iter().map(|slot| slot.tokens).collect()).collect()
+    };
+    for (i, sample) in corpus.train.iter().enumerate() {
+        let steps: Vec<Vec<u32>> =
+            sample.clauses.iter().map(|clause| sample.response[clause.clone()].to_vec()).collect();
+        let answer = sample.response[sample.answer.clone().expect("an answer")].to_vec();
+        let n = steps.len();
+        let padded = |mut said: Vec<Vec<u32>>, thoughts: usize, rest: Vec<u32>| {
+            said.resize(thoughts, rest);
+            said
+        };
+        let merged = [&steps[..n.min(2)], &[steps[n.min(2)..].concat()]].concat();
+        let merged: Vec<Vec<u32>> = merged.into_iter().filter(|said| !said.is_empty()).collect();
+        let found: [Vec<Vec<Vec<u32>>>; 3] = [at(&[], 0), at(&[], 1), at(&["coconut.all_latents=true"], 0)];
+        assert_eq!(found[0][i], padded(steps[..n.min(2)].to_vec(), 2, answer.clone()), "sample {i}");
+        assert_eq!(found[1][i], padded(merged.clone(), 3, answer.clone()), "sample {i}, all gone");
+        assert_eq!(found[2][i], padded(merged, 3, answer), "sample {i}, the third step still written");
+    }
+}
+
+/// A causal decoder cannot tell them apart: what is fed does not depend on a state.
+/// The loss of a method's first batch under a setting, and its gradients by name.
+fn graded(method: &str, set: &str) -> (f32, Vec<(String, HostTensor)>) {
+    let corpus = corpus();
+    let recipe = recipe(&["coconut.c=2", "coconut.max_stage=3", "coconut.stages=[{k=3,steps=1}]", set]);
+    let what = declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
+    let auxiliary = HeadSizes { auxiliary: method == "simcot", ..HeadSizes::default() };
+    let model = tiny("qwen3_tied", &Device::flex().autodiff());
+    let own: BTreeMap<String, HostTensor> = model.export().expect("weights").into_iter().collect();
+    let copy = |key: &str| Ok(own[key.trim_start_matches("heads.auxiliary.0.")].clone());
+    let model = model.with_heads(auxiliary, copy).expect("heads");
+    let loss = what.objective.sums(&model, &rows(&what, 0), IDS.latent).expect("a loss").loss;
+    let value = loss.clone().into_scalar::<f32>();
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    (value, gradients_by_name(&model, &grads).expect("gradients"))
+}
+
+/// How far losses and gradients are apart: of a parameter, as a share of its largest gradient. The second may have more parameters.
+fn apart((a, grads): &(f32, Vec<(String, HostTensor)>), (b, others): &(f32, Vec<(String, HostTensor)>)) -> f32 {
+    let most = |tensor: &HostTensor| tensor.data.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    let one = |(name, x): &(String, HostTensor)| {
+        let (_, y) = others.iter().find(|(other, _)| other == name).expect("the same parameters");
+        let far = x.data.iter().zip(&y.data).fold(0.0_f32, |far, (x, y)| far.max((x - y).abs()));
+        far / most(y).max(1e-12)
+    };
+    grads.iter().map(one).fold((a - b).abs() / b, f32::max)
+}
+
+#[test]
+fn pauses_in_one_pass_are_those_in_many() {
+    let one = graded("coconut_pause", "coconut.one_pass=true");
+    let same = apart(&one, &graded("coconut_pause", "coconut.one_pass=false"));
+    println!("one pass and six: {same:.1e}");
+    assert!(same < 1e-5, "one pass and many are off by {same:e}");
+    assert!(apart(&one, &graded("coconut", "coconut.one_pass=true")) > 1e-3, "Coconut's own latents are the pauses");
+}
+
+/// Not bit for bit: sums over the parameters, the decoder's zeros among them, are rounded in another order.
+#[test]
+fn sim_cot_without_its_decoder_is_coconut() {
+    let coconut = graded("coconut", "simcot.weight=0");
+    let same = apart(&coconut, &graded("simcot", "simcot.weight=0"));
+    println!("Coconut and SIM-CoT without weight: {same:.1e}");
+    assert!(same < 1e-5, "off by {same:e}");
+    assert!(apart(&coconut, &graded("simcot", "simcot.weight=1")) > 1e-3, "the decoder teaches nothing");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::common::run_files::assert_same;
 use crate::common::programs::text_of;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 16] = [
+const PHASES: [&str; 21] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -22,7 +22,12 @@ const PHASES: [&str; 16] = [
     "icot",
     "pause",
     "coconut",
+    "coconut_pause",
+    "coconut_no_thought",
+    "coconut_no_curriculum",
+    "simcot",
     "codi",
+    "codi_fixed",
     "colar",
     "swireasoning",
     "soft_thinking",

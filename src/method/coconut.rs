@@ -7,8 +7,9 @@
 //! paper's appendix says "per text token"; Coconut's own code and text say per step).
 //!
 //! It differs in this: stage 0 is text without a block (theirs has both markers with nothing between them); a pass leaves out its odd
-//! rest; of their checkpoints the one of best validation accuracy is not sought. `coconut.mixing` and `coconut.cosine` are ours, the
-//! latter as in SWITCH's phase 2.
+//! rest; of their checkpoints the one of best validation accuracy is not sought. `coconut.cosine` is ours, as in SWITCH's phase 2.
+//! `coconut.mixing` is not in their code either: their authors say that data of other stages were mixed in (issue 29), and the only
+//! rule there is `uniform_prob` (`coconut.smoothing`).
 
 use anyhow::{Context as _, Result};
 use rand::Rng;
@@ -42,13 +43,23 @@ impl Method for Coconut {
     }
 }
 
-fn coconut(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
-    let settings = &recipe.coconut;
+fn coconut(context: Context<'_>) -> Result<Supervised<'_>> {
+    curriculum(context, "coconut", context.recipe.coconut.clone(), Source::HiddenState)
+}
+
+/// The curriculum under these settings, with this fed at every latent. Samples and stages are drawn as `coconut` draws them.
+pub(super) fn curriculum<'a>(
+    Context { recipe, corpus, .. }: Context<'a>,
+    method: &'static str,
+    settings: recipe::Coconut,
+    source: Source,
+) -> Result<Supervised<'a>> {
     let lengths = lengths_of(&corpus.train);
     let stages = Stages::new(&settings.schedule(), per_epoch(lengths.len(), settings.batch));
     let (steps, last) = (stages.steps(), stages.last().map_or(0, |stage| stage.k));
     let chains: Vec<Vec<usize>> = corpus.train.iter().map(step_ends).collect::<Result<_>>()?;
-    let export = |(after, stage): (usize, &Stage)| Export::stage(after, stage, reasoning(settings, stage.k));
+    let reasoning = |k| reasoning(&settings, k, method, source);
+    let export = |(after, stage): (usize, &Stage)| Export::stage(after, stage, reasoning(stage.k));
     let exports = stages.ends().map(export).collect();
     let resets = match settings.reset {
         Reset::Never => vec![],
@@ -56,11 +67,12 @@ fn coconut(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>
         Reset::Epoch => stages.resets(true),
     };
     let cosine_from = if settings.cosine { stages.last_from() } else { steps };
+    let (reasoning, drawn) = (reasoning(last), settings.clone());
     let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "coconut", step, i);
         let scheduled = stages.at(step).map_or(0, |stage| stage.k);
-        let k = stage_of(&mut rng, scheduled, chains[i].len(), settings);
-        Ok(row_at(corpus, &corpus.train[i], &chains[i], k, settings))
+        let k = stage_of(&mut rng, scheduled, chains[i].len(), &drawn);
+        Ok(row_at(corpus, &corpus.train[i], &chains[i], k, &drawn))
     };
     Ok(Supervised {
         from: Some("base"),
@@ -70,8 +82,8 @@ fn coconut(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>
         lengths,
         schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps },
         row: Box::new(row),
-        objective: Box::new(CrossEntropy { source: Source::HiddenState, gradient: settings.gradient }),
-        reasoning: reasoning(settings, last),
+        objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
+        reasoning,
         exports,
         resets,
         annotator_accuracy: 0.0,
@@ -98,22 +110,22 @@ fn stage_of(rng: &mut impl Rng, scheduled: usize, steps: usize, settings: &recip
 }
 
 /// How a checkpoint of stage `k` reasons.
-fn reasoning(settings: &recipe::Coconut, k: usize) -> Reasoning {
+fn reasoning(settings: &recipe::Coconut, k: usize, method: &str, source: Source) -> Reasoning {
     let steps = latents(settings, k);
-    let text = Reasoning::text("coconut");
+    let text = Reasoning::text(method);
     if steps == 0 {
         return text;
     }
-    Reasoning { blocks: Blocks::AfterPrompt { steps }, trained_dwell: vec![steps], ..text }
+    Reasoning { source, blocks: Blocks::AfterPrompt { steps }, trained_dwell: vec![steps], ..text }
 }
 
 /// Every sample has as many, however short its chain (`pad_latent_to_max`).
 fn latents(settings: &recipe::Coconut, k: usize) -> usize {
-    settings.c * k.min(settings.max_stage)
+    settings.c * if settings.all_latents { settings.max_stage } else { k.min(settings.max_stage) }
 }
 
 /// Where each step of the chain ends in the response.
-fn step_ends(sample: &Sample) -> Result<Vec<usize>> {
+pub(super) fn step_ends(sample: &Sample) -> Result<Vec<usize>> {
     let steps = steps(sample).with_context(|| {
         format!("problem {}: no final answer is marked in its solution, so Coconut cannot be trained", sample.id)
     })?;

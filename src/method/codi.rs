@@ -47,7 +47,16 @@ impl Method for Codi {
     }
 }
 
-fn codi(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+fn codi(context: Context<'_>) -> Result<Supervised<'_>> {
+    distilled(context, "codi", Source::Projection)
+}
+
+/// CODI with this fed at every latent. Samples are drawn as `codi` draws them.
+pub(super) fn distilled<'a>(
+    Context { recipe, corpus, .. }: Context<'a>,
+    method: &'static str,
+    source: Source,
+) -> Result<Supervised<'a>> {
     let settings = &recipe.codi;
     let lengths = lengths_of(&corpus.train);
     let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
@@ -70,12 +79,12 @@ fn codi(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
         lengths,
         schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
         row: Box::new(row),
-        objective: Box::new(Distillation { teacher: settings.teacher, distance: settings.distance }),
+        objective: Box::new(Distillation { teacher: settings.teacher, distance: settings.distance, source }),
         reasoning: Reasoning {
-            source: Source::Projection,
+            source,
             blocks: Blocks::AfterPrompt { steps: settings.latents },
             trained_dwell: vec![settings.latents],
-            ..Reasoning::text("codi")
+            ..Reasoning::text(method)
         },
         exports: vec![],
         resets: vec![],
@@ -96,14 +105,15 @@ fn answer(sample: &Sample) -> Result<(usize, usize)> {
 struct Distillation {
     teacher: f64,
     distance: f64,
+    source: Source,
 }
 
 impl Objective for Distillation {
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
         let teachers: Option<Vec<Row>> = rows.iter().map(|row| row.teacher.as_deref().cloned()).collect();
         let teachers = teachers.context("a row without its teacher: CODI learns from both paths")?;
-        let student = path(model, rows, rows, latent)?;
-        let teacher = path(model, &teachers, rows, latent)?;
+        let student = path(model, rows, rows, latent, &self.source)?;
+        let teacher = path(model, &teachers, rows, latent, &self.source)?;
         let learnt = counts(&student.learnt, rows.len());
         let taught = counts(&teacher.learnt, rows.len());
         let share = |&(row, _, _): &(usize, usize, u32)| learnt[row] / taught[row];
@@ -117,11 +127,11 @@ impl Objective for Distillation {
     }
 
     fn source(&self) -> String {
-        Source::Projection.name()
+        self.source.name()
     }
 
     fn heads(&self, width: usize) -> HeadSizes {
-        HeadSizes { projection: Some(width), ..HeadSizes::default() }
+        HeadSizes { projection: (self.source == Source::Projection).then_some(width), ..HeadSizes::default() }
     }
 }
 
@@ -134,7 +144,7 @@ struct Path {
 }
 
 /// Runs `rows`, whose ends are the answers of `students`.
-fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32) -> Result<Path> {
+fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32, source: &Source) -> Result<Path> {
     let places: Vec<(usize, usize)> = rows
         .iter()
         .zip(students)
@@ -156,7 +166,7 @@ fn path(model: &Decoder, rows: &[Row], students: &[Row], latent: u32) -> Result<
             Ok(())
         })?;
     }
-    let learnt = response_losses(model, rows, latent, &Source::Projection, Gradient::Through, &mut hooks)?;
+    let learnt = response_losses(model, rows, latent, source, Gradient::Through, &mut hooks)?;
     drop(hooks);
     let mut states = vec![];
     for layer in seen.into_inner() {
@@ -183,14 +193,14 @@ fn distance(student: Vec<Tensor<2>>, teacher: Vec<Tensor<2>>) -> Tensor<1> {
 }
 
 /// Learnt tokens of each row.
-fn counts(learnt: &Learnt, rows: usize) -> Vec<f32> {
+pub(super) fn counts(learnt: &Learnt, rows: usize) -> Vec<f32> {
     let mut counts = vec![0.0; rows];
     learnt.targets.iter().for_each(|&(row, _, _)| counts[row] += 1.0);
     counts
 }
 
 /// Constants beside `x`.
-fn like(x: &Tensor<1>, values: Vec<f32>) -> Tensor<1> {
+pub(super) fn like(x: &Tensor<1>, values: Vec<f32>) -> Tensor<1> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (&x.device(), x.dtype()))
 }

@@ -120,21 +120,22 @@ pub(super) fn response_losses(
     losses_at(model, rows, latent, source, gradient, targets(rows, latent), hooks)
 }
 
-/// The losses of these targets.
+/// The losses of these targets; without an id of latents every token is fed as itself, all of a row in one pass.
 ///
 /// # Errors
 /// As [`response_losses`].
 pub(super) fn losses_at(
     model: &Decoder,
     rows: &[Row],
-    latent: u32,
+    latent: impl Into<Option<u32>>,
     source: &dyn LatentSource,
     gradient: Gradient,
     targets: Vec<Target>,
     hooks: &mut Hooks,
 ) -> Result<Learnt> {
+    let latent = latent.into();
     let sequences: Result<Vec<_>> =
-        rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, Some(latent))).collect();
+        rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, latent)).collect();
     ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());
     let all = unroll(model, &sequences?, source, gradient, hooks)?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();

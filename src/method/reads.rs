@@ -13,7 +13,7 @@ const NEVER: [&str; 4] = ["name", "methods", "checkpoint", "latent.keep_steps"];
 
 /// Supervised phases with the phase that each starts from and what it reads of the recipe besides. A test changes every other
 /// setting and looks for a difference in what the phase declares.
-const SUPERVISED: [(&str, Option<&str>, &[&str]); 10] = [
+const SUPERVISED: [(&str, Option<&str>, &[&str]); 15] = [
     ("base", None, &["base"]),
     ("boundary", Some("annotate"), &["boundary"]),
     ("sft", Some("boundary"), &["latent"]),
@@ -22,7 +22,12 @@ const SUPERVISED: [(&str, Option<&str>, &[&str]); 10] = [
     ("pause", Some("base"), &["pause", "no_cot", "base"]),
     ("icot", Some("base"), &["icot"]),
     ("coconut", Some("base"), &["coconut"]),
+    ("coconut_pause", Some("base"), &["coconut"]),
+    ("coconut_no_thought", Some("base"), &["coconut"]),
+    ("coconut_no_curriculum", Some("base"), &["coconut"]),
+    ("simcot", Some("base"), &["simcot", "coconut"]),
     ("codi", Some("base"), &["codi"]),
+    ("codi_fixed", Some("base"), &["codi"]),
     ("colar", Some("base"), &["colar"]),
 ];
 

@@ -10,9 +10,11 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, activation::gelu};
 use safetensors::tensor::TensorView;
 
-use super::checkpoint::{HostTensor, SafetensorsFile};
+use super::checkpoint::{HostTensor, SafetensorsFile, expected_parameters};
+use super::config::ModelConfig;
 use super::decoder::Decoder;
-use super::weights::{fill_heads, normals};
+use super::linear::Matrix;
+use super::weights::{AUXILIARY, fill_heads, normals};
 use crate::ops::linear;
 
 /// Their file in a checkpoint folder; names as [`HeadSizes::parameters`], matrices `[out, in]`.
@@ -55,6 +57,9 @@ pub struct LatentHead {
 pub struct Heads {
     pub projection: Option<Projection>,
     pub latent: Option<LatentHead>,
+    /// SIM-CoT's decoder of the model's own shape, or none: it spells out what latents stand for. It is there in training alone, and
+    /// in no checkpoint.
+    pub auxiliary: Vec<Decoder>,
 }
 
 /// Which heads there are, and how wide they are inside.
@@ -62,6 +67,7 @@ pub struct Heads {
 pub struct HeadSizes {
     pub projection: Option<usize>,
     pub latent: Option<usize>,
+    pub auxiliary: bool,
 }
 
 impl Affine {
@@ -124,11 +130,14 @@ impl LatentHead {
 }
 
 impl Heads {
-    fn zeros(sizes: HeadSizes, width: usize, device: &Device) -> Self {
-        Self {
+    fn zeros(sizes: HeadSizes, config: &ModelConfig, device: &Device) -> Result<Self> {
+        let width = config.hidden_size;
+        let auxiliary = sizes.auxiliary.then(|| Decoder::new(config, device, &mut |_, _| Ok(Matrix::unset(device))));
+        Ok(Self {
             projection: sizes.projection.map(|inside| Projection::zeros([width, inside, width], device)),
             latent: sizes.latent.map(|inside| LatentHead::zeros(width, inside, device)),
-        }
+            auxiliary: auxiliary.into_iter().collect::<Result<_>>()?,
+        })
     }
 
     pub fn sizes(&self) -> HeadSizes {
@@ -136,6 +145,7 @@ impl Heads {
         HeadSizes {
             projection: self.projection.as_ref().map(inside),
             latent: self.latent.as_ref().map(|head| inside(&head.body)),
+            auxiliary: !self.auxiliary.is_empty(),
         }
     }
 }
@@ -144,9 +154,11 @@ impl Heads {
 const SCALE: &str = "heads.latent.scale";
 
 impl HeadSizes {
-    /// Name and shape of every parameter in a model of this width, matrices `[out, in]`.
-    pub fn parameters(&self, width: usize) -> Vec<(String, Vec<usize>)> {
-        let mut out = vec![];
+    /// Name and shape of every parameter beside a model of this shape, matrices `[out, in]`.
+    pub fn parameters(&self, config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
+        let width = config.hidden_size;
+        let auxiliary = self.auxiliary.then(|| expected_parameters(config)).into_iter().flatten();
+        let mut out: Vec<_> = auxiliary.map(|(name, shape)| (format!("{AUXILIARY}{name}"), shape)).collect();
         let mut affine = |name: &str, d_in: usize, d_out: usize| {
             out.push((format!("heads.{name}.weight"), vec![d_out, d_in]));
             out.push((format!("heads.{name}.bias"), vec![d_out]));
@@ -173,7 +185,11 @@ impl HeadSizes {
 
     /// These, and of `others` those that are not among these.
     fn and(self, others: Self) -> Self {
-        Self { projection: self.projection.or(others.projection), latent: self.latent.or(others.latent) }
+        Self {
+            projection: self.projection.or(others.projection),
+            latent: self.latent.or(others.latent),
+            auxiliary: self.auxiliary || others.auxiliary,
+        }
     }
 }
 
@@ -183,24 +199,28 @@ impl Decoder {
     /// # Errors
     /// What `get` returns, and a tensor of another shape.
     pub fn with_heads(mut self, sizes: HeadSizes, get: impl FnMut(&str) -> Result<HostTensor>) -> Result<Self> {
-        let (width, device) = (self.config().hidden_size, self.device());
-        self.heads = fill_heads(Heads::zeros(sizes, width, &device), sizes.parameters(width), &device, get)?;
+        let device = self.device();
+        let zeros = Heads::zeros(sizes, self.config(), &device)?;
+        self.heads = fill_heads(zeros, sizes.parameters(self.config()), &device, get)?;
         Ok(self)
     }
 
     /// With random heads where it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero,
-    /// the scale of latents that of the embeddings.
+    /// the scale of latents that of the embeddings, an auxiliary decoder a copy of the model.
     ///
     /// # Errors
-    /// Heads of another size than those that it has.
+    /// Heads of another size than those that it has; an auxiliary decoder of weights that are kept as stored.
     pub fn with_new_heads(self, sizes: HeadSizes, seed: u64) -> Result<Self> {
-        let (have, width) = (self.heads.sizes(), self.config().hidden_size);
+        let have = self.heads.sizes();
         let all = have.and(sizes);
         ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
-        let shapes: BTreeMap<String, Vec<usize>> = all.parameters(width).into_iter().collect();
+        let shapes: BTreeMap<String, Vec<usize>> = all.parameters(self.config()).into_iter().collect();
         let begins = all.latent.is_some() && have.latent.is_none();
         let spread = if begins { self.embed_tokens.spread() * self.config().embed_scale() as f32 } else { 0.0 };
-        let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
+        let mut held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
+        if all.auxiliary && !have.auxiliary {
+            held.extend(self.export()?.into_iter().map(|(name, tensor)| (format!("{AUXILIARY}{name}"), tensor)));
+        }
         self.with_heads(all, |name| {
             if let Some(value) = held.get(name) {
                 return Ok(value.clone());
@@ -228,14 +248,16 @@ impl Decoder {
         let sizes = HeadSizes {
             projection: inside("heads.projection.up.weight"),
             latent: inside("heads.latent.body.up.weight"),
+            auxiliary: false,
         };
         self.with_heads(sizes, |name| file.tensor(name))
             .with_context(|| format!("{}: reading the heads", path.display()))
     }
 
-    /// The bytes of [`FILE`]; `None` without heads.
+    /// The bytes of [`FILE`]; `None` without heads that reasoning needs.
     pub(crate) fn heads_file(&self) -> Result<Option<Vec<u8>>> {
-        let tensors = self.export_heads()?;
+        let mut tensors = self.export_heads()?;
+        tensors.retain(|(name, _)| !name.starts_with(AUXILIARY));
         (!tensors.is_empty()).then(|| packed(&tensors)).transpose()
     }
 }

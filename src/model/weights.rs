@@ -223,6 +223,8 @@ pub(super) fn fill_heads(
 
 /// What the names of heads begin with.
 const HEADS: &str = "heads.";
+/// What the names of an auxiliary decoder's parameters begin with.
+pub(super) const AUXILIARY: &str = "heads.auxiliary.0.";
 
 /// What Burn calls a matrix of floats (or a feed-forward for every position) in a parameter's path, one that is kept as stored, and
 /// experts.
@@ -232,7 +234,7 @@ const SPARSE: &str = "Sparse";
 
 /// Whether a matrix lies in files as Burn keeps it: rows by token or by position.
 pub(super) fn is_table(name: &str) -> bool {
-    [EMBED, POSITIONS].contains(&name)
+    [EMBED, POSITIONS].contains(&name.strip_prefix(AUXILIARY).unwrap_or(name))
 }
 
 /// The stack of module names during a traversal.
@@ -272,11 +274,18 @@ impl Names {
             .filter(|part| ![DENSE, KEPT, SPARSE].contains(part))
             .collect::<Vec<_>>()
             .join(".");
-        match path.as_str() {
+        match path.strip_prefix(AUXILIARY) {
+            Some(inner) => format!("{AUXILIARY}{}", Self::of_decoder(inner)),
+            None => Self::of_decoder(&path),
+        }
+    }
+
+    fn of_decoder(path: &str) -> String {
+        match path {
             "embed_tokens" => EMBED.to_owned(),
             "embed_positions" => POSITIONS.to_owned(),
             "embed_tokens.learnt" => format!("{EMBED}.learnt"),
-            _ if path.starts_with(HEAD) || path.starts_with(HEADS) => path,
+            _ if path.starts_with(HEAD) || path.starts_with(HEADS) => path.to_owned(),
             _ => format!("model.{path}"),
         }
     }

@@ -61,6 +61,8 @@ settings! {
         pub c: usize = 2 => Count(1, POSITIONS),
         /// Steps that latents are added for. Of a later stage all text of the chain is gone, with as many latents as of this one.
         pub max_stage: usize = 3 => Count(1, POSITIONS),
+        /// All latents are there from the first stage on, and only text goes stage by stage; otherwise they come as it goes.
+        pub all_latents: bool = false => Typed,
         /// Probability that a sample's stage is drawn uniformly instead, from no step gone to all of its own (`uniform_prob` of the
         /// public code).
         pub smoothing: f64 = 0.0 => Share,
@@ -70,6 +72,8 @@ settings! {
         /// The learning rate falls as a cosine in the last stage (ours); otherwise it is constant.
         pub cosine: bool = false => Typed,
         pub gradient: Gradient = Gradient::Through => Typed,
+        /// `coconut_pause` feeds all pauses of a row in one pass; otherwise one by one, in as many passes as Coconut has.
+        pub one_pass: bool = true => Typed,
         /// Passes over the data of each stage up to `max_stage`, where `stages` names none.
         pub stage_epochs: f64 = 3.0 => Positive,
         /// Passes over the data of all stages, where `stages` names none: what is left after `max_stage` is the stage that drops the text.
@@ -95,6 +99,15 @@ impl Coconut {
         all.push(stage(self.max_stage + 1, left));
         all.retain(|stage| stage.epochs > 0.0);
         all
+    }
+}
+
+settings! {
+    /// SIM-CoT (Wei et al. 2025): Coconut with an auxiliary decoder that spells out the latents. All else is as `coconut` says; the authors
+    /// have `coconut.all_latents` on.
+    pub struct SimCot {
+        /// Weight of the decoder's loss.
+        pub weight: f64 = 1.0 => NotNegative,
     }
 }
 

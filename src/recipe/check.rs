@@ -147,10 +147,14 @@ impl Recipe {
             ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
             (
                 "coconut.stages must not be empty, or coconut.epochs above 0",
-                &["coconut"],
+                &["coconut", "coconut_pause", "coconut_no_thought", "coconut_no_curriculum", "simcot"],
                 !self.coconut.schedule().is_empty(),
             ),
-            ("codi.steps or codi.epochs must be above 0", &["codi"], self.codi.steps > 0 || self.codi.epochs > 0.0),
+            (
+                "codi.steps or codi.epochs must be above 0",
+                &["codi", "codi_fixed"],
+                self.codi.steps > 0 || self.codi.epochs > 0.0,
+            ),
             (
                 "colar.steps or colar.epochs must be above 0",
                 &["colar"],

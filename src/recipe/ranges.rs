@@ -49,7 +49,7 @@ const STAGE: Settings =
     &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
 /// Every part; those of structs without defaults, or of other rooms, stand here with their ranges.
-static PARTS: [(&str, Settings); 25] = [
+static PARTS: [(&str, Settings); 26] = [
     ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
     (
         "data.",
@@ -109,6 +109,7 @@ static PARTS: [(&str, Settings); 25] = [
     ("pause.", Pause::RANGES),
     ("coconut.", Coconut::RANGES),
     ("coconut.stages[].", STAGE),
+    ("simcot.", SimCot::RANGES),
     ("codi.", Codi::RANGES),
     ("colar.", Colar::RANGES),
     ("swireasoning.", SwiReasoning::RANGES),

@@ -14,8 +14,23 @@ use crate::store::{FlatRow, parquet, read_flat};
 const ROLLING: usize = 20;
 
 /// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 10] =
-    ["base", "boundary", "sft", "no_cot", "fixed_embedding", "icot", "pause", "coconut", "codi", "colar"];
+pub(super) const SUPERVISED: [&str; 15] = [
+    "base",
+    "boundary",
+    "sft",
+    "no_cot",
+    "fixed_embedding",
+    "icot",
+    "pause",
+    "coconut",
+    "coconut_pause",
+    "coconut_no_thought",
+    "coconut_no_curriculum",
+    "simcot",
+    "codi",
+    "codi_fixed",
+    "colar",
+];
 
 /// Draws every curve whose rows exist under `run`; returns the files, none of a run that has not trained.
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {

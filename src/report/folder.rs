@@ -20,7 +20,7 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_carried, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 22] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -33,7 +33,12 @@ const ORDER: [&str; 17] = [
     "icot",
     "pause",
     "coconut",
+    "coconut_pause",
+    "coconut_no_thought",
+    "coconut_no_curriculum",
+    "simcot",
     "codi",
+    "codi_fixed",
     "colar",
     "swireasoning",
     "soft_thinking",

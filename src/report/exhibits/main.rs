@@ -21,12 +21,17 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
 }];
 
 /// Phases that the paper's main table lacks.
-const BESIDE: [(&str, &str); 5] = [
+const BESIDE: [(&str, &str); 10] = [
     ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
     ("swireasoning", "SwiReasoning (training-free)"),
     ("soft_thinking", "Soft-Thinking (training-free)"),
     ("soft_grpo", "Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
     ("fixed_embedding", "fixed embedding at the latent steps (control)"),
+    ("coconut_pause", "Coconut with one embedding at every latent (control)"),
+    ("coconut_no_thought", "Coconut's curriculum without latents (control)"),
+    ("coconut_no_curriculum", "Coconut's last stage alone (control)"),
+    ("simcot", "Coconut whose latents an auxiliary decoder spells out (SIM-CoT)"),
+    ("codi_fixed", "CODI with one embedding at every latent (control)"),
 ];
 
 fn extra(folder: &Folder) -> Vec<(String, String)> {

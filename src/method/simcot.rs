@@ -1,0 +1,146 @@
+//! SIM-CoT (Wei et al. 2025, arXiv:2509.20317): Coconut with supervision of every thought. An auxiliary decoder reads the inputs of a
+//! thought's c latents and must write the step of the chain that they stand for; its gradient goes through the latents into the model.
+//! It is dropped after training, so that decoding is Coconut's.
+//!
+//! As in the public code (InternLM/SIM-CoT, `Coconut/coconut.py`, mode `coconutgpt_same_word_embedding`, `explain_mode` v1_aug,
+//! `training_method` full): the decoder has the model's shape and is trained whole beside it; it reads the c inputs and then the step
+//! through the model's embedding, at positions from 1, and learns the step and the token that ends a response; thought t stands for
+//! step t, the last of `max_stage` thoughts for all steps that are left, and a thought without a step for the text behind the block;
+//! the loss of a thought is a sum over its tokens, of a row the mean over its thoughts, and is added to the cross-entropy.
+//!
+//! It differs in this: the decoder begins as the checkpoint that the phase starts from (theirs: as the pretrained model), and the phase
+//! starts from `base` (theirs: from a run that has all its latents; `coconut.all_latents` does that within the phase); a row's loss is
+//! weighed by its learnt tokens, so that shards add up (theirs: cross-entropy over the tokens of the batch, the decoder's over its
+//! rows); a step is what stands between two clauses (theirs: from `<<` to `>>`, joined by line breaks). Their variants with a prompt,
+//! a projection, and on CODI are left out.
+
+use anyhow::{Context as _, Result, ensure};
+use burn::tensor::{Int, Tensor, TensorData};
+
+use super::Method;
+use super::coconut::{curriculum, step_ends};
+use super::codi::{counts, like};
+use super::objective::{Learnt, LossSums, Objective, response_losses};
+use super::phase::{Context, Phase, Supervised, Work};
+use crate::corpus::{Corpus, Row, Slot};
+use crate::latent::{Gradient, LatentSource, Source};
+use crate::model::heads::HeadSizes;
+use crate::model::{Decoder, Hooks, Span};
+use crate::ops::Targets;
+use crate::recipe::Recipe;
+use crate::text::Sample;
+
+pub(crate) struct SimCot;
+
+impl Method for SimCot {
+    fn name(&self) -> &'static str {
+        "simcot"
+    }
+
+    fn about(&self) -> &'static str {
+        "Coconut whose latents an auxiliary decoder spells out in training, step by step (Wei et al. 2025)"
+    }
+
+    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
+        vec![super::text_cot::BASE, Phase { name: "simcot", work: Work::Supervised(simcot) }]
+    }
+}
+
+fn simcot(context: Context<'_>) -> Result<Supervised<'_>> {
+    let Context { recipe, corpus, .. } = context;
+    let settings = &recipe.coconut;
+    let plain = curriculum(context, "simcot", settings.clone(), Source::HiddenState)?;
+    let chains: Vec<Vec<usize>> = corpus.train.iter().map(step_ends).collect::<Result<_>>()?;
+    let rows = plain.row;
+    let row = move |step: usize, i: usize| {
+        let row = rows(step, i)?;
+        let slots = thoughts(&row, &corpus.train[i], &chains[i], (settings.c, settings.all_latents), corpus);
+        Ok(Row { slots, ..row })
+    };
+    let objective = Spelled { weight: recipe.simcot.weight, gradient: settings.gradient };
+    Ok(Supervised { row: Box::new(row), objective: Box::new(objective), ..plain })
+}
+
+/// What each thought of a row stands for: its steps that are gone, or `all` of them.
+fn thoughts(row: &Row, sample: &Sample, ends: &[usize], (c, all): (usize, bool), corpus: &Corpus) -> Vec<Slot> {
+    let thoughts = row.ids.iter().filter(|&&id| id == corpus.switch.latent).count() / c;
+    let rest = &row.ids[row.prompt..row.ids.len() - 1];
+    let until = if all { sample.response.len() } else { sample.response.len() - rest.len() };
+    let gone = ends.iter().filter(|&&end| end <= until).count();
+    let (mut from, mut slots) = (0, vec![]);
+    for t in 0..thoughts {
+        let mut tokens = rest;
+        if t < gone {
+            // The last thought takes the steps that are left.
+            let to = ends[if t + 1 == thoughts { gone - 1 } else { t }];
+            tokens = &sample.response[from..to];
+            from = to;
+        }
+        slots.push(Slot { tokens: tokens.to_vec(), label: tokens.first().copied().unwrap_or_default() });
+    }
+    slots
+}
+
+/// Cross-entropy of the response, and per row `weight · (the mean loss of a thought)`, weighed by the row's tokens.
+struct Spelled {
+    weight: f64,
+    gradient: Gradient,
+}
+
+impl Objective for Spelled {
+    fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
+        let learnt = response_losses(model, rows, latent, &Source::HiddenState, self.gradient, &mut Hooks::none())?;
+        let mut loss = learnt.losses.clone().sum();
+        if rows.iter().any(|row| !row.slots.is_empty()) {
+            loss = loss + spelled(model, rows, &learnt, latent)?.mul_scalar(self.weight);
+        }
+        Ok(LossSums { loss, tokens: learnt.targets.len(), correct: learnt.correct })
+    }
+
+    fn source(&self) -> String {
+        Source::HiddenState.name()
+    }
+
+    fn heads(&self, _width: usize) -> HeadSizes {
+        HeadSizes { auxiliary: true, ..HeadSizes::default() }
+    }
+}
+
+/// Per row the mean over its thoughts of the decoder's loss of a thought, weighed by the row's learnt tokens, summed.
+fn spelled(model: &Decoder, rows: &[Row], learnt: &Learnt, latent: u32) -> Result<Tensor<1>> {
+    let decoder =
+        model.heads.auxiliary.first().context("SIM-CoT learns with an auxiliary decoder, and the model has none")?;
+    let of_row = counts(learnt, rows.len());
+    // Of each thought: where the states stand that its latents are fed with, what it must say, what a token of it weighs.
+    let (mut before, mut said, mut weights) = (vec![], vec![], vec![]);
+    for (b, row) in rows.iter().enumerate() {
+        let latents = (0..row.ids.len()).filter(|&p| row.ids[p] == latent).map(|p| (b, p - 1));
+        before.extend(latents);
+        for slot in &row.slots {
+            said.push(slot.tokens.iter().chain(row.ids.last()).copied().collect::<Vec<u32>>());
+            weights.push(of_row[b] / row.slots.len() as f32);
+        }
+    }
+    let (n, d) = (said.len(), model.config().hidden_size);
+    let c = before.len() / n;
+    ensure!(c * n == before.len(), "{} latents for {n} thoughts: each has as many", before.len());
+    let width = said.iter().map(Vec::len).max().unwrap_or(0);
+    let padded: Vec<Vec<u32>> =
+        said.iter().map(|ids| ids.iter().copied().chain(std::iter::repeat(0)).take(width).collect()).collect();
+    let states = learnt.all.hidden_at(&before)?.reshape([n, c, d]);
+    let input = Tensor::cat(vec![states, model.embed(&padded)?], 1);
+    let lengths: Vec<usize> = said.iter().map(|ids| c + ids.len()).collect();
+    let mut span = Span::prompts(&lengths, false);
+    span.positions.iter_mut().flatten().for_each(|position| *position += 1);
+    let hidden = decoder.hidden(input, &span, &mut decoder.cache_for_one_call(n), &mut Hooks::none())?;
+    let places: Vec<i64> = said
+        .iter()
+        .enumerate()
+        .flat_map(|(i, ids)| (0..ids.len()).map(move |j| (i * (c + width) + c - 1 + j) as i64))
+        .collect();
+    let shares = said.iter().zip(weights).flat_map(|(ids, weight)| vec![weight; ids.len()]).collect();
+    let places = Tensor::<1, Int>::from_data(TensorData::new(places.clone(), [places.len()]), &hidden.device());
+    let hidden = hidden.reshape([n * (c + width), d]).select(0, places);
+    let (losses, _) = decoder.token_losses(hidden, Targets::of(said.concat()))?;
+    Ok((losses.clone() * like(&losses, shares)).sum())
+}
