@@ -80,11 +80,14 @@ fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usiz
     replay_of(model, mode, &vec![rollout(blocks, 2, text); 4])
 }
 
-fn replay_of(model: &Decoder, mode: ReplayMode, rollouts: &[Rollout]) -> usize {
+fn replay_of(model: &Decoder, replay: ReplayMode, rollouts: &[Rollout]) -> usize {
+    replay_as(model, Grpo { replay, ..Grpo::default() }, rollouts)
+}
+
+fn replay_as(model: &Decoder, grpo: Grpo, rollouts: &[Rollout]) -> usize {
     let settings = DecodeSettings { k_min: 2, ..DecodeSettings::default() };
     let reasoning = Reasoning::default();
     let behaviour = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
-    let grpo = Grpo { replay: mode, ..Grpo::default() };
     peak(|| {
         gradients(model, behaviour, rollouts, &grpo, 1).expect("gradients");
     })
@@ -113,6 +116,14 @@ fn replay_does_not_hold_what_it_need_not() {
     println!("  in one graph: {graph_short} B, {graph_long} B ({:.1} x)", growth(graph_short, graph_long));
     assert!(growth(short, long) < 5.0 && growth(graph_short, graph_long) > 2.0 * growth(short, long));
 
+    // Gradient through latents: what is run again is not held meanwhile.
+    let rollouts = vec![rollout(16, 2, 24); 4];
+    let [whole, again] = [0, 4].map(|checkpoint_every| {
+        replay_as(&model, Grpo { replay: ReplayMode::FullBptt, checkpoint_every, ..Grpo::default() }, &rollouts)
+    });
+    println!("through 32 latents: one graph {whole} B, run again by fours {again} B ({:.2} x)", growth(whole, again));
+    assert!(growth(whole, again) < 0.5, "segments that are run again are held: {whole} B, {again} B");
+
     // Latents without gradient: the same text in more blocks costs the graph only its copies of keys and values, one up
     // to each block (this model is narrow: they weigh more here than in a wide one).
     let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
@@ -139,22 +150,28 @@ fn what_the_gradient_through_latents_costs() {
     println!(
         "| latents | replay | peak, MB | over segmented | ms | over segmented |\n| --- | --- | --- | --- | --- | --- |"
     );
+    const HOW: [(&str, ReplayMode, usize); 6] = [
+        ("segmented", ReplayMode::Segmented, 0),
+        ("text_graph", ReplayMode::TextGraph, 0),
+        ("full_bptt", ReplayMode::FullBptt, 0),
+        ("full_bptt, every 12", ReplayMode::FullBptt, 12),
+        ("full_bptt, every 6", ReplayMode::FullBptt, 6),
+        ("full_bptt, every 3", ReplayMode::FullBptt, 3),
+    ];
     for blocks in [1, 2, 4, 8] {
         let rollouts = vec![rollout(blocks, 6, 48 / blocks); 8];
-        let mut least = [None; 3];
+        let mut least = [None; 6];
         for _ in 0..5 {
-            for (mode, least) in
-                [ReplayMode::Segmented, ReplayMode::TextGraph, ReplayMode::FullBptt].into_iter().zip(&mut least)
-            {
+            for (&(_, replay, checkpoint_every), least) in HOW.iter().zip(&mut least) {
                 let start = std::time::Instant::now();
-                let bytes = replay_of(&model, mode, &rollouts) as f64;
+                let bytes = replay_as(&model, Grpo { replay, checkpoint_every, ..Grpo::default() }, &rollouts) as f64;
                 let took = start.elapsed().as_secs_f64();
                 let (_, before) = least.unwrap_or((bytes, took));
                 *least = Some((bytes, took.min(before)));
             }
         }
         let of = least.map(|of| of.expect("measured"));
-        for (name, (bytes, took)) in ["segmented", "text_graph", "full_bptt"].into_iter().zip(of) {
+        for ((name, ..), (bytes, took)) in HOW.iter().zip(of) {
             let (mb, ms) = (bytes / 1e6, took * 1e3);
             println!(
                 "| {} | {name} | {mb:.1} | {:.2} | {ms:.1} | {:.2} |",

@@ -246,6 +246,34 @@ fn segmented_is_text_graph_when_there_is_one_segment() {
     }
 }
 
+/// Waves run again from kept states, against one graph of all: with masks, and with the choices to stay in the loss.
+#[test]
+fn segments_run_again_have_the_gradient_of_the_whole_graph() {
+    let (values, rollouts) = grpo_fixture();
+    let (settings, reasoning) = (values.decoding(), Reasoning::default());
+    let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
+    let model = model();
+    for (dropout_rollouts, continue_term) in [(0.0, false), (0.2, true)] {
+        let of = |replay, checkpoint_every| {
+            let grpo = Grpo { checkpoint_every, dropout_rollouts, continue_term, ..with(replay) };
+            let (grads, parts) = gradients(&model, policy, &rollouts, &grpo, 1).expect("gradients");
+            let grads = gradients_by_name(&model, &grads).expect("gradients");
+            let names: Vec<String> = grads.iter().map(|(name, _)| name.clone()).collect();
+            (names, grads.into_iter().flat_map(|(_, t)| t.data).collect::<Vec<f32>>(), parts)
+        };
+        let (names, whole, parts) = of(ReplayMode::FullBptt, 0);
+        for every in [1, 2, 3, 100] {
+            let (same_names, again, same) = of(ReplayMode::FullBptt, every);
+            let off = relative(&again, &whole);
+            println!("{every} latents a segment, masks {dropout_rollouts}: off by {off:.1e} of the largest");
+            assert!(names == same_names && off <= 1e-6, "{every}: {off:e}");
+            assert!((same.loss - parts.loss).abs() < 1e-6 && same.tokens == parts.tokens, "{same:?}, {parts:?}");
+        }
+        let frozen = of(ReplayMode::TextGraph, 0).1;
+        assert!(relative(&frozen, &whole) > 1e-3, "the gradient through latents is no small part");
+    }
+}
+
 #[test]
 fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
     let (values, rollouts) = grpo_fixture();

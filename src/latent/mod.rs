@@ -14,6 +14,7 @@ pub mod replay;
 mod row;
 pub mod rules;
 pub mod sampling;
+pub(crate) mod segments;
 pub mod sequence;
 pub mod source;
 mod stream;

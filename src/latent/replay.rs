@@ -58,8 +58,17 @@ impl<'m> Replay<'m> {
     /// No traces, a rollout without switch tokens.
     pub fn new(how: Decode<'m>, traces: &'m [Trace], sequences: &'m [Sequence], gradient: Gradient) -> Result<Self> {
         ensure!(traces.len() == sequences.len(), "{} traces, {} sequences", traces.len(), sequences.len());
+        Self::over(how, traces, Waves::new(how.model, sequences, how.source, gradient)?)
+    }
+
+    /// Of some of the waves of these traces.
+    pub(crate) fn over(how: Decode<'m>, traces: &'m [Trace], waves: Waves<'m>) -> Result<Self> {
         let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
-        Ok(Self { waves: Waves::new(how.model, sequences, how.source, gradient)?, how, switch, traces })
+        Ok(Self { waves, how, switch, traces })
+    }
+
+    pub(crate) fn into_waves(self) -> Waves<'m> {
+        self.waves
     }
 
     /// The next wave that decides anything; `None` at the end.

@@ -80,12 +80,26 @@ impl Parked {
     pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
         let Self { cache, rows, next, last } = self;
         let (rows, next) = (rows.clone(), next.clone());
-        let gradient = Gradient::Through;
-        Stream { model, frozen: None, source, gradient, cache: cache.clone(), rows, next, last: last.clone() }
+        Stream::begun(model, source, (rows, next), (cache.clone(), last.clone()))
     }
 }
 
 impl<'m> Stream<'m> {
+    /// Positions that each row has been fed.
+    pub(super) fn fed(&self) -> &[usize] {
+        &self.next
+    }
+
+    /// A stream of [`Gradient::Through`] whose rows have been fed so many positions, with what it would hold then.
+    pub(super) fn begun(
+        model: &'m Decoder,
+        source: &'m dyn LatentSource,
+        (rows, next): (Vec<usize>, Vec<usize>),
+        (cache, last): (KvCache, Option<Tensor<2>>),
+    ) -> Self {
+        Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, last }
+    }
+
     pub(super) fn parked(self) -> Parked {
         let Self { cache, rows, next, last, .. } = self;
         Parked { cache, rows, next, last }

@@ -16,6 +16,18 @@ pub(crate) struct Waves<'m> {
     stream: Stream<'m>,
     sequences: &'m [Sequence],
     cursors: Vec<usize>,
+    /// Waves after which it stops.
+    left: usize,
+}
+
+/// Where a pass stands between two waves.
+pub(super) struct Bound {
+    /// Positions that each row has been fed.
+    fed: Vec<usize>,
+    /// Slots of the cache.
+    pub width: usize,
+    /// Hidden state at each row's last position, `[B, D]`; `None` at the beginning.
+    pub last: Option<Tensor<2>>,
 }
 
 impl<'m> Waves<'m> {
@@ -30,16 +42,44 @@ impl<'m> Waves<'m> {
         ensure!(!sequences.is_empty(), "nothing to unroll: no sequences");
         let rows = sequences.iter().map(|s| s.row).collect();
         let stream = Stream::new(model, source, gradient, rows);
-        Ok(Self { stream, sequences, cursors: vec![0; sequences.len()] })
+        Ok(Self { stream, sequences, cursors: vec![0; sequences.len()], left: usize::MAX })
+    }
+
+    pub(super) fn bound(&self) -> Bound {
+        let (fed, last) = (self.stream.fed().to_vec(), self.stream.last().cloned());
+        Bound { fed, width: self.stream.cache().width(), last }
+    }
+
+    /// So many waves from a bound on, with the keys, values and last states there.
+    pub(super) fn from(
+        model: &'m Decoder,
+        sequences: &'m [Sequence],
+        source: &'m dyn LatentSource,
+        Bound { fed, .. }: Bound,
+        states: (KvCache, Option<Tensor<2>>),
+        left: usize,
+    ) -> Self {
+        let rows = sequences.iter().map(|s| s.row).collect();
+        let (cache, last) = states;
+        let cache = if cache.width() == 0 { model.cache(sequences.len()) } else { cache };
+        let stream = Stream::begun(model, source, (rows, fed.clone()), (cache, last));
+        Self { stream, sequences, cursors: fed, left }
+    }
+
+    /// How many waves there are from the beginning.
+    pub(super) fn count(&self) -> usize {
+        let latents = |s: &Sequence| (1..s.ids.len()).filter(|&p| s.is_latent(p)).count();
+        self.sequences.iter().map(|s| 1 + latents(s)).max().unwrap_or(0)
     }
 
     /// The next wave, or `None` when every row is through.
     pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
         let pieces: Vec<Piece> =
             self.sequences.iter().zip(&self.cursors).map(|(s, &from)| piece_from(s, from)).collect();
-        if pieces.iter().all(|p| p.ids.is_empty()) {
+        if self.left == 0 || pieces.iter().all(|p| p.ids.is_empty()) {
             return Ok(None);
         }
+        self.left -= 1;
         for (cursor, piece) in self.cursors.iter_mut().zip(&pieces) {
             *cursor += piece.ids.len();
         }

@@ -263,6 +263,13 @@ impl KvCache {
         self.map(Tensor::detach, self.slots.clone())
     }
 
+    /// The first `width` slots of a cache outside autodiff, as leaves of a new graph.
+    #[must_use]
+    pub(crate) fn leaves(&self, width: usize) -> Self {
+        let held = self.truncate(width);
+        held.map(|x| Tensor::from_inner(x).require_grad(), held.slots.clone())
+    }
+
     /// The same values on the device without autodiff.
     #[must_use]
     pub fn without_autodiff(&self) -> Self {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, Recipe, ranges};
+use super::{Compute, Recipe, ReplayMode, ranges};
 use crate::latent::reasoning::MOST_LATENTS;
 
 /// More problems than anyone has, and few enough to be held.
@@ -109,6 +109,13 @@ impl Recipe {
         ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
+        );
+        ensure!(
+            self.grpo.checkpoint_every == 0
+                || self.grpo.replay == ReplayMode::FullBptt
+                || self.methods.iter().any(|method| method == "soft_grpo"),
+            "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
+            self.grpo.checkpoint_every
         );
         self.grpo.reward.check()?;
         // A stage told in epochs has as many steps as its data says.

@@ -57,6 +57,9 @@ settings! {
         /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
         pub std_floor: f64 = 0.0 => NotNegative,
         pub replay: ReplayMode = ReplayMode::Segmented => Typed,
+        /// Latents of a row between states that `full_bptt` keeps; what lies between is run again in the backward pass, so that less is
+        /// in memory. 0 keeps the whole graph.
+        pub checkpoint_every: usize = 0 => Count(0, POSITIONS),
         /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
         pub dropout_rollouts: f64 = 0.0 => BelowOne,
         /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.

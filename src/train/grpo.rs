@@ -14,8 +14,9 @@ use super::shards;
 use super::trainer::Trainer;
 use crate::latent::gumbel::StoredMixtures;
 use crate::latent::replay::{self, Replay};
+use crate::latent::segments::{Segment, Segments};
 use crate::latent::{Gradient, Trace};
-use crate::model::{Decoder, gradients};
+use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::progress::say;
 use crate::recipe::{Anchor, Grpo};
@@ -148,34 +149,71 @@ fn shard_gradients(
     let mut hooks = masks.hooks(model)?;
     let stored = StoredMixtures::of(&traces);
     let how = replay::with_mixtures(behaviour.of(model), stored.as_ref());
+    let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
+    // Summed as they come: keeping one set a wave or segment would make memory grow with them.
+    let mut add = |gradients| shards::add_gradients(model, &mut grads, GradientsParams::from_grads(gradients, model));
+    if gradient == Gradient::Through && grpo.checkpoint_every > 0 {
+        let mut segments = Segments::new(model, &rows, how.source, grpo.checkpoint_every, &mut hooks)?;
+        while let Some(Segment { waves, leaves }) = segments.last() {
+            let mut replay = Replay::over(how, &traces, waves)?;
+            let loss = whole_loss(&mut replay, &mut hooks, (rollouts, grpo, n_tok), &mut sums)?;
+            let segment = Segment { waves: replay.into_waves(), leaves };
+            segments.backward(segment, loss).into_iter().for_each(&mut add);
+        }
+        return Ok((grads, sums));
+    }
     let mut replay = Replay::new(how, &traces, &rows, gradient)?;
-    let (mut sums, mut graph, mut grads) = (LossParts::default(), None::<Tensor<1>>, GradientsParams::default());
-    while let Some(wave) = replay.next_wave(&mut hooks)? {
-        let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, &mut sums)?;
+    let mut backward = |loss: Tensor<1>| {
+        if loss.is_tracked() {
+            add(loss.backward());
+        }
+    };
+    if segmented {
+        while let Some(loss) = next_loss(&mut replay, &mut hooks, (rollouts, grpo, n_tok), &mut sums)? {
+            backward(loss);
+        }
+    } else {
+        whole_loss(&mut replay, &mut hooks, (rollouts, grpo, n_tok), &mut sums)?.into_iter().for_each(backward);
+    }
+    Ok((grads, sums))
+}
+
+/// The loss of a replay's remaining waves, if they have any.
+fn whole_loss(
+    replay: &mut Replay,
+    hooks: &mut Hooks,
+    of: (&[Rollout], &Grpo, usize),
+    sums: &mut LossParts,
+) -> Result<Option<Tensor<1>>> {
+    let mut whole = None;
+    while let Some(loss) = next_loss(replay, hooks, of, sums)? {
+        whole = Some(match whole {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
+    }
+    Ok(whole)
+}
+
+/// The loss of the next wave that has one.
+fn next_loss(
+    replay: &mut Replay,
+    hooks: &mut Hooks,
+    (rollouts, grpo, n_tok): (&[Rollout], &Grpo, usize),
+    sums: &mut LossParts,
+) -> Result<Option<Tensor<1>>> {
+    while let Some(wave) = replay.next_wave(hooks)? {
+        let mut loss = wave_loss(&wave, rollouts, grpo, n_tok, sums)?;
         if grpo.continue_term
             && let Some(stayed) = wave.stayed
         {
             loss = stay_loss(loss, stayed, &wave.stays, rollouts, n_tok);
         }
-        let Some(loss) = loss else { continue };
-        if segmented {
-            if loss.is_tracked() {
-                // Summed as they come: keeping one set a wave would make memory grow with the waves.
-                shards::add_gradients(model, &mut grads, GradientsParams::from_grads(loss.backward(), model));
-            }
-        } else {
-            graph = Some(match graph {
-                Some(sum) => sum + loss,
-                None => loss,
-            });
+        if loss.is_some() {
+            return Ok(loss);
         }
     }
-    if let Some(loss) = graph
-        && loss.is_tracked()
-    {
-        shards::add_gradients(model, &mut grads, GradientsParams::from_grads(loss.backward(), model));
-    }
-    Ok((grads, sums))
+    Ok(None)
 }
 
 fn wave_loss(
