@@ -16,20 +16,17 @@ use anyhow::{Context, Result, ensure};
 
 use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
-use crate::model::hooks::Site;
-use crate::model::{Activation, HookSpec, Hooks, PointKind, Step};
+use crate::model::Step;
 use crate::nth::Nth;
 use crate::schema::{Axis, Identity, Measurement, Named, PatchRow, PatchedPlaceRow, Place, recovered};
 use crate::store::Measurements;
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
+use crate::study::circuits::patch::{Node, Patch, leads, points, record};
 use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
 pub const ABOUT: About =
     About::asking("where the difference between two problems lives: layer × latent step, layer × position");
-
-/// Rows that run at once.
-const ROWS: usize = 256;
 
 settings! {
     /// Settings.
@@ -161,49 +158,22 @@ fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measur
     })
 }
 
-fn points() -> [HookSpec; 2] {
-    ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"].map(HookSpec::all)
-}
-
-/// Layer 0 is the input of the first block, layer l the stream after block l.
-fn layer_of(site: &Site) -> usize {
-    let after = usize::from(site.point.kind == PointKind::ResidPost);
-    site.point.layer.unwrap_or(0) + after
-}
-
 /// Every layer and position of one pair, one row each.
 fn patch(study: &Study, pair: &Pair) -> Result<Patched> {
-    let layers = study.model.layers.len();
-    let width = pair.clean.ids.len();
-    let mut held: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
-    let cell = std::cell::RefCell::new(&mut held);
-    let mut hooks = Hooks::none();
-    for spec in points() {
-        hooks.observe(&spec, layers, |site, value| {
-            let (data, dims) = (value.to_vec()?, value.dims());
-            for place in site.places {
-                let from = (place.batch * dims[1] + place.index) * dims[2];
-                cell.borrow_mut().insert((layer_of(site), place.position), data[from..from + dims[2]].to_vec());
-            }
-            Ok(())
-        })?;
-    }
-    let whole_clean = leads(study, std::slice::from_ref(&pair.clean), pair, &mut hooks)?[0];
-    drop(hooks);
-    let cells: Vec<(usize, usize)> = (0..=layers).flat_map(|l| (0..width).map(move |p| (l, p))).collect();
-    // The last row is not patched.
-    let rows: Vec<Sequence> = (0..=cells.len()).map(|row| Sequence { row, ..pair.corrupt.clone() }).collect();
-    let mut hooks = Hooks::none();
-    for spec in points() {
-        hooks.replace(&spec, layers, |site, value| replace(site, value, &cells, &held))?;
-    }
-    let mut found = vec![];
-    for chunk in rows.chunks(ROWS) {
-        found.extend(leads(study, chunk, pair, &mut hooks)?);
-    }
+    let config = study.model.config();
+    let nodes: Vec<Node> = (0..=config.num_hidden_layers).map(Node::Resid).collect();
+    let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
+    let cells: Vec<(usize, usize)> =
+        (0..nodes.len()).flat_map(|l| (0..pair.clean.ids.len()).map(move |p| (l, p))).collect();
+    let as_it_is = [Patch { node: nodes[0], values: vec![] }];
+    let of_cell = |&(layer, position): &(usize, usize)| Patch::from(&held[0], nodes[layer], &[position], config);
+    let mut patches = cells.iter().map(of_cell).collect::<Result<Vec<_>>>()?;
+    patches.extend(as_it_is.clone());
+    let clean = leads(study, &pair.clean, &as_it_is, pair.says)?[0];
+    let mut found = leads(study, &pair.corrupt, &patches, pair.says)?;
     let corrupt = found.pop().context("no unpatched row")?;
     let effects = cells.iter().zip(found).map(|(&cell, lead)| (cell, lead - corrupt)).collect();
-    Ok(Patched { whole: whole_clean - corrupt, effects })
+    Ok(Patched { whole: clean - corrupt, effects })
 }
 
 /// What was found of a pair, as rows.
@@ -237,41 +207,6 @@ fn rows_of(study: &Study, identity: &Identity, number: usize, pair: &Pair, patch
         }
     };
     patched.effects.into_iter().map(row).collect()
-}
-
-fn replace(
-    site: &Site,
-    value: Activation,
-    cells: &[(usize, usize)],
-    held: &BTreeMap<(usize, usize), Vec<f32>>,
-) -> Result<Activation> {
-    let layer = layer_of(site);
-    let mine: Vec<_> = site.places.iter().filter(|p| cells.get(p.row) == Some(&(layer, p.position))).collect();
-    if mine.is_empty() {
-        return Ok(value);
-    }
-    let dims = value.dims();
-    let mut data = value.to_vec()?;
-    for place in mine {
-        let state = held.get(&(layer, place.position)).context("a place that the clean row lacks")?;
-        let from = (place.batch * dims[1] + place.index) * dims[2];
-        data[from..from + dims[2]].copy_from_slice(state);
-    }
-    let old = value.three()?;
-    let data = burn::tensor::TensorData::new(data, old.dims());
-    Ok(Activation::Rank3(burn::tensor::Tensor::from_data(data, (&old.device(), old.dtype()))))
-}
-
-/// Lead of the clean row's token over the corrupt row's at the end of each row.
-fn leads(study: &Study, rows: &[Sequence], pair: &Pair, hooks: &mut Hooks) -> Result<Vec<f64>> {
-    let all = study.unroll(rows, hooks)?;
-    let last = pair.clean.ids.len() - 1;
-    let at: Vec<_> = (0..rows.len()).map(|row| (row, last)).collect();
-    let logits = study.model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).squeeze_dim::<2>(0);
-    let vocab = logits.dims()[1];
-    let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
-    let [clean, corrupt] = pair.says.map(|token| token as usize);
-    Ok(logits.chunks_exact(vocab).map(|row| f64::from(row[clean]) - f64::from(row[corrupt])).collect())
 }
 
 /// Markdown: layer × latent step.

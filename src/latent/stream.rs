@@ -111,6 +111,18 @@ impl<'m> Stream<'m> {
         Self { model, frozen, source, gradient, cache, next: vec![0; rows.len()], rows, last: None }
     }
 
+    /// Rows that were fed `next` positions elsewhere: their keys and values, and the states `[B, D]` of the last.
+    pub fn fed(
+        model: &'m Decoder,
+        source: &'m dyn LatentSource,
+        cache: KvCache,
+        (next, last): (usize, Tensor<2>),
+    ) -> Self {
+        let rows = vec![0; cache.rows()];
+        let next = vec![next; rows.len()];
+        Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, last: Some(last) }
+    }
+
     pub fn rows(&self) -> &[usize] {
         &self.rows
     }

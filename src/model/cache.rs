@@ -247,6 +247,24 @@ impl KvCache {
         Self { layers: (0..layers).map(joined).collect(), slots: slots.collect(), for_one_call: false }
     }
 
+    /// One layer of the first row's first `width` slots, `rows` times; the other layers are empty.
+    pub(super) fn of_layer(&self, layer: usize, width: usize, rows: usize) -> Self {
+        let cut = |x: Tensor<4>| x.narrow(0, 0, 1).narrow(2, 0, width).repeat_dim(0, rows);
+        let mut layers = vec![None; self.layers.len()];
+        if width * rows > 0 {
+            layers[layer] = self.layer(layer).map(|(k, v)| LayerCache::exact(cut(k), cut(v)));
+        }
+        Self { layers, slots: vec![self.slots[0][..width].to_vec(); rows], for_one_call: false }
+    }
+
+    /// Takes one layer of the rows of two caches that hold the same positions, one behind the other.
+    pub(super) fn take_layer(&mut self, layer: usize, parts: [Self; 2]) {
+        let parts: Vec<&Self> = parts.iter().filter(|part| part.rows() > 0).collect();
+        let mut joined = Self::join(&parts);
+        self.layers[layer] = joined.layers[layer].take();
+        self.slots = joined.slots;
+    }
+
     /// The first `width` slots.
     #[must_use]
     pub fn truncate(&self, width: usize) -> Self {

@@ -155,7 +155,7 @@ impl Block {
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
-    fn forward(
+    pub(super) fn forward(
         &self,
         x: Tensor<3>,
         layer: usize,
@@ -294,7 +294,27 @@ impl Decoder {
         ensure!(d == self.config.hidden_size, "embeddings have width {d}, the model {}", self.config.hidden_size);
         span.check(b, l)?;
         cache.open(span)?;
-        let (device, dtype) = (x.device(), x.dtype());
+        let call = self.call(span, cache, hooks, &x)?;
+        let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
+        for (layer, block) in self.layers.iter().enumerate() {
+            x = block.forward(x, layer, &call, cache, hooks)?;
+        }
+        let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
+        self.norm.forward(x, ln, span, hooks)
+    }
+
+    /// What the blocks of a call share, whose slots are open.
+    ///
+    /// # Errors
+    /// [`ops::TooLarge`].
+    pub(super) fn call<'a>(
+        &'a self,
+        span: &'a Span,
+        cache: &KvCache,
+        hooks: &Hooks,
+        x: &Tensor<3>,
+    ) -> Result<Call<'a>> {
+        let ([b, l, _], dtype, device) = (x.dims(), x.dtype(), x.device());
         let mut points = (0..self.layers.len())
             .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
@@ -305,14 +325,7 @@ impl Decoder {
             None => mask.clone(),
             window => cache.mask(l, window, dtype, &device),
         };
-        let call =
-            Call { config: &self.config, span, rotation: self.rotation(span, dtype, &device), mask, sliding_mask };
-        let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
-        for (layer, block) in self.layers.iter().enumerate() {
-            x = block.forward(x, layer, &call, cache, hooks)?;
-        }
-        let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
-        self.norm.forward(x, ln, span, hooks)
+        Ok(Call { config: &self.config, span, rotation: self.rotation(span, dtype, &device), mask, sliding_mask })
     }
 
     /// Turns of queries and keys, where positions are turns.

@@ -1,6 +1,7 @@
 //! The instrumented decoder. Knows nothing of text or training.
 
 mod attention;
+mod branch;
 pub mod cache;
 pub mod checkpoint;
 pub mod config;
@@ -17,6 +18,7 @@ pub mod span;
 mod weights;
 
 pub use attention::Attention;
+pub(crate) use branch::Trunk;
 pub use cache::KvCache;
 pub use config::ModelConfig;
 pub(crate) use decoder::Half;

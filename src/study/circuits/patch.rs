@@ -1,16 +1,18 @@
 //! Runs in which one node's output is replaced at some positions. Knows rows and values; where the values come from is the
 //! caller's business.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
+use burn::tensor::Tensor;
 
 use super::readout::logits;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
+use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Trunk};
 use crate::schema::Component;
 use crate::study::Study;
 
@@ -42,6 +44,22 @@ impl Node {
             Node::Mlp(layer) => HookPoint::at(layer, PointKind::MlpOut),
             Node::Resid(0) => HookPoint::at(0, PointKind::ResidPre),
             Node::Resid(layer) => HookPoint::at(layer - 1, PointKind::ResidPost),
+        }
+    }
+
+    /// The block from which on it changes anything.
+    fn start(self, model: &Decoder) -> usize {
+        match self {
+            Node::Head(layer, _) | Node::Mlp(layer) => layer,
+            Node::Resid(layer) => layer.min(model.layers.len() - 1),
+        }
+    }
+
+    /// Where a run that begins with that block meets it: the stream at the block's input.
+    fn seen(self, model: &Decoder) -> HookPoint {
+        match self {
+            Node::Resid(layer) if layer < model.layers.len() => HookPoint::at(layer, PointKind::ResidPre),
+            node => node.point(),
         }
     }
 
@@ -85,7 +103,7 @@ pub fn record(
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Result<Vec<Captured>> {
-    let held = std::cell::RefCell::new(vec![Captured::new(); rows.len()]);
+    let held = RefCell::new(vec![Captured::new(); rows.len()]);
     let mut hooks = Hooks::none();
     for point in points {
         let spec = HookSpec::all(point);
@@ -127,40 +145,65 @@ impl Patch {
     }
 }
 
-/// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. What stands before a
-/// patch's first position is computed once for all.
+/// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. A patch changes nothing before its
+/// first position, nor at positions up to the next latent below its block: that is computed once for all.
 ///
 /// # Errors
 /// As the model's.
 pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
-    let (model, last) = (&study.model, row.ids.len() - 1);
-    let first = |i: &usize| patches[*i].values.iter().map(|(position, _)| *position).min().unwrap_or(last);
+    let (model, end) = (&study.model, row.ids.len());
+    let trunk = trunk(study, row)?;
+    let first = |i: &usize| patches[*i].values.iter().map(|(position, _)| *position).min().unwrap_or(end - 1);
+    let start =
+        |i: &usize| if patches[*i].values.is_empty() { model.layers.len() } else { patches[*i].node.start(model) };
     let mut order: Vec<usize> = (0..patches.len()).collect();
-    order.sort_by_key(first);
-    let start = |rows: usize| Stream::new(model, &study.reasoning.source, Gradient::Through, vec![0; rows]);
-    let (mut shared, mut fed) = (start(1), 0);
+    order.sort_by_key(|i| (first(i), start(i)));
     let mut out = vec![0.0; patches.len()];
-    for group in order.chunk_by(|a, b| first(a) == first(b)) {
+    for group in order.chunk_by(|a, b| first(a) == first(b)).flat_map(|group| group.chunks(ROWS)) {
         let from = first(&group[0]);
-        feed(&mut shared, row, fed..from, &mut Hooks::none())?;
-        fed = from;
-        for group in group.chunks(ROWS) {
-            let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
-            let mut hooks = Hooks::none();
-            for point in points(mine.iter().filter(|p| !p.values.is_empty()).map(|p| p.node)) {
-                let (spec, mine) = (HookSpec::all(point), &mine);
-                hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;
-            }
-            let mut forks = if from == 0 { start(mine.len()) } else { shared.keep(&vec![0; mine.len()]) };
-            feed(&mut forks, row, from..last + 1, &mut hooks)?;
-            let ends = forks.last().context("a row without positions")?.clone();
-            for (&i, logits) in group.iter().zip(logits(model, ends)?) {
-                let [clean, corrupt] = says.map(|token| f64::from(logits[token as usize]));
-                out[i] = clean - corrupt;
-            }
+        let until = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end);
+        let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
+        let mut hooks = Hooks::none();
+        let mut points: Vec<_> = mine.iter().filter(|p| !p.values.is_empty()).map(|p| p.node.seen(model)).collect();
+        points.sort_unstable();
+        points.dedup();
+        for point in points {
+            let (spec, mine) = (HookSpec::all(point), &mine);
+            hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;
+        }
+        let starts: Vec<usize> = group.iter().map(start).collect();
+        let (mut ends, cache) = model.branch(&trunk, &starts, (from..until, &row.steps[from..until]), &mut hooks)?;
+        if let Some(cache) = cache {
+            let mut forks = Stream::fed(model, &study.reasoning.source, cache, (until, ends));
+            feed(&mut forks, row, until..end, &mut hooks)?;
+            ends = forks.last().context("a row without positions")?.clone();
+        }
+        for (&i, logits) in group.iter().zip(logits(model, ends)?) {
+            let [clean, corrupt] = says.map(|token| f64::from(logits[token as usize]));
+            out[i] = clean - corrupt;
         }
     }
     Ok(out)
+}
+
+/// Runs a row and keeps its stream, keys and values.
+fn trunk(study: &Study, row: &Sequence) -> Result<Trunk> {
+    let model = &study.model;
+    let layers = model.layers.len();
+    let held = RefCell::new(vec![vec![]; layers + 1]);
+    let mut hooks = Hooks::none();
+    for layer in 0..=layers {
+        let held = &held;
+        hooks.observe(&HookSpec::all(Node::Resid(layer).seen(model)), layers, move |_, value| {
+            held.borrow_mut()[layer].push(value.clone().three()?);
+            Ok(())
+        })?;
+    }
+    let mut stream = Stream::new(model, &study.reasoning.source, Gradient::Through, vec![0]);
+    feed(&mut stream, row, 0..row.ids.len(), &mut hooks)?;
+    drop(hooks);
+    let cache = stream.cache().clone();
+    Ok(Trunk { stream: held.into_inner().into_iter().map(|parts| Tensor::cat(parts, 1)).collect(), cache })
 }
 
 /// Feeds all rows of a stream some positions of one row, up to each latent in turn.
@@ -177,7 +220,7 @@ fn feed(stream: &mut Stream, row: &Sequence, positions: Range<usize>, hooks: &mu
 
 /// `patches` in the order of the batch.
 fn replaced(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch]) -> Result<Activation> {
-    let here = |place: &&Place| patches[place.batch].node.point() == site.point;
+    let here = |place: &&Place| patches[place.batch].node.seen(model) == site.point;
     let new = |place: &Place| -> Option<&Vec<f32>> {
         let values = patches[place.batch].values.iter();
         values.filter(|(position, _)| *position == place.position).map(|(_, new)| new).next()
