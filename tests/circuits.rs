@@ -12,7 +12,7 @@ use switchyard::experiments::direct_logit::{self, Decision, decisions, explain};
 use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::{Sequence, Switching};
-use switchyard::model::config::{Family, ModelConfig};
+use switchyard::model::config::{Family, ModelConfig, Sliding};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::nth::Nth;
 use switchyard::schema::{
@@ -239,9 +239,14 @@ fn a_patched_cell_is_a_separate_forward() {
         compared(&study, pair, &places);
     }
     // Models that learnt nothing, one with learned positions, and latents of a row that begin anywhere.
-    for (seed, family) in [(1, Family::Llama), (2, Family::Gpt2)] {
+    for (seed, family) in [(1, Family::Llama), (2, Family::Gpt2), (3, Family::Gemma2)] {
         let vocab_size = study.model.config().vocab_size;
-        let config = ModelConfig { vocab_size, num_hidden_layers: 3, ..tiny_config(family, true) };
+        let mut config = ModelConfig { vocab_size, num_hidden_layers: 3, ..tiny_config(family, true) };
+        if family == Family::Gemma2 {
+            config.extras.sliding = Some(Sliding { window: 4, layers: vec![true, false, true] });
+            config.extras.attention_cap = Some(20.0);
+            config.extras.logit_cap = Some(30.0);
+        }
         study.model = Decoder::random(&config, seed, &study.device).expect("a model");
         let ids = |from: usize| -> Vec<u32> {
             let latent = |p: usize| [3, 4, 5, 8, 11].contains(&p);

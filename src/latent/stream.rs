@@ -91,7 +91,7 @@ impl<'m> Stream<'m> {
     }
 
     /// A stream of [`Gradient::Through`] whose rows have been fed so many positions, with what it would hold then.
-    pub(super) fn begun(
+    pub(crate) fn begun(
         model: &'m Decoder,
         source: &'m dyn LatentSource,
         (rows, next): (Vec<usize>, Vec<usize>),
@@ -109,18 +109,6 @@ impl<'m> Stream<'m> {
         let frozen = (gradient != Gradient::Through).then(|| model.valid());
         let cache = model.cache(rows.len());
         Self { model, frozen, source, gradient, cache, next: vec![0; rows.len()], rows, last: None }
-    }
-
-    /// Rows that were fed `next` positions elsewhere: their keys and values, and the states `[B, D]` of the last.
-    pub fn fed(
-        model: &'m Decoder,
-        source: &'m dyn LatentSource,
-        cache: KvCache,
-        (next, last): (usize, Tensor<2>),
-    ) -> Self {
-        let rows = vec![0; cache.rows()];
-        let next = vec![next; rows.len()];
-        Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, last: Some(last) }
     }
 
     pub fn rows(&self) -> &[usize] {
