@@ -419,9 +419,29 @@ pub fn table(rows: &[SubspaceRow]) -> String {
         );
     }
     out + &match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
-        Some(rank) => format!("\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does.\n"),
+        Some(rank) => format!(
+            "\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does, for values that training pairs have.{}\n",
+            elsewhere(rows, rank)
+        ),
         None => format!("\nNo learnt subspace does {MOST_OF_IT} of what the whole state does to the value.\n"),
     } + &unlearnt(rows)
+}
+
+/// What the trained subspace of a rank does for values that no training pair has: a code of the trained values alone does nothing.
+fn elsewhere(rows: &[SubspaceRow], rank: usize) -> String {
+    let of = |rotation, rank: Option<usize>| {
+        let asked = (Variable::Value, rotation, Donors::Unseen);
+        let mine = rows
+            .iter()
+            .filter(move |r| (r.variable, r.rotation, r.donors) == asked && rank.is_none_or(|rank| r.rank == rank));
+        mine.map(|r| r.hit_rate.value).reduce(f64::max)
+    };
+    match (of(Rotation::Trained, Some(rank)), of(Rotation::Whole, None)) {
+        (Some(part), Some(whole)) => {
+            format!(" For other values the answer is the predicted one in {part:.2} (whole state: {whole:.2}).")
+        }
+        _ => String::new(),
+    }
 }
 
 /// That a search did not even learn its own pairs, where the whole state does.
