@@ -171,8 +171,8 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> R
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
             let Some(read) = found.read(study, config, reader, &mine, latent)? else { continue };
             let here: Vec<&Read> = mine.iter().map(|&i| &all[i]).collect();
-            let (row, p) = of_reader(study, derivation, &here, &read)?;
-            rows.push(DecodedTraceRow { reader, layer, step: Nth::of(latent), left_out, ..row });
+            let (row, p) = of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?;
+            rows.push(row);
             p_values.extend(p);
         }
     }
@@ -324,6 +324,7 @@ fn tokens(vocabulary: &Vocabulary, word: &str) -> Result<Vec<u32>> {
 fn of_reader(
     study: &Study,
     derivation: &dyn Derivation,
+    (reader, layer, latent, left_out): (Reader, usize, usize, usize),
     here: &[&Read],
     read: &[Vec<&str>],
 ) -> Result<(DecodedTraceRow, Option<f64>)> {
@@ -353,11 +354,10 @@ fn of_reader(
     let flips = if own.is_empty() { None } else { Some(Flips::count(&others, &own)?) };
     let row = DecodedTraceRow {
         identity: study.identity(here.len()),
-        // These four are the caller's.
-        reader: Reader::Logit,
-        layer: 0,
-        step: Nth::of(0),
-        left_out: 0,
+        reader,
+        layer,
+        step: Nth::of(latent),
+        left_out,
         reads: follows.len(),
         valid: wilson(valid.iter().filter(|v| **v).count(), valid.len(), LEVEL)?,
         follows: share(study.seed, &follows)?,

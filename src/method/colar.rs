@@ -134,7 +134,7 @@ impl Objective for Slots {
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
         let (learnt, before) = learnt(rows, latent, self.closing);
         let fed = Gold { rows };
-        let losses = losses_at(model, rows, latent, &fed, Gradient::Through, learnt, &mut Hooks::none())?;
+        let losses = losses_at(model, rows, Some(latent), &fed, Gradient::Through, learnt, &mut Hooks::none())?;
         let mut loss = losses.losses.clone().sum();
         if !before.is_empty() {
             loss = loss + self.head_loss(model, rows, &losses, &before)?.mul_scalar(self.slots);

@@ -117,7 +117,7 @@ pub(super) fn response_losses(
     gradient: Gradient,
     hooks: &mut Hooks,
 ) -> Result<Learnt> {
-    losses_at(model, rows, latent, source, gradient, targets(rows, latent), hooks)
+    losses_at(model, rows, Some(latent), source, gradient, targets(rows, latent), hooks)
 }
 
 /// The losses of these targets; without an id of latents every token is fed as itself, all of a row in one pass.
@@ -127,13 +127,12 @@ pub(super) fn response_losses(
 pub(super) fn losses_at(
     model: &Decoder,
     rows: &[Row],
-    latent: impl Into<Option<u32>>,
+    latent: Option<u32>,
     source: &dyn LatentSource,
     gradient: Gradient,
     targets: Vec<Target>,
     hooks: &mut Hooks,
 ) -> Result<Learnt> {
-    let latent = latent.into();
     let sequences: Result<Vec<_>> =
         rows.iter().enumerate().map(|(i, row)| Sequence::new(i, row.ids.clone(), row.prompt, latent)).collect();
     ensure!(!targets.is_empty(), "a batch of {} rows has no response token to learn", rows.len());

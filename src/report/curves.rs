@@ -1,47 +1,37 @@
 //! Training curves of a run, from its rows alone: loss and accuracy of the supervised phases, the GRPO trajectory
 //! (the paper's figures `calibration` and `calibration-full`), and the histogram of annotation entropies.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
-use super::folder::number;
+use super::folder::{number, place};
 use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
 use crate::store::{FlatRow, parquet, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
 
-/// Phases with supervised metrics, in the order of a run.
-pub(super) const SUPERVISED: [&str; 15] = [
-    "base",
-    "boundary",
-    "sft",
-    "no_cot",
-    "fixed_embedding",
-    "icot",
-    "pause",
-    "coconut",
-    "coconut_pause",
-    "coconut_no_thought",
-    "coconut_no_curriculum",
-    "simcot",
-    "codi",
-    "codi_fixed",
-    "colar",
-];
+/// Whether these are the metrics of supervised training.
+pub(super) fn is_supervised(rows: &[FlatRow]) -> bool {
+    let [accuracy] = columns!(StepRow: token_accuracy);
+    rows.first().is_some_and(|row| number(row, accuracy).is_some())
+}
 
 /// Draws every curve whose rows exist under `run`; returns the files, none of a run that has not trained.
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
     let mut files = vec![];
-    let there = SUPERVISED.into_iter().filter(|phase| metrics(run, phase).is_file());
-    let supervised: Vec<(&str, Vec<FlatRow>)> =
-        there.map(|phase| Ok((phase, read_flat(&metrics(run, phase))?))).collect::<Result<_>>()?;
+    let mut supervised = vec![];
+    for phase in phases(run)? {
+        let rows = read_flat(&metrics(run, &phase))?;
+        supervised.extend(Some((phase, rows)).filter(|(_, rows)| is_supervised(rows)));
+    }
     if !supervised.is_empty() {
         let borrowed: Vec<(&str, &[FlatRow])> =
-            supervised.iter().map(|(phase, rows)| (*phase, rows.as_slice())).collect();
+            supervised.iter().map(|(phase, rows)| (phase.as_str(), rows.as_slice())).collect();
         let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
         let panels = [
             curve("training loss", "cross-entropy (nats per token)", &borrowed, loss, true),
@@ -74,6 +64,17 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
 fn saved<const N: usize>(stem: &Path, panels: [Option<Figure>; N]) -> Result<Option<FigureFiles>> {
     let panels: Vec<Figure> = panels.into_iter().flatten().collect();
     if panels.is_empty() { Ok(None) } else { save(stem, &panels).map(Some) }
+}
+
+/// Phases with metrics, in the order that they are trained in.
+fn phases(run: &Path) -> Result<Vec<String>> {
+    let mut found = vec![];
+    for entry in fs::read_dir(run).with_context(|| format!("reading {}", run.display()))? {
+        found.extend(entry?.file_name().into_string());
+    }
+    found.retain(|phase| metrics(run, phase).is_file());
+    found.sort_by_key(|phase| (place(phase), phase.clone()));
+    Ok(found)
 }
 
 fn metrics(run: &Path, phase: &str) -> PathBuf {

@@ -45,6 +45,11 @@ const ORDER: [&str; 22] = [
     "soft_grpo",
 ];
 
+/// Where a checkpoint comes in the order of training.
+pub(super) fn place(checkpoint: &str) -> usize {
+    ORDER.iter().position(|phase| *phase == checkpoint).unwrap_or(ORDER.len())
+}
+
 /// How often the tests are right, measured once for a version of the program.
 const CALIBRATION: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/reports/calibration/calibration-hand_built.parquet"));
@@ -276,7 +281,7 @@ impl Folder {
     pub fn checkpoints(&self, experiment: &str) -> Vec<&str> {
         let mut found: Vec<&str> =
             self.files.iter().filter(|((e, _), _)| e == experiment).map(|((_, c), _)| c.as_str()).collect();
-        found.sort_by_key(|c| ORDER.iter().position(|o| o == c).unwrap_or(ORDER.len()));
+        found.sort_by_key(|c| place(c));
         found
     }
 
@@ -296,7 +301,7 @@ impl Folder {
         for ((_, checkpoint), file) in &self.files {
             let Some(name) = file.flat.first().and_then(|row| text(row, "checkpoint")) else { continue };
             if !found.iter().any(|(_, other)| *other == name) {
-                found.push((ORDER.iter().position(|o| o == checkpoint).unwrap_or(ORDER.len()), name));
+                found.push((place(checkpoint), name));
             }
         }
         found.sort_unstable();

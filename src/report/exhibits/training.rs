@@ -1,7 +1,7 @@
 //! Held-out accuracy after each phase of training, and the losses of the supervised ones.
 
 use super::Exhibit;
-use crate::report::curves::{SUPERVISED, curve};
+use crate::report::curves::{curve, is_supervised};
 use crate::schema::{METRICS, Named, PhaseRow, StepRow, columns};
 use crate::store::FlatRow;
 
@@ -18,7 +18,8 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit {
         covers: true,
         draw: |exhibit, _, folder| {
-            let phases: Vec<(&str, &[FlatRow])> = SUPERVISED.iter().map(|p| (*p, folder.flat(METRICS, p))).collect();
+            let all = folder.checkpoints(METRICS).into_iter().map(|phase| (phase, folder.flat(METRICS, phase)));
+            let phases: Vec<(&str, &[FlatRow])> = all.filter(|(_, rows)| is_supervised(rows)).collect();
             let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
             let panels = [
                 curve("Training loss", "cross-entropy (nats)", &phases, loss, true),
